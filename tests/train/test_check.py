@@ -146,7 +146,7 @@ def test_check_refuses_missing_and_empty_data(tmp_path: Path, content: str | Non
         path.write_text(content)
     (error,) = check(recipe(data={"path": str(path)})).errors
     assert error.startswith("data.path:")
-    assert ("is empty" if content == "" else "there is no file") in error
+    assert ("is empty" if content == "" else "No such file") in error
 
 
 def test_check_counts_the_longest_question_of_a_file(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_check_counts_the_longest_question_of_a_file(tmp_path: Path) -> None:
 def test_check_refuses_a_path_that_is_no_hub_id(tmp_path: Path) -> None:
     (tmp_path / "q.txt").write_text("?")
     (error,) = check(recipe(data={"path": str(tmp_path / "q.txt")})).errors
-    assert "expected a file that ends in .jsonl, .json or .parquet" in error
+    assert "expected one that ends in .jsonl, .json or .parquet" in error
 
 
 def test_check_reads_the_data_of_each_phase_once(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_number_of_too_many_digits_is_refused(tmp_path: Path, ending: str) -> No
     path = tmp_path / f"q.{ending}"
     row = f'{{"question": "x", "answer": {"1" * 5000}}}'
     path.write_text(row if ending == "jsonl" else f"[{row}]")
-    with pytest.raises(DataError, match=r"not JSON \(Exceeds the limit"):
+    with pytest.raises(DataError, match="line 1: Exceeds the limit"):
         Questions(path=str(path)).open()
 
 
@@ -80,7 +80,7 @@ def test_path_that_no_file_can_have_is_refused(tmp_path: Path, path: str, key: s
     view = look_at_data(data)
     assert view.errors or "hub dataset" in view.lines[0]
     if data.is_file and path.endswith("l"):
-        with pytest.raises(DataError, match="there is no file"):
+        with pytest.raises(DataError, match=r"File name too long|embedded null byte"):
             data.open()
 
 
@@ -164,9 +164,10 @@ def test_letters_without_choices_need_a_kind(tmp_path: Path) -> None:
     assert {q.meta["kind"] for q in every(config(tmp_path, rows, kind="choice"))} == {"choice"}
 
 
-def test_answer_pattern_whose_group_takes_no_part_is_refused(tmp_path: Path) -> None:
-    told = refused(tmp_path, {"question": "x", "answer": "17"}, answer_pattern=r"(x)?\d+")
-    assert "row 1: data.answer_pattern: '(x)?\\\\d+' is found in '1', but its first group" in told
+def test_answer_pattern_whose_group_takes_no_part_finds_nothing(tmp_path: Path) -> None:
+    rows = [{"question": f"{n}?", "answer": n} for n in range(40)]
+    lines = look_at_data(config(tmp_path, rows, answer_pattern=r"(x)?\d+")).lines
+    assert any("holds nothing in 40 of 40 rows" in line for line in lines)
 
 
 def test_answer_pattern_that_takes_exponential_time_is_refused(
@@ -181,7 +182,7 @@ def test_answer_pattern_that_takes_exponential_time_is_refused(
 def test_answers_without_the_pattern_are_said(tmp_path: Path) -> None:
     rows = [{"question": f"{n}?", "answer": f"#### {n}" if n else "none"} for n in range(40)]
     lines = look_at_data(config(tmp_path, rows, answer_pattern="#### (.+)")).lines
-    assert any("not found in 1 of 40 rows" in line for line in lines)
+    assert any("holds nothing in 1 of 40 rows" in line for line in lines)
 
 
 def test_limit_takes_a_seeded_sample_of_the_whole_file(tmp_path: Path) -> None:

@@ -65,10 +65,6 @@ def test_stage_trains_on_nothing_that_another_is_measured_on(
     assert main([str(recipe), "--output", str(tmp_path / "run")]) == 0
     said = " ".join("".join(capsys.readouterr()).split())
     assert all(f"{name}: {line}" in said for name, line in zip(counts, lines, strict=True))
-    for more in (("--check",), ()):
-        refused = ["phases.easy.data.overlap=refuse", *more]
-        assert main([str(recipe), *refused, "--output", str(tmp_path / "refused")]) == 2
-        assert "expected none, or data.overlap=remove" in "".join(capsys.readouterr())
     # One split for all stages: in the first one another than its own, in the last one the same.
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     looks = [row for row in rows if "target/format" in row]

@@ -23,7 +23,7 @@ from debate_train.commands.recipe_command import (
     run_recipe,
     say_loading,
 )
-from debate_train.data.questions import judged_answers, said_of
+from debate_train.data.questions import judged_answers
 from debate_train.interrupts import UsageError
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import CheckReport, check
@@ -190,9 +190,9 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
 
 def _check_data(recipe: Recipe) -> int:
     source = recipe.data.open(recipe.seed)
-    judged = judged_answers(source, get_contract(recipe.debate.protocol().contract).kind)
-    print(*dict.fromkeys(source.notes), *map(escaped, said_of(judged)), sep="\n")
-    return DONE if all(one.is_right for one in judged) else FAILED
+    lines, are_right = judged_answers(source, get_contract(recipe.debate.protocol().contract).kind)
+    print(*dict.fromkeys(source.notes), *map(escaped, lines), sep="\n")
+    return DONE if are_right else FAILED
 
 
 def _check(recipe: Recipe, processes: int, with_tokenizer: bool) -> CheckReport:

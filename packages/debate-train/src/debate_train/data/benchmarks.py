@@ -4,11 +4,11 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
-from pydantic import field_validator
+from pydantic import ValidationInfo, field_validator
 
 from debate_protocol.parsing import final_box
 from debate_protocol.plugins import did_you_mean
@@ -43,17 +43,9 @@ _YES_NO = {"yes", "no", "true", "false"}
 _LETTER = re.compile(r"\(([A-Z])\)")
 
 
-def plain(row: Row) -> Row:
-    """Return the row; a number such as `27.0` is written as an integer."""
-    answer = row.get("answer")
-    if isinstance(answer, float) and answer.is_integer():
-        return {**row, "answer": str(int(answer))}
-    return row
-
-
 def contest(row: Row) -> Row:
-    """Return a problem whose answer is an integer; leading zeros are dropped."""
-    answer = str(plain(row).get("answer", "")).strip()
+    """Return a problem whose answer is an integer; leading zeros and the `.0` of 27.0 go."""
+    answer = str(row.get("answer", "")).strip().removesuffix(".0")
     read = {**row, "kind": "math"}
     return {**read, "answer": str(int(answer))} if _INTEGER.fullmatch(answer) else read
 
@@ -176,10 +168,9 @@ class PublishedBenchmark:
 
     hub: str | None
     read: ReadRow
-    splits: tuple[str | None, str | None]
-    contract: str
+    splits: tuple[str | None, str | None] = ("train", "test")
+    contract: str = "boxed"
     """The contract in which it is usually answered when no debate is held."""
-    licence: str
     config: str | None = None
     configs: tuple[str, ...] = ()
     """The parts in which it is published, each a configuration; they become `subject`."""
@@ -202,71 +193,36 @@ class PublishedBenchmark:
                 yield self.read({"subject": config, **row} if self.configs else row)
 
 
-_contest = partial(
-    PublishedBenchmark,
-    read=contest,
-    contract="answer_line",
-    licence="problems: Mathematical Association of America",
-)
-_science = partial(PublishedBenchmark, contract="boxed", splits=("train", "test"))
-
 BENCHMARKS: Mapping[str, PublishedBenchmark] = {
-    "gsm8k": PublishedBenchmark(
-        "openai/gsm8k", gsm8k, ("train", "test"), "boxed", "MIT", config="main"
+    "gsm8k": PublishedBenchmark("openai/gsm8k", gsm8k, config="main"),
+    "math": PublishedBenchmark("DigitalLearningGmbH/MATH-lighteval", hendrycks_math),
+    "math500": PublishedBenchmark("HuggingFaceH4/MATH-500", hendrycks_math, (None, "test")),
+    "aime24": PublishedBenchmark(
+        "HuggingFaceH4/aime_2024", contest, (None, "train"), "answer_line"
     ),
-    "math": PublishedBenchmark(
-        "DigitalLearningGmbH/MATH-lighteval",
-        hendrycks_math,
-        ("train", "test"),
-        "boxed",
-        "MIT",
-    ),
-    "math500": PublishedBenchmark(
-        "HuggingFaceH4/MATH-500", hendrycks_math, (None, "test"), "boxed", "MIT"
-    ),
-    "aime24": _contest("HuggingFaceH4/aime_2024", splits=(None, "train")),
-    "aime25": _contest("math-ai/aime25", splits=(None, "test")),
-    "amc23": _contest("math-ai/amc23", splits=(None, "test")),
+    "aime25": PublishedBenchmark("math-ai/aime25", contest, (None, "test"), "answer_line"),
+    "amc23": PublishedBenchmark("math-ai/amc23", contest, (None, "test"), "answer_line"),
     "dapo_math": PublishedBenchmark(
-        "BytedTsinghua-SIA/DAPO-Math-17k",
-        dapo_math,
-        ("train", None),
-        "answer_line",
-        "Apache-2.0",
+        "BytedTsinghua-SIA/DAPO-Math-17k", dapo_math, ("train", None), "answer_line"
     ),
-    "boolq": PublishedBenchmark(
-        "google/boolq", boolq, ("train", "validation"), "boxed", "CC BY-SA 3.0"
-    ),
+    "boolq": PublishedBenchmark("google/boolq", boolq, ("train", "validation")),
     "mmlu": PublishedBenchmark(
-        "cais/mmlu",
-        multiple_choice,
-        ("auxiliary_train", "test"),
-        "boxed",
-        "MIT",
-        config="all",
+        "cais/mmlu", multiple_choice, ("auxiliary_train", "test"), config="all"
     ),
     "bbh": PublishedBenchmark(
         "SaylorTwift/bbh",
         big_bench_hard,
         ("test", None),
-        "boxed",
-        "MIT",
         configs=tuple(BBH_TASKS),
         shares=(0.25, 0.1),
     ),
-    "sciq": _science("allenai/sciq", sciq, licence="CC BY-NC 3.0: not for commerce"),
-    "arc_challenge": _science(
-        "allenai/ai2_arc", multiple_choice, config="ARC-Challenge", licence="CC BY-SA 4.0"
-    ),
-    "arc_easy": _science(
-        "allenai/ai2_arc", multiple_choice, config="ARC-Easy", licence="CC BY-SA 4.0"
-    ),
+    "sciq": PublishedBenchmark("allenai/sciq", sciq),
+    "arc_challenge": PublishedBenchmark("allenai/ai2_arc", multiple_choice, config="ARC-Challenge"),
+    "arc_easy": PublishedBenchmark("allenai/ai2_arc", multiple_choice, config="ARC-Easy"),
     "longwriter": PublishedBenchmark(
-        "THUDM/LongWriter-6k", open_prompt, ("train", None), "three_section", "Apache-2.0"
+        "THUDM/LongWriter-6k", open_prompt, ("train", None), "three_section"
     ),
-    "longbench_write": PublishedBenchmark(
-        None, open_prompt, (None, "test"), "three_section", "Apache-2.0"
-    ),
+    "longbench_write": PublishedBenchmark(None, open_prompt, (None, "test"), "three_section"),
 }
 """All benchmarks by the names that recipes use."""
 
@@ -291,11 +247,14 @@ class Benchmark(RowSettings):
 
     @field_validator("name", "test")
     @classmethod
-    def _is_known(cls, name: str | None) -> str | None:
-        if name is not None and name not in BENCHMARKS:
-            known = ", ".join(BENCHMARKS)
+    def _is_known(cls, name: str | None, info: ValidationInfo) -> str | None:
+        is_test = info.field_name == "test"
+        known = [n for n, one in BENCHMARKS.items() if one.splits[1] or not is_test]
+        if name is not None and name not in known:
+            which = " with test rows" if is_test else ""
             raise ValueError(
-                f"found {name[:60]!r}; expected one of {known}{did_you_mean(name, BENCHMARKS)}"
+                f"found {name[:60]!r}; expected one{which} of {', '.join(known)}"
+                f"{did_you_mean(name, known)}"
             )
         return name
 
@@ -313,16 +272,25 @@ class Benchmark(RowSettings):
         """Where its rows stand."""
         return BENCHMARKS[self.name]
 
+    @property
+    def test_rows(self) -> tuple[str, str | None, str] | None:
+        """The benchmark, the path and the key of the test rows; None where it holds out its own."""
+        if self.test is not None or self.test_path is not None:
+            return self.test or self.name, self.test_path, "data.test_path"
+        if self.published.only_evaluates:
+            return self.name, self.path, "data.path"
+        own = self.path is None and self.published.splits[1] is not None
+        return (self.name, None, "data.test_path") if own else None
+
     def paths(self) -> Mapping[str, str]:
         """Return the files or hub data sets of the training and the test rows."""
-        evaluated = BENCHMARKS[self.test or self.name]
-        own_test = self.test is not None or (self.path is None and not self.published.shares)
-        train = None if self.published.only_evaluates else self.path or self.published.hub
-        test = self.test_path or (evaluated.hub if own_test else None)
-        if self.published.only_evaluates and self.path and not self.test_path:
-            test = self.path
-        named = {"data.path": train, "data.test_path": test}
-        return {key: path for key, path in named.items() if path is not None}
+        found = {}
+        if not self.published.only_evaluates:
+            found["data.path"] = self.path or self.published.hub
+        if self.test_rows is not None:
+            name, path, key = self.test_rows
+            found[key] = path or BENCHMARKS[name].hub
+        return {key: path for key, path in found.items() if path is not None}
 
     def said_path(self) -> str:
         """Return the name of the benchmark and where its rows come from."""
@@ -355,62 +323,37 @@ class BenchmarkSource(QuestionSource):
         if name == "test":
             return self._test
         if name not in self._splits:
-            config = self.config
-            parts: _Parts = ([], [], [])
-            if not config.published.only_evaluates:
-                parts = self._divided if self._is_divided else ([], None, self._rows)
-            found = config.source(parts[2], parts[1], self._test, self._run_seed, ())
+            _, dev, train = self._own
+            found = self.config.source(train, dev, self._test, self._run_seed, ())
             self._splits = {n: found.questions(n) for n in ("train", "dev")}
             self.notes += found.notes
         return self._splits[name]
 
-    def _read(self, name: str, path: str | None, which: int, key: str) -> list[Question]:
-        config, published = self.config, BENCHMARKS[name]
+    def _read(self, name: str, path: str | None, key: str, which: int) -> list[Question]:
+        published = BENCHMARKS[name]
         split = published.splits[which] or "train"
+        kept = published.rows(path, split, key, self.config.first_rows)
         where = path or published.hub or name
-        kept = published.rows(path, split, key, config.first_rows)
-        read = read_questions(kept, Reading(Fields(), None, None), key, where)
-        self.notes += read.notes
-        return read.questions
+        questions, notes = read_questions(kept, Reading(Fields(), None, None), key, where)
+        self.notes = (*self.notes, *notes)
+        return questions
 
     @cached_property
-    def _rows(self) -> list[Question]:
-        """The rows of `path`, whatever they are for."""
-        which = 1 if self.config.published.only_evaluates else 0
-        return self._read(self.config.name, self.config.path, which, "data.path")
-
-    @cached_property
-    def _divided(self) -> _Parts:
-        published, config = self.config.published, self.config
-        if published.shares is not None:
-            parts = divided(self._rows, published.shares, _subject)
-            return parts[0], parts[1], parts[2]
-        test, rest = hold_out(self._rows, config.holdout, 1)
+    def _own(self) -> _Parts:
+        """Its rows that may be trained on, and what is held out of them."""
+        config, shares = self.config, self.config.published.shares
+        if config.published.only_evaluates:
+            return [], [], []
+        rows = self._read(config.name, config.path, "data.path", 0)
+        if config.test_rows is not None:
+            return [], None, rows
+        if shares is not None:
+            test, dev, rest = divided(rows, shares, lambda q: str(q.meta.get("subject")))
+            return test, dev, rest
+        test, rest = hold_out(rows, config.holdout, 1)
         return test, None, rest
-
-    @property
-    def _is_divided(self) -> bool:
-        """Whether test questions come out of the rows that are trained on."""
-        config = self.config
-        named = config.test is not None or config.test_path is not None
-        own = config.path is None and config.published.splits[1] is not None
-        return not named and not own
 
     @cached_property
     def _test(self) -> list[Question]:
-        config = self.config
-        if config.published.only_evaluates and config.test is None and config.test_path is None:
-            return self._rows
-        if self._is_divided:
-            return self._divided[0]
-        name = config.test or config.name
-        if BENCHMARKS[name].splits[1] is None and config.test_path is None:
-            raise DataError(
-                f"data.test: {name} has no test rows of its own; expected data.test_path, or "
-                f"one of {', '.join(n for n, one in BENCHMARKS.items() if one.splits[1])}"
-            )
-        return self._read(name, config.test_path, 1, "data.test_path")
-
-
-def _subject(question: Question) -> str:
-    return str(question.meta.get("subject"))
+        rows = self.config.test_rows
+        return self._own[0] if rows is None else self._read(*rows, 1)

@@ -35,10 +35,10 @@ def checked(pattern: str) -> str:
 
 
 def answer_in(pattern: str, text: str, where: str) -> str | None:
-    """Return what the pattern's first group holds, None where the pattern is not found.
+    """Return what the pattern's first group holds, None where it holds nothing.
 
     Raises:
-        DataError: The search takes too long, or the group takes no part in what was found.
+        DataError: The search takes too long.
     """
     try:
         found = regex.search(pattern, text, timeout=LIMIT_S)
@@ -48,15 +48,8 @@ def answer_in(pattern: str, text: str, where: str) -> str | None:
             f"{text!r:.60}; expected a pattern without repetitions inside of repetitions, such as "
             "(a+)+"
         ) from error
-    if found is None:
-        return None
-    answer = found.group(1)
-    if answer is None:
-        raise DataError(
-            f"{where}: data.answer_pattern: {pattern!r:.80} is found in {text!r:.60}, but its "
-            "first group takes no part; expected one that holds the answer"
-        )
-    return str(answer).strip()
+    answer = None if found is None else found.group(1)
+    return None if answer is None else str(answer).strip()
 
 
 QUESTION_KEYS = ("question", "problem", "prompt")

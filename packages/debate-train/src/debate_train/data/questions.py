@@ -1,27 +1,24 @@
 """Questions from a file, or from a data set of a hub."""
 
 import json
-import os.path
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path, PurePath
-from types import ModuleType
-from typing import Literal, cast
+from pathlib import PurePath
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from debate_protocol.parsing import ContractKind
 from debate_protocol.types import Question
-from debate_rewards.answer_checking import Verdict, check_many
+from debate_rewards.answer_checking import check_many
 from debate_train.data.question_rows import Fields, Reading, checked
 from debate_train.data.source import (
+    MOST_HELD_OUT,
     DataSettings,
     DataSource,
     QuestionSource,
-    ReadQuestions,
     Seeds,
     Split,
     hold_out,
@@ -33,14 +30,6 @@ from debate_train.data.source import (
 from debate_train.interrupts import DataError
 
 __all__ = ["Fields", "Questions", "RowSettings"]
-
-
-FILE_ENDINGS = (".jsonl", ".json", ".parquet")
-
-
-def is_file(path: str) -> bool:
-    """Return whether a path names a file (by its ending) rather than a hub data set."""
-    return path.endswith(FILE_ENDINGS)
 
 
 def rows_of(
@@ -58,51 +47,54 @@ def rows_of(
     Raises:
         DataError: It cannot be read.
     """
-    if is_file(path):
-        return islice(read_rows(path, key), count)
-    return islice(hub_rows(path, config, split, key, streaming=count is not None), count)
+    if path.endswith((".jsonl", ".json")):
+        return islice(_json_rows(path, key), count)
+    return islice(_set_rows(path, config, split, key, streaming=count is not None), count)
 
 
-def read_rows(path: str, key: str) -> Iterator[Mapping[str, object]]:
-    """Yield the rows of a .jsonl, .json or .parquet file.
-
-    Raises:
-        DataError: There is no such file, or it holds something else.
-    """
-    # Unlike Path.is_file, this takes a name that is too long or holds NUL for no file.
-    if not os.path.isfile(path):
+def _json_rows(path: str, key: str) -> Iterator[Mapping[str, object]]:
+    """Yield the objects of a file: one a line, or all in the one list of a .json file."""
+    is_list, number = path.endswith(".json"), 0
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            for text in [file.read()] if is_list else file:
+                number += 1
+                if not text.strip():
+                    continue
+                found = json.loads(text)
+                for row in found if is_list and isinstance(found, list) else [found]:
+                    if not isinstance(row, dict):
+                        raise ValueError(f"found {row!r:.40}")
+                    yield row
+    except (OSError, ValueError, RecursionError) as error:
+        expected = "a list of objects" if is_list else "one object a line"
+        line = f", line {number}" if number else ""
         raise DataError(
-            f"{key}: there is no file {path!r:.300}; expected a .jsonl, .json or .parquet file, "
-            "or the id of a hub data set such as openai/gsm8k"
-        )
-    if path.endswith(".parquet"):
-        datasets = _datasets(key)
-        try:
-            yield from datasets.Dataset.from_parquet(path)
-        except Exception as error:
-            raise DataError(f"{key}: {path}: not readable as parquet ({_first(error)})") from error
-        return
-    try:
-        yield from _json_rows(Path(path), key)
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{key}: {path}: not readable as UTF-8 text ({error})") from error
+            f"{key}: {path!r:.300}{line}: {_first(error)}; expected {expected} as JSON in "
+            "UTF-8, or the id of a hub data set such as openai/gsm8k"
+        ) from error
 
 
-def hub_rows(
-    path: str, config: str | None, split: str, key: str, *, streaming: bool = False
+def _set_rows(
+    path: str, config: str | None, split: str, key: str, *, streaming: bool
 ) -> Iterator[Mapping[str, object]]:
-    """Yield the rows of one split of a hub data set; streaming, they are downloaded as they come.
-
-    Raises:
-        DataError: It could not be loaded.
-    """
-    datasets = _datasets(key)
+    """Yield the rows of a .parquet file, or of a hub data set, downloaded as they come."""
     try:
-        yield from datasets.load_dataset(path, config, split=split, streaming=streaming)
+        import datasets
+    except ImportError as error:
+        raise DataError(
+            f"{key}: hub data sets and parquet files need the datasets package; "
+            "install it with: pip install 'debate-train[hub]'"
+        ) from error
+    try:
+        if path.endswith(".parquet"):
+            yield from datasets.Dataset.from_parquet(path)
+        else:
+            yield from datasets.load_dataset(path, config, split=split, streaming=streaming)
     except Exception as error:
         raise DataError(
-            f"{key}: the hub data set {path!r:.300} could not be read ({_first(error)}); "
-            "a local file must end in .jsonl, .json or .parquet"
+            f"{key}: {path!r:.300} could not be read ({_first(error)}); expected the id of a hub "
+            "data set, or a file that ends in .jsonl, .json or .parquet"
         ) from error
 
 
@@ -111,84 +103,34 @@ def _first(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _json_rows(path: Path, key: str) -> Iterator[Mapping[str, object]]:
-    with path.open(encoding="utf-8-sig") as file:
-        numbered: Iterable[tuple[int, object]]
-        if path.suffix == ".json":
-            rows = _json(file.read(), f"{key}: {path}", "a list of objects")
-            if not isinstance(rows, list):
-                raise DataError(f"{key}: {path}: expected a list of objects, found {rows!r:.40}")
-            numbered = enumerate(rows, start=1)
-        else:
-            lines = ((n, line) for n, line in enumerate(file, start=1) if line.strip())
-            numbered = ((n, _json(x, f"{key}: {path}:{n}", "one object a line")) for n, x in lines)
-        for number, row in numbered:
-            if not isinstance(row, dict):
-                raise DataError(f"{key}: {path}:{number}: expected an object, found {row!r:.40}")
-            yield row
-
-
-def _json(text: str, where: str, expected: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON ({_first(error)}); expected {expected}") from error
-
-
-def _datasets(key: str) -> ModuleType:
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(
-            f"{key}: hub data sets and parquet files need the datasets package; "
-            "install it with: pip install 'debate-train[hub]'"
-        ) from error
-    return cast(ModuleType, datasets)
-
-
-_MOST = 20_000
-"""Questions of a split that are checked; puzzles that are made as needed end at fewer."""
 _SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedAnswer:
-    """A question of a split, and what the checker says of its own answer."""
-
-    split: Split
-    question: Question
-    verdict: Verdict
-
-    @property
-    def is_right(self) -> bool:
-        """Whether the answer counts as right."""
-        return self.verdict.verdict == "right"
-
-    def __str__(self) -> str:
-        question, verdict = self.question, self.verdict
-        kind = question.meta.get("kind", "math")
-        return (
-            f"{self.split}: question {question.id}: its own answer {question.answer!r:.80} "
-            f"({kind}) counts as {verdict.verdict} ({verdict.reason})"
-        )
-
-
-def judged_answers(source: DataSource, form: ContractKind) -> list[JudgedAnswer]:
+def judged_answers(source: DataSource, form: ContractKind) -> tuple[list[str], bool]:
     """Check the answer of every question of all splits, written as the contract asks for it.
 
     Args:
         source: Of the questions.
         form: In what a response marks its final answer.
+
+    Returns:
+        How many count as right, split by split, and then each that does not; whether all do.
     """
-    asked = [
-        (name, question)
-        for name in _SPLITS
-        for question in source.split(name, _MOST)
-        if question.answer is not None
-    ]
-    verdicts = check_many([(q, answered(q, form)) for _, q in asked])
-    pairs = zip(asked, verdicts, strict=True)
-    return [JudgedAnswer(name, question, verdict) for (name, question), verdict in pairs]
+    lines, others = list[str](), list[str]()
+    for name in _SPLITS:
+        asked = [q for q in source.split(name, MOST_HELD_OUT) if q.answer is not None]
+        verdicts = check_many([(q, answered(q, form)) for q in asked])
+        counts = Counter(one.verdict for one in verdicts)
+        if asked:
+            found = ", ".join(f"{counts[v]:,} {v}" for v in ("right", "wrong", "unverifiable"))
+            lines.append(f"{name}: {len(asked):,} answers, checked against themselves: {found}")
+        others += [
+            f"{name}: question {q.id}: its own answer {q.answer!r:.80} "
+            f"({q.meta.get('kind', 'math')}) counts as {one.verdict} ({one.reason})"
+            for q, one in zip(asked, verdicts, strict=True)
+            if one.verdict != "right"
+        ]
+    return [*lines, *others], not others
 
 
 def answered(question: Question, form: ContractKind) -> str:
@@ -199,16 +141,6 @@ def answered(question: Question, form: ContractKind) -> str:
     if question.meta.get("kind") == "text":
         answer = answer.replace("{", r"\{").replace("}", r"\}")
     return f"\\boxed{{{answer}}}"
-
-
-def said_of(judged: list[JudgedAnswer]) -> Iterator[str]:
-    """Yield how many answers count as right, split by split, and then each that does not."""
-    for name in _SPLITS:
-        verdicts = Counter(one.verdict.verdict for one in judged if one.split == name)
-        if count := verdicts.total():
-            found = ", ".join(f"{verdicts[v]:,} {v}" for v in ("right", "wrong", "unverifiable"))
-            yield f"{name}: {count:,} answers, checked against themselves: {found}"
-    yield from (str(one) for one in judged if not one.is_right)
 
 
 _ALL = 10**9
@@ -227,9 +159,6 @@ class RowSettings(DataSettings):
     """Share of the training rows for dev, and for test where nothing else is named for it."""
     labelled: float = Field(1.0, ge=0, le=1)
     """Share of the training questions whose answers may be used; the others lose theirs."""
-    overlap: Literal["remove", "refuse"] = "remove"
-    """What becomes of training questions that stand among the test questions, too, whatever their
-    case, white space and punctuation; they are counted."""
     seed: int | None = None
     """Seed of the order of questions, see `debate_train.data.source.Seeds`."""
 
@@ -250,18 +179,13 @@ class RowSettings(DataSettings):
             test: Held-out questions of figures.
             run_seed: Of the run.
             notes: What `--check` says of how they were read.
-
-        Raises:
-            DataError: Training questions overlap with those held out, and that is refused.
         """
         seeds = Seeds.of(self.seed, run_seed)
         kept, both = without_overlap(train, [*test, *(dev or ())])
         notes = list(notes)
         if both:
-            said = f"data: {both:,} training questions are held-out questions, too"
-            if self.overlap == "refuse":
-                raise DataError(f"{said}; expected none, or data.overlap=remove to leave them out")
-            notes.append(f"{said}, and are not trained on")
+            said = f"data: {both:,} training questions are held-out questions, too, "
+            notes.append(f"{said}and are not trained on")
         if dev is None:
             dev, kept = hold_out(kept, self.holdout, 0)
         kept = sample(kept, self.limit, seeds.held_out, "limit")
@@ -272,11 +196,8 @@ class RowSettings(DataSettings):
     def _with_labels(self, train: list[Question], seed: int) -> list[Question]:
         """Return the questions without the answers that may not be used."""
         marked = [q for q in train if q.meta.get("labelled") is not False]
-        if self.labelled == 1 and len(marked) == len(train):
-            return train
-        return unlabelled(
-            train, sample(marked, round(self.labelled * len(marked)), seed, "labelled")
-        )
+        kept = sample(marked, round(self.labelled * len(marked)), seed, "labelled")
+        return unlabelled(train, kept)
 
     def summary(self, source: DataSource) -> str:
         """Return how many questions each split has."""
@@ -318,37 +239,31 @@ class Questions(RowSettings):
     """The split of a hub data set that is evaluated on."""
     fields: Fields = Fields()
     """Which key of a row holds what."""
-    answer_pattern: str | None = None
+    answer_pattern: Annotated[str, AfterValidator(checked)] | None = None
     r"""Regular expression whose first group is the answer, such as `####\s*(.+)`."""
     kind: Literal["math", "choice", "yes_no", "number", "text"] | None = None
     """How answers are compared; None leaves it to the row, see `question_rows.with_kinds`."""
 
-    @field_validator("answer_pattern")
-    @classmethod
-    def _pattern_has_a_group(cls, pattern: str | None) -> str | None:
-        return pattern if pattern is None else checked(pattern)
-
     def open(self, run_seed: int = 0) -> QuestionSource:
         """Read the rows and return the source in a run with this seed."""
-        read = self._read(self.path, self.split, "data.path")
-        rest, notes = read.questions, [*read.notes]
+        read, notes = self._read(self.path, self.split, "data.path")
+        rest = read
         if self.test_path is not None or not self.is_file:
             where = self.test_path or self.path
-            held = self._read(where, self.test_split, "data.test_path")
-            test = held.questions
-            notes += held.notes
+            test, more = self._read(where, self.test_split, "data.test_path")
+            notes += more
         else:
             test, rest = hold_out(rest, self.holdout, 1)
         source = self.source(rest, None, test, run_seed, notes)
         if not source.split("train", 1):
             raise DataError(
                 f"data.path: {self.path!r} leaves no question to train on "
-                f"({len(read.questions)} distinct rows read); expected at least one beside those "
+                f"({len(read)} distinct rows read); expected at least one beside those "
                 "held out"
             )
         return source
 
-    def _read(self, path: str, split: str, key: str) -> ReadQuestions:
+    def _read(self, path: str, split: str, key: str) -> tuple[list[Question], list[str]]:
         reading = Reading(self.fields, self.kind, self.answer_pattern)
         rows = rows_of(path, self.config, split, key, self.first_rows)
         return read_questions(rows, reading, key, path)
@@ -361,8 +276,8 @@ class Questions(RowSettings):
 
     @property
     def is_file(self) -> bool:
-        """Whether `path` names a file rather than a hub data set."""
-        return is_file(self.path)
+        """Whether `path` names a file (by its ending) rather than a hub data set."""
+        return self.path.endswith((".jsonl", ".json", ".parquet"))
 
     def paths(self) -> Mapping[str, str]:
         """Return the files or hub data sets of the training and the test questions."""

@@ -28,7 +28,7 @@ __all__ = ["QuestionSource"]
 
 Split = Literal["train", "dev", "test"]
 MOST_HELD_OUT = 20_000
-"""Questions of a split that overlap is looked for in; made as needed, puzzles end at fewer."""
+"""Questions of a split that are looked at; made as needed, puzzles end at fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +50,23 @@ class Seeds:
         return cls(run_seed, 0) if data_seed is None else cls(data_seed, data_seed)
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """Questions that a check does not read: the key that names them, and why."""
+def unread_path(key: str, path: str) -> str | None:
+    """Return what a key names that a check cannot read, None where it can.
 
-    key: str
-    why: str
-    is_error: bool = False
-
-
-def unread_path(key: str, path: str) -> Unread | None:
-    """Return why a check cannot read what a key names, None where it can."""
+    Raises:
+        DataError: It is neither a file that is there nor the id of a data set.
+    """
     if path.endswith((".jsonl", ".json")):
         return None
-    parquet = path.endswith(".parquet")
-    if parquet and not os.path.isfile(path):
-        return Unread(key, f"there is no file {path!r:.300}", is_error=True)
-    if not parquet and (os.path.exists(path) or path.startswith((".", "/", "~"))):
-        return Unread(
-            key,
-            f"found {path!r:.300}; expected a file that ends in .jsonl, .json or .parquet, or "
-            "the id of a hub data set such as openai/gsm8k",
-            is_error=True,
-        )
-    what = "parquet file, not read here" if parquet else "hub dataset, not checked here"
-    return Unread(key, f"{path} ({what})")
+    if path.endswith(".parquet"):
+        if os.path.isfile(path):
+            return f"{key}: {path} (parquet file, not read here)"
+    elif not os.path.exists(path) and not path.startswith((".", "/", "~")):
+        return f"{key}: {path} (hub dataset, not checked here)"
+    raise DataError(
+        f"{key}: there is no file {path!r:.300}; expected one that ends in .jsonl, .json or "
+        ".parquet, or the id of a hub data set such as openai/gsm8k"
+    )
 
 
 class DataSource(ABC):
@@ -141,8 +133,12 @@ class DataSettings(Config):
         """Return the files and hub data sets that hold the questions, by their keys."""
         return {}
 
-    def unread(self) -> Unread | None:
-        """Return why a check cannot read the questions: it downloads nothing and reads text."""
+    def unread(self) -> str | None:
+        """Return what a check cannot read of the questions: it downloads nothing and reads text.
+
+        Raises:
+            DataError: A path is neither a file that is there nor the id of a data set.
+        """
         found = (unread_path(key, path) for key, path in self.paths().items())
         return next((one for one in found if one is not None), None)
 
@@ -166,9 +162,6 @@ def keep_apart(own: DataSource, others: Iterable[DataSource], data: DataSettings
         own: The source of a stage.
         others: Those of the other stages.
         data: What `own` was opened from.
-
-    Raises:
-        DataError: There are such questions, and `overlap` refuses them.
     """
 
     def held() -> list[Question]:
@@ -178,24 +171,14 @@ def keep_apart(own: DataSource, others: Iterable[DataSource], data: DataSettings
     count = own.leave_out(held)
     if not count:
         return None
-    said = f"data: {count:,} training questions of {data.dataset} are held out in another stage"
-    if getattr(data, "overlap", "remove") == "refuse":
-        raise DataError(f"{said}; expected none, or data.overlap=remove to leave them out")
-    return f"{said}, and are not trained on"
-
-
-@dataclass(frozen=True, slots=True)
-class ReadQuestions:
-    """The distinct questions of one file or hub data set, and how they were read."""
-
-    questions: list[Question]
-    notes: tuple[str, ...]
+    said = f"data: {count:,} training questions of {data.dataset} are held out in another stage, "
+    return f"{said}and are not trained on"
 
 
 def read_questions(
     rows: Iterable[Mapping[str, object]], reading: Reading, key: str, path: str
-) -> ReadQuestions:
-    """Return the distinct questions of rows.
+) -> tuple[list[Question], list[str]]:
+    """Return the distinct questions of rows, and how they were read.
 
     Args:
         rows: In order.
@@ -220,10 +203,10 @@ def read_questions(
         notes.append(f"{key}: {repeats:,} of {number:,} rows repeat a question and are left out")
     if missed:
         notes.append(
-            f"{key}: data.answer_pattern is not found in {missed:,} of {number:,} rows, "
+            f"{key}: data.answer_pattern holds nothing in {missed:,} of {number:,} rows, "
             "whose answers are taken whole"
         )
-    return ReadQuestions(_with_own_ids(questions), tuple(notes))
+    return _with_own_ids(questions), notes
 
 
 def _kinds(questions: Sequence[Question]) -> str:
@@ -358,15 +341,12 @@ def unlabelled(questions: Sequence[Question], labelled: Sequence[Question]) -> l
     `meta["labelled"]` is false.
     """
     kept = set(map(identity, labelled))
-    return [
-        question
-        if identity(question) in kept or question.answer is None
-        else _without_answer(question)
-        for question in questions
-    ]
+    return [q if identity(q) in kept else _without_answer(q) for q in questions]
 
 
 def _without_answer(question: Question) -> Question:
+    if question.answer is None:
+        return question
     meta = {"kind": "math", **question.meta, "labelled": False}
     for key in ("solution", "wrong_answers"):
         meta.pop(key, None)

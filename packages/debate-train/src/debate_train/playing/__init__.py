@@ -138,22 +138,18 @@ class StepRecipe(Protocol):
     @property
     def debate(self) -> DebateForm:
         """The form of the debates."""
-        ...
 
     @property
     def rollout(self) -> Rollout:
         """How they are sampled."""
-        ...
 
     @property
     def data(self) -> DataSettings:
         """Where questions come from."""
-        ...
 
     @property
     def seed(self) -> int:
         """Seeds all of it."""
-        ...
 
 
 class StepDebates(list[Transcript]):

@@ -4,10 +4,15 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.transcripts.files import TranscriptError, from_json, json_line, to_json
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 
 _LOOKAHEAD = "lookahead.jsonl"
 """A line for each step, then one for each of its debates: the transcript and all replies."""
+_REPLY: TypeAdapter[Reply | None] = TypeAdapter(Reply | None)
 
 
 def write_lookahead(directory: Path, played: Mapping[int, Sequence[Transcript]]) -> None:
@@ -81,19 +87,13 @@ def _transcript(line: Mapping[str, Any]) -> Transcript:
         record = next(replies)
         return replace(
             turn,
-            reply=None if record is None else _reply(record),
+            reply=_REPLY.validate_python(record),
             branches=tuple(Branch(one.guide, with_reply(one.turn)) for one in turn.branches),
             continuations=tuple(with_reply(one) for one in turn.continuations),
         )
 
     transcript = from_json(line["transcript"])
     return replace(transcript, turns=tuple(with_reply(turn) for turn in transcript.turns))
-
-
-def _reply(record: Mapping[str, Any]) -> Reply:
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
-    values["version_spans"] = tuple(map(tuple, record["version_spans"]))
-    return Reply(**values)
 
 
 _SLICE_S = 0.2
@@ -116,6 +116,7 @@ class Prefetcher:
         engine: Samples.
         steps: To be played, `first` before all others.
         max_staleness: Most steps between the weights and the step that is played with them.
+        known: Steps that were played before a checkpoint.
     """
 
     def __init__(
@@ -124,43 +125,38 @@ class Prefetcher:
         engine: Engine,
         steps: range,
         max_staleness: int,
+        known: Mapping[int, Sequence[Transcript]],
     ) -> None:
         self._play, self.steps, self._max_staleness = play, steps, max_staleness
-        self._stop = threading.Event()
+        self._stop, self._in_use = threading.Event(), threading.Lock()
         self._engine = StoppableEngine(engine, self._stop)
-        self._thread = threading.Thread(target=self._run, name="debate-train-rollouts", daemon=True)
-        # All below is guarded by this condition, which is notified of every change.
-        self._changed = threading.Condition()
-        self._played: dict[int, tuple[Sequence[Transcript], float]] = {}
-        self._failure: tuple[int, BaseException] | None = None
-        self._weights: dict[int, Weights] = {}
-        self._newest = steps.start
-        self._is_paused = self._is_playing = False
         self._served: int | None = None
-
-    def known(self, played: Mapping[int, Sequence[Transcript]]) -> None:
-        """Take steps that were played before a checkpoint; before `start` only."""
-        self._played |= {step: (transcripts, 0.0) for step, transcripts in played.items()}
-
-    def start(self) -> None:
-        """Begin to play."""
+        self._newest = steps.start
+        self.played: dict[int, Future[tuple[Sequence[Transcript], float]]] = {}
+        """Debates of the steps that are not complete, and the seconds that playing them took."""
+        for step, transcripts in known.items():
+            self.played[step] = Future()
+            self.played[step].set_result((transcripts, 0.0))
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="debate-train-rollouts", daemon=True)
         self._thread.start()
 
     def complete(self, step: int) -> None:
         """Drop the debates of a step whose update is made; the newest weights are those after."""
-        with self._changed:
-            self._newest = max(self._newest, step + 1)
-            for old in [one for one in self._played if one <= step]:
-                del self._played[old]
+        self._newest = max(self._newest, step + 1)
+        self.played = {other: found for other, found in self.played.items() if other > step}
 
     def offer(self, version: int, weights: Callable[[int], Weights]) -> None:
-        """Copy these weights if a step is still to be played with them."""
-        is_needed = version + self._max_staleness < self.steps.stop
-        copy = copied(weights(version)) if version == self.steps.start or is_needed else None
-        if copy is not None:
-            with self._changed:
-                self._weights[version] = copy
-                self._changed.notify_all()
+        """Let the steps be played that need these weights, with a copy of them."""
+        last = version + self._max_staleness
+        first = version if version == self.steps.start else last
+        due = range(first, min(last + 1, self.steps.stop))
+        new = [step for step in due if step not in self.played]
+        if new:
+            copy = copied(weights(version))
+            for step in new:
+                self.played[step] = Future()
+                self._jobs.put(partial(self._play_with, copy, step, self.played[step]))
 
     def take(self, step: int) -> tuple[Sequence[Transcript], float]:
         """Wait for a step; return its debates and the seconds that playing them took.
@@ -168,40 +164,25 @@ class Prefetcher:
         Raises:
             BaseException: What playing it ended with.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: step in self._played or self._failed_at(step))
-            if step not in self._played:
-                assert self._failure is not None
-                raise self._failure[1]
-            # StateLayout until the step is complete: a checkpoint before it needs these debates.
-            return self._played[step]
+        return self.played[step].result()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Wait for the end of the step that is played; no other begins while this is open."""
-        with self._changed:
-            self._is_paused = True
-            self._changed.wait_for(lambda: not self._is_playing)
-        try:
+        with self._in_use:
+            self._served = None
             yield
-        finally:
-            with self._changed:
-                self._is_paused, self._served = False, None
-                self._changed.notify_all()
 
     def in_flight(self) -> dict[int, Sequence[Transcript]]:
         """Wait for all steps whose weights are older than the newest; return those not complete.
 
-        Steps that failed, and those after them, are left out.
+        Those that failed are left out. Later ones can be played again with the newest weights.
         """
-        last = min(self._newest - 1 + self._max_staleness, self.steps[-1])
-        due = range(self._newest, last + 1) if self._newest > self.steps.start else range(0)
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._failure is not None or all(step in self._played for step in due)
-            )
-            # Later ones can be played again with the newest weights, however fast these were.
-            return {step: found for step, (found, _) in self._played.items() if step <= last}
+        last = self._newest - 1 + self._max_staleness
+        due = {step: found for step, found in self.played.items() if step <= last}
+        if self._newest == self.steps.start:
+            due = {step: found for step, found in due.items() if found.done()}
+        return {step: found.result()[0] for step, found in due.items() if not found.exception()}
 
     def close(self) -> None:
         """Give up what is under way and end the thread.
@@ -209,60 +190,28 @@ class Prefetcher:
         A call of a batch engine is waited for, but not for ever.
         """
         self._stop.set()
-        with self._changed:
-            self._changed.notify_all()
+        self._jobs.put(None)
         self._thread.join(_PATIENCE_S)
 
-    def _failed_at(self, step: int) -> bool:
-        return self._failure is not None and self._failure[0] <= step
-
     def _run(self) -> None:
-        left = [step for step in self.steps if step not in self._played]
-        for place, step in enumerate(left):
-            try:
-                weights = self._begin(step, left[place + 1 :])
-                if weights is not None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # With its weights.
+
+    def _play_with(
+        self, weights: Weights, step: int, played: Future[tuple[Sequence[Transcript], float]]
+    ) -> None:
+        try:
+            with self._in_use:
+                if self._served != weights.version:
                     self._engine.load(weights)
-                del weights
+                    self._served = weights.version
                 began = time.perf_counter()
                 transcripts = self._play(step, self._engine)
-                seconds = time.perf_counter() - began
-            except BaseException as error:
-                self._end(failure=(step, error))
-                return
-            self._end(played=(step, (transcripts, seconds)))
-
-    def _begin(self, step: int, later: Sequence[int]) -> Weights | None:
-        """Wait for a step's turn; return the weights to load, None where they serve already."""
-        version = self._version(step)
-        keep_from = self._version(later[0]) if later else version + 1
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._stop.is_set() or (version in self._weights and not self._is_paused)
-            )
-            if self._stop.is_set():
-                raise _GivenUp
-            self._is_playing = True
-            found = None if self._served == version else self._weights[version]
-            self._served = version
-            for old in [one for one in self._weights if one < keep_from]:
-                del self._weights[old]
-            return found
-
-    def _version(self, step: int) -> int:
-        return max(self.steps.start, step - self._max_staleness)
-
-    def _end(
-        self,
-        played: tuple[int, tuple[Sequence[Transcript], float]] | None = None,
-        failure: tuple[int, BaseException] | None = None,
-    ) -> None:
-        with self._changed:
-            if played is not None:
-                self._played[played[0]] = played[1]
-            self._failure = failure
-            self._is_playing = False
-            self._changed.notify_all()
+                played.set_result((transcripts, time.perf_counter() - began))
+        except BaseException as error:
+            self._stop.set()  # What comes after a step that failed is not played.
+            played.set_exception(error)
 
 
 class StoppableEngine(ForwardingEngine):
@@ -286,11 +235,6 @@ class StoppableEngine(ForwardingEngine):
 
     def close(self) -> None:
         """Do nothing: the engine is only lent."""
-
-    def submit(self, request: Request) -> int:
-        """Take a request."""
-        self._check()
-        return super().submit(request)
 
     def collect(self, timeout_s: float) -> list[Finished]:
         """Return what has ended, in waits that are short."""
@@ -386,17 +330,16 @@ class Rollouts:
         began = time.perf_counter()
         if self._max_staleness > 0 and self._ahead is None:
             self._play_ahead(range(step, self._border(step)))
-        seconds = None
+        played = None
         if self._ahead is not None:
-            transcripts, seconds = self._ahead.take(step)
+            transcripts, played = self._ahead.take(step)
         elif step in self._known:
-            transcripts, seconds = self._known[step], 0.0
+            transcripts, played = self._known[step], 0.0
         else:
-            player = self._engine if self._demonstrator is None else self._demonstrator
-            transcripts = self._play(step, player)
+            transcripts = self._play(step, self._demonstrator or self._engine)
         waited = time.perf_counter() - began
-        played = waited if seconds is None else seconds
-        self.times = {"time/rollout_s": played, "time/wait_s": waited}
+        rollout_s = waited if played is None else played
+        self.times = {"time/rollout_s": rollout_s, "time/wait_s": waited}
         return transcripts
 
     def complete(self, step: int) -> None:
@@ -443,11 +386,9 @@ class Rollouts:
         self._known = read_lookahead(directory)
 
     def _play_ahead(self, steps: range) -> None:
-        ahead = Prefetcher(self._play, self._engine, steps, self._max_staleness)
-        ahead.known(self._known)
-        ahead.offer(steps.start, self._weights)
-        self._ahead, self._known = ahead, {}
-        ahead.start()
+        self._ahead = Prefetcher(self._play, self._engine, steps, self._max_staleness, self._known)
+        self._known = {}
+        self._ahead.offer(steps.start, self._weights)
 
     def _close(self) -> None:
         ahead, self._ahead = self._ahead, None

@@ -313,14 +313,10 @@ def look_at_data(data: DataSettings, *, trains: bool = True) -> DataView:
         data: Where questions come from.
         trains: Whether there have to be questions to train on.
     """
-    if unread := data.unread():
-        text = f"{unread.key}: {unread.why}"
-        if unread.is_error:
-            return DataView(errors=(text,))
-        return DataView(
-            (f"{text}; questions are taken to have at most {ASSUMED_QUESTION_TOKENS} tokens",)
-        )
     try:
+        if unread := data.unread():
+            taken = f"questions are taken to have at most {ASSUMED_QUESTION_TOKENS} tokens"
+            return DataView((f"{unread}; {taken}",))
         source = data.open()
         if trains:
             source.batch(0)
