@@ -4,6 +4,7 @@ import pytest
 
 from debate_protocol.types import Message, Protocol, Question, Transcript, Turn
 from debate_report import write_report
+from debate_train.checkpoints import RunState
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.evaluation.measuring import Measures
 from debate_train.running.run_records import changes_of, in_words, keep_evaluation
@@ -35,7 +36,7 @@ def test_values_and_debates_of_an_evaluation_are_kept(run):
     assert "said" in debates.read_text() and "a prompt" not in debates.read_text()
     assert {f"evaluations/{name}" for name in ("dev-000020.json", debates.name)} == set(run.records)
     keep_evaluation(run, "dev", 10, found, with_debates=False)
-    run.go_back(0, 10)
+    run.begin(RunState(step=10))
     assert [path.name for path in run.evaluations_path.iterdir()] == ["dev-000010.json"]
 
 

@@ -4,6 +4,7 @@ from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn
 from debate_report.debates import read_credit
 from debate_rewards.reward import Credit, Score
 from debate_train.batches.row_types import Batch, Row
+from debate_train.checkpoints import RunState
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.running.run_records import credit_of, write_credit
 
@@ -75,7 +76,7 @@ def test_credit_is_that_of_the_turns_own_tokens_in_characters(tmp_path):
             }
         ],
     }  # fmt: skip
-    run.go_back(0, 2)
+    run.begin(RunState(step=2))
     assert not path.exists()
 
 

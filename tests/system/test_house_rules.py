@@ -31,7 +31,6 @@ LONG_FILES: frozenset[str] = frozenset(
         "packages/debate-rollout/src/debate_rollout/drivers.py",
         "packages/debate-rollout/src/debate_rollout/testing.py",
         "packages/debate-train/src/debate_train/batches/forward.py",
-        "packages/debate-train/src/debate_train/checkpoints/run_directory.py",
         "packages/debate-train/src/debate_train/monitoring/detectors.py",
         "packages/debate-train/src/debate_train/playing/rollouts.py",
         "packages/debate-train/src/debate_train/recipe/files.py",

@@ -10,7 +10,7 @@ from rich.console import Console
 from debate_rollout.engine import Weights
 from debate_train.batches.row_types import Batch
 from debate_train.batches.rows import Step
-from debate_train.checkpoints import Checkpoints, Origin, RunState
+from debate_train.checkpoints import Checkpoints, RunState, run_hash
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.data import DataSource
 from debate_train.interrupts import Interrupts
@@ -68,7 +68,7 @@ class Kept(Saving):
 
 def context(recipe: Recipe, folder: Path, engine: Any, source: DataSource, tokenizer: Any) -> Any:
     """Return a run of this recipe; nothing of it is random, and no signal reaches it."""
-    origin = Origin.of("name: t")
+    origin = run_hash("name: t")
     return RunContext(
         recipe=recipe,
         directory=RunDirectory.create(folder, "name: t\n"),

@@ -33,8 +33,8 @@ def used(folder: Path) -> Path:
 as_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 no_proc = pytest.mark.skipif(not NO_FOLDER_CAN_BE_MADE_IN.is_dir(), reason="needs /proc")
 NEW = [
-    pytest.param(a_file, "found a file, expected a folder", id="file"),
-    pytest.param(lambda f: a_file(f) / "a/run", "mine, expected a folder", id="below a file"),
+    pytest.param(a_file, "File exists", id="file"),
+    pytest.param(lambda f: a_file(f) / "a/run", "Not a directory", id="below a file"),
     pytest.param(used, "it holds recipe.yaml", id="used"),
     pytest.param(read_only, "Permission denied", marks=as_root, id="read-only"),
     pytest.param(lambda f: read_only(f) / "a/run", "Permission denied", marks=as_root, id="parent"),
@@ -72,14 +72,3 @@ def test_output_that_cannot_be_used_is_refused_before_the_model_is_loaded(
     printed = capsys.readouterr().err
     assert problem in printed and str(output) in printed and "Traceback" not in printed
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_folder_that_was_tried_is_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor was it changed meanwhile, where another run may begin in a folder of the same parent."""
-    (tmp_path / "there").mkdir()
-    monkeypatch.setattr(Path, "mkdir", lambda *_, **__: pytest.fail("made a folder"))
-    for output in (tmp_path / "there", tmp_path / "a/b/run"):
-        runs.refuse_unusable(output, is_there=False)
-    assert sorted(tmp_path.rglob("*")) == [tmp_path / "there"]

@@ -1,7 +1,6 @@
 """Evaluations in other debates than training, at other temperatures, and several times."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -22,7 +21,7 @@ from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check, check_collecting
-from debate_train.running.phases import measures_json, print_results, write_results
+from debate_train.running.phases import measures_json, print_results, results_table, write_results
 from debate_train.running.run import run
 
 QUESTIONS = SignsPuzzle().open().split("dev", 3)
@@ -253,10 +252,10 @@ def test_results_say_how_they_were_measured(capsys: pytest.CaptureFixture[str]) 
     names = ("format", "maj/last", "judge/accuracy", "direct/accuracy", "maj/first")
     after = {f"eval/{name}": measure for name in names}
     setup = recipe().evaluated()
-    state = asdict(RunState(step=1))
-    write_results(Directory(), after, after, state, setup)  # type: ignore[arg-type]
+    rows = results_table(after, after, setup, {})
+    write_results(Directory(), rows, after, RunState(step=1), setup)  # type: ignore[arg-type]
     assert kept[0]["measured"] == setup.described()
-    print_results(after, after, {}, setup)
+    print_results(rows, after, {}, setup)
     table = capsys.readouterr().out
     # What the recipe trains stands first, then one majority; the number of questions beside each.
     shown = [line.split()[:3] for line in table.splitlines() if " 0.500 " in line]

@@ -59,7 +59,7 @@ def test_row_that_cannot_be_written_is_lost_alone(
     run: Run, tmp_path: Path, whole: End, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        at_call(patch, run_directory, "cut_torn_line", 2, no_room)
+        at_call(patch, run_directory, "cut_torn_line", 3, no_room)
         assert run() == 1
     assert steps(tmp_path) == [2]
     assert run("--resume") == 0

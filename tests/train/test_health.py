@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +190,7 @@ def test_run_stops_on_an_alarm_and_goes_on_past_it(
         {"phase": "train", "step": 5, "detector": "length", "value": rows[4]["health/length"]}
     ]
     assert (len(rows), alarms_of(rows)) == (5, alarms)
-    write_results(run.directory, {}, {}, asdict(run.state), form.evaluated())
+    write_results(run.directory, [], {}, run.state, form.evaluated())
     assert json.loads((tmp_path / "run/results.json").read_text())["health"] == alarms
     resumed = context(form, tmp_path / "second", engine, source, tokenizer)
     resumed.directory.metrics = lambda: rows

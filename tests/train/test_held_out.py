@@ -71,9 +71,9 @@ def pair_logps(base: str, run: Path | None, pairs: list[Example]) -> list[float]
     [
         # Two standard errors of a difference are 2 * sqrt(.03^2 + .04^2) = .1.
         (0.7, 0.5, 0.3, None),
-        (0.7, 0.5, 0.45, "natural is not clearly above guided to a wrong answer in"),
-        (0.5, 0.5, 0.3, "guided to the right answer is not above natural in"),
-        (0.4, 0.5, 0.6, "guided to the right answer is not above natural and natural is not above"),
+        (0.7, 0.5, 0.45, "natural 0.500 (0.040), guided to a wrong answer 0.450"),
+        (0.5, 0.5, 0.3, "guided to the right answer 0.500 (0.030), natural 0.5"),
+        (0.4, 0.5, 0.6, "does not clearly fall in this order: guided to the r"),
     ],
 )
 def test_run_says_in_words_where_guidance_did_not_work(

@@ -51,7 +51,7 @@ def twice() -> None:
         ((TorchTrainerSession, "_update"), 2, twice, 2, "press again to stop without it"),
         ((run_context, "step_metrics"), 2, twice, 2, "press again to stop without it"),
         ((loop, "evaluate"), 1, hang_up, 2, "stopping now, with a checkpoint"),
-        ((phases, "evaluate"), 1, hang_up, None, "stopping now"),
+        ((run_context, "evaluate"), 1, hang_up, None, "stopping now"),
         ((run_context, "save_random_states"), 1, twice, 3, "press again to stop without it"),
     ],
 )

@@ -14,7 +14,7 @@ from debate_train.monitoring.health import HealthWatch
 from debate_train.recipe import KeepIf, Recipe
 from debate_train.recipe.check import check
 from debate_train.running import loop
-from debate_train.running import phases as taking_back
+from debate_train.running import run_context as taking_back
 from train.small_runs import RECIPE, end_of, steps
 
 METRIC = "eval/format"

@@ -238,10 +238,6 @@ def test_debate_that_was_guided_one_way_is_left_out_whole() -> None:
     assert taken.counts["left_out/no_wrong_answer"] == taken.counts["left_out/no_right_answer"] == 1
     # All three values are those of the same states.
     assert {len(values) for values in taken.measures.values()} == {2}
-    metrics = {"offline/debates": 10.0, "offline/left_out/no_wrong_answer": 1.0}
-    assert GuidedPairs(role="actor").doubt(metrics) is None
-    metrics["offline/left_out/no_wrong_answer"] = 2.0
-    assert "2 debates have no wrong answer" in str(GuidedPairs(role="actor").doubt(metrics))
 
 
 def checked(answer: str, natural: str, right: str, wrong: str) -> Transcript:

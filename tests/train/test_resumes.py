@@ -123,20 +123,26 @@ def test_resume_refuses_another_run_and_changes_nothing(
     assert before == {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("more", [[], ["--resume"]])
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([], "cannot start a run in {}: it holds "),
+        (["--resume"], f"--output: found {{}} in use by process {os.getpid()}; expected"),
+    ],
+)
 def test_run_is_refused_when_another_process_uses_the_directory(
     run: Run,
     output: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     more: list[str],
+    message: str,
 ) -> None:
     held = RunDirectory.create(output, RECIPE)
     monkeypatch.setattr(ScratchModel, "load", pytest.fail)  # One may not fit beside the other's.
     before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
     assert run(*more) == 2
-    message = f"debate-train: --output: found {output} in use by process {os.getpid()}; expected"
-    assert message in capsys.readouterr().err
+    assert f"debate-train: {message.format(output)}" in capsys.readouterr().err
     assert before == {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
     held.close()
 

@@ -24,6 +24,7 @@ def with_checkpoint(path, step=2):
 
 def test_create_writes_the_recipe_and_the_environment(tmp_path):
     run = RunDirectory.create(tmp_path / "a" / "run", RECIPE)
+    run.describe({})
     assert run.recipe == RECIPE
     environment = json.loads((run.path / "environment.json").read_text())
     assert environment["packages"]["torch"] == torch.__version__
@@ -43,6 +44,7 @@ def test_create_writes_the_recipe_and_the_environment(tmp_path):
 def test_environment_holds_no_values_of_variables_and_no_paths(tmp_path, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "value-of-a-key")
     run = RunDirectory.create(tmp_path / "run", RECIPE)
+    run.describe({})
     text = (run.path / "environment.json").read_text()
     assert "value-of-a-key" not in text
     assert os.getcwd() not in text and str(tmp_path) not in text
@@ -59,12 +61,12 @@ def test_create_refuses_when_the_folder_holds_a_file(tmp_path, name):
 
 def test_directory_is_used_by_one_run_at_a_time_when_it_is_not_closed(tmp_path):
     run = RunDirectory.create(tmp_path / "run", RECIPE)
-    for start in (RunDirectory.open, lambda path: RunDirectory.create(path, RECIPE)):
-        with pytest.raises(DirectoryInUseError, match=f"in use by process {os.getpid()}"):
-            start(run.path)
-    run.close()
-    with pytest.raises(RunDirectoryError, match=r"it holds checkpoints, environment.json, eval"):
-        RunDirectory.create(run.path, RECIPE)
+    with pytest.raises(DirectoryInUseError, match=f"in use by process {os.getpid()}"):
+        RunDirectory.open(run.path)
+    for _ in range(2):
+        with pytest.raises(RunDirectoryError, match=r"it holds checkpoints, evaluations, metrics"):
+            RunDirectory.create(run.path, RECIPE)
+        run.close()
     RunDirectory.open(run.path).close()
 
 
@@ -123,7 +125,6 @@ def test_open_completes_a_folder_whose_making_was_stopped(tmp_path):
     for folder in (run.checkpoints_path, run.tokens_path):
         folder.rmdir()
     run.metrics_path.unlink()
-    (run.path / "environment.json").unlink()
     run.close()
     RunDirectory.open(run.path).log("train", 1, {"loss": 0.5})
     assert run.checkpoints_path.is_dir() and run.tokens_path.is_dir()
@@ -144,6 +145,7 @@ def test_open_removes_what_a_killed_process_left_half_written(tmp_path):
 
 def test_note_resume_keeps_the_first_environment(tmp_path):
     run = with_checkpoint(tmp_path / "run")
+    run.describe({})
     first = json.loads((run.path / "environment.json").read_text())
     for _ in range(2):
         note_resume(run, 2, RECIPE)
@@ -171,9 +173,8 @@ def test_go_back_drops_what_was_written_after_a_checkpoint(tmp_path):
     for step in (1, 2):
         run.log("warm_start", step, {"loss": 1.0})
     run.log("warm_start", 2, {"eval/format": 1.0})
-    state = RunState()
+    state = RunState(step=2)
     run.count_into(state)
-    rows = state.rows
     before = run.metrics()
     # A second look after the same step was logged, too, when the run was stopped.
     run.log("warm_start", 2, {"eval/format": 0.5})
@@ -183,12 +184,12 @@ def test_go_back_drops_what_was_written_after_a_checkpoint(tmp_path):
         (run.tokens_path / f"step-{step}.safetensors").touch()
     run.close()
     run = RunDirectory.open(run.path)
-    run.go_back(rows, 2)
+    run.begin(state)
     assert run.metrics() == before
     assert [path.name for path in run.transcripts_path.iterdir()] == ["self_play-000002.jsonl"]
     assert [path.name for path in run.tokens_path.iterdir()] == ["step-2.safetensors"]
-    run.go_back(rows, 2)
-    run.go_back(0, 0)
+    run.begin(state)
+    run.begin(RunState())
     assert run.metrics() == []
 
 

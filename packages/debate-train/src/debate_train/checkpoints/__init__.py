@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -21,7 +21,7 @@ from debate_train.checkpoints.whole_files import sync_directory, write_whole
 from debate_train.interrupts import RunFailure, UsageError
 
 MANIFEST = "manifest.json"
-FORMAT = "debate-checkpoint/3"
+FORMAT: Final = "debate-checkpoint/4"
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -29,57 +29,28 @@ class RefusedCheckpoint(Exception):
     """Why a checkpoint is not used."""
 
 
-class Origin(Config):
-    """The run that a checkpoint belongs to, by what the recipe that it was started with means.
+def run_hash(recipe_yaml: str, base: str = "") -> str:
+    """Return a hash of what the recipe that a run was started with means.
 
     Where its model is found may change: the weights that are trained are in the checkpoint, and
-    `base` knows those that are not.
+    `base` knows the others and the tokenizer (`model_print`).
     """
-
-    recipe: Sha256
-    model: Sha256
-    phases: tuple[str, ...]
-    base: str = ""
-    """Of the tokenizer, and of weights that are not trained: see `model_print`."""
-
-    @classmethod
-    def of(cls, recipe_yaml: str, base: str = "") -> "Origin":
-        """Return the origin of checkpoints of a run with this resolved recipe."""
-        recipe: dict[str, Any] = yaml.safe_load(recipe_yaml)
-        model = recipe.pop("model", None)
-        if isinstance(model, dict):
-            model = {key: value for key, value in model.items() if key != "name"}
-        return cls(
-            recipe=_hash(recipe),
-            model=_hash(model),
-            phases=tuple(recipe.get("phases") or ("train",)),
-            base=base,
-        )
-
-
-def _hash(value: object) -> str:
-    """Hash what a part of a recipe means: not its comments, nor the order of its keys."""
-    text = json.dumps(value, sort_keys=True, default=str)
+    recipe: dict[str, Any] = yaml.safe_load(recipe_yaml)
+    if isinstance(model := recipe.get("model"), dict):
+        recipe["model"] = {key: value for key, value in model.items() if key != "name"}
+    text = json.dumps([recipe, base], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class FileRecord(Config):
-    """A file as it was written."""
-
-    bytes: int = Field(ge=0)
-    sha256: Sha256
-
-
 class Manifest(Config):
-    """All that is in a checkpoint."""
+    """All that is in a checkpoint: the SHA-256 of each file, and which run it belongs to."""
 
-    format: str
-    step: int = Field(ge=0)
-    origin: Origin
-    files: dict[str, FileRecord]
+    format: Literal["debate-checkpoint/4"] = FORMAT
+    run: Sha256
+    files: dict[str, Sha256]
 
 
-def seal(directory: Path, step: int, origin: Origin) -> None:
+def seal(directory: Path, run: str) -> None:
     """Bring every file to the disk and write the manifest, the last file of a checkpoint."""
     found = _files(directory)
     mode = stat.S_IMODE(directory.stat().st_mode) & 0o666  # By the umask; safetensors takes 0600.
@@ -87,7 +58,7 @@ def seal(directory: Path, step: int, origin: Origin) -> None:
         path.chmod(mode)
         with path.open("rb") as file:
             os.fsync(file.fileno())
-    manifest = Manifest(format=FORMAT, step=step, origin=origin, files=file_records(found))
+    manifest = Manifest(run=run, files=file_hashes(found))
     with (directory / MANIFEST).open("w", encoding="utf-8") as file:
         file.write(manifest.model_dump_json(indent=1))
         file.flush()
@@ -96,47 +67,30 @@ def seal(directory: Path, step: int, origin: Origin) -> None:
         sync_directory(folder)
 
 
-def verify(directory: Path, step: int, origin: Origin) -> None:
-    """Read every byte of a checkpoint.
+def verify(directory: Path, run: str | None) -> None:
+    """Read every byte of a checkpoint, of this run unless that is None.
 
     Raises:
         RefusedCheckpoint: It is torn, altered or of another run; the message says how.
     """
     try:
-        content = json.loads((directory / MANIFEST).read_bytes())
-        if content.get("format") != FORMAT:
-            raise RefusedCheckpoint(
-                f"its format is {content.get('format')!r}; this version reads {FORMAT!r}"
-            )
-        manifest = Manifest.model_validate(content)
+        manifest = Manifest.model_validate_json((directory / MANIFEST).read_bytes())
     except FileNotFoundError as error:
         raise RefusedCheckpoint(
             f"it holds no {MANIFEST}: it is not complete, or another version wrote it"
         ) from error
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise RefusedCheckpoint(f"its {MANIFEST} cannot be read") from error
-    _check_origin(manifest.origin, origin)
-    if manifest.step != step:
-        raise RefusedCheckpoint(f"it was written after {manifest.step} steps, not {step}")
-    found = _files(directory)
-    for name in sorted(set(found) ^ set(manifest.files)):
-        which = "is missing" if name in manifest.files else f"is not named in its {MANIFEST}"
-        raise RefusedCheckpoint(f"{name} {which}")
-    for name, path in found.items():  # All sizes first: they show most damage at once.
-        size, expected = path.stat().st_size, manifest.files[name].bytes
-        if size != expected:
-            raise RefusedCheckpoint(f"{name} has {size} bytes instead of {expected}")
-    for name, record in file_records(found).items():
-        if record != manifest.files[name]:
+    except (OSError, ValidationError) as error:
+        raise RefusedCheckpoint(f"its {MANIFEST} is damaged, or not of {FORMAT!r}") from error
+    if run not in (None, manifest.run):
+        raise RefusedCheckpoint("it belongs to a run with another recipe, base model or tokenizer")
+    found, expected = file_hashes(_files(directory)), manifest.files
+    for name in sorted(found.keys() | expected.keys()):
+        if name not in found:
+            raise RefusedCheckpoint(f"{name} is missing")
+        if name not in expected:
+            raise RefusedCheckpoint(f"{name} is not named in its {MANIFEST}")
+        if found[name] != expected[name]:
             raise RefusedCheckpoint(f"{name} is not as it was written (SHA-256 differs)")
-
-
-def _check_origin(found: Origin, expected: Origin) -> None:
-    for what in ("model", "phases", "recipe"):
-        if getattr(found, what) != getattr(expected, what):
-            raise RefusedCheckpoint(f"it belongs to a run with another {what}")
-    if expected.base and found.base != expected.base:
-        raise RefusedCheckpoint("it belongs to a run with another base model or tokenizer")
 
 
 def _files(directory: Path) -> dict[str, Path]:
@@ -146,16 +100,15 @@ def _files(directory: Path) -> dict[str, Path]:
     return {name: path for name, path in named.items() if name != MANIFEST}
 
 
-def file_records(files: Mapping[str, Path]) -> dict[str, FileRecord]:
+def file_hashes(files: Mapping[str, Path]) -> dict[str, str]:
     """Hash several files at a time; hashing lets other threads run."""
     with ThreadPoolExecutor() as pool:
-        return dict(zip(files, pool.map(_record, files.values()), strict=True))
+        return dict(zip(files, pool.map(_file_hash, files.values()), strict=True))
 
 
-def _record(path: Path) -> FileRecord:
+def _file_hash(path: Path) -> str:
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return FileRecord(bytes=path.stat().st_size, sha256=digest)
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -233,12 +186,12 @@ class Checkpoints:
 
     Args:
         root: their folder.
-        origin: the run they belong to.
+        run: which they belong to, see `run_hash`.
         keep_last: how many are kept besides the best.
     """
 
-    def __init__(self, root: Path, origin: Origin, keep_last: int) -> None:
-        self._root, self._origin, self._keep_last = root, origin, keep_last
+    def __init__(self, root: Path, run: str, keep_last: int) -> None:
+        self._root, self._run, self._keep_last = root, run, keep_last
         root.mkdir(parents=True, exist_ok=True)
         finish_replacing(root)
 
@@ -256,14 +209,15 @@ class Checkpoints:
         try:
             unfinished.mkdir()
             save(unfinished)
-            (unfinished / _STATE).write_text(_finite_json(state), encoding="utf-8")
-            seal(unfinished, state.step, self._origin)
+            text = json.dumps(asdict(state), indent=1, allow_nan=False)
+            (unfinished / _STATE).write_text(text, encoding="utf-8")
+            seal(unfinished, self._run)
             if final.exists():
                 os.replace(final, self._root / f"{_REPLACED}{number}")
             os.replace(unfinished, final)
             sync_directory(self._root)
             self._mark_best(state.best)
-        except (OSError, SafetensorError, MemoryError) as error:
+        except (OSError, SafetensorError, MemoryError, ValueError) as error:
             finish_replacing(self._root)
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise RunFailure(
@@ -283,7 +237,7 @@ class Checkpoints:
         """
         path = self._path(step)
         try:
-            verify(path, step, self._origin)
+            verify(path, self._run)
         except (OSError, RefusedCheckpoint) as error:
             raise RunFailure(
                 f"{path}, to go back to: {error}; put it back, or begin again"
@@ -319,10 +273,6 @@ class Checkpoints:
                 refused.append((path, str(error)))
                 continue
             notes = [self._refuse(other, reason) for other, reason in refused]
-            if state.best is not None and not self._path(state.best.step).is_dir():
-                lost = self._path(state.best.step).name
-                notes.append(f"{lost}, the best so far, is missing: a later one becomes the best")
-                state.best = None
             self._mark_best(state.best)
             self._rotate(state)
             return Checkpoint(path, state, tuple(notes))
@@ -336,7 +286,7 @@ class Checkpoints:
 
     def _read(self, path: Path) -> RunState:
         step = int(path.name.removeprefix("step-"))
-        verify(path, step, self._origin)
+        verify(path, self._run)
         try:
             state = TypeAdapter(RunState).validate_json((path / _STATE).read_bytes())
         except (OSError, ValidationError) as error:
@@ -371,17 +321,6 @@ class Checkpoints:
 
     def _path(self, step: int) -> Path:
         return self._root / f"step-{step:06d}"
-
-
-def _finite_json(state: RunState) -> str:
-    try:
-        return json.dumps(asdict(state), indent=1, allow_nan=False)
-    except ValueError as error:
-        raise RunFailure(
-            f"no checkpoint of step {state.step} can be written: a number in its {_STATE} is not "
-            "finite; those before it are whole: look for it in metrics.jsonl, then go on with "
-            "--resume"
-        ) from error
 
 
 def finish_replacing(root: Path) -> None:

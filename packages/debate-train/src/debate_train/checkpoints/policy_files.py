@@ -67,27 +67,18 @@ class StoredTensors:
         return tensor
 
 
-_VALUES = 64
-"""Values that are read of each tensor."""
 _MOST_VALUES = 65_536
-"""The same of the weights that a run begins with, to which no run is to be compared by chance."""
+"""Values that are read of each tensor: no two runs are to begin alike by chance."""
 
 
-@torch.no_grad()
-def model_print(loaded: LoadedModel) -> str:
-    """Return a hash of the tokenizer, and of weights that an adapter leaves as they are.
+def model_print(loaded: LoadedModel, frozen: str) -> str:
+    """Return a hash of the tokenizer, and of weights that an adapter leaves as they are (`frozen`).
 
-    It knows the model at another place. Of each tensor shape and evenly spaced values are read.
+    It knows the model at another place.
     """
-    digest = hashlib.sha256()
     tokenizer = loaded.tokenizer
-    digest.update(json.dumps(sorted(tokenizer.get_vocab().items())).encode())
-    digest.update(json.dumps(tokenizer.chat_template, sort_keys=True, default=str).encode())
-    if loaded.lora is not None:
-        for name, parameter in loaded.model.named_parameters():
-            if adapter_of(name) is None:
-                _add(digest, name, parameter, _VALUES)
-    return digest.hexdigest()
+    known = [sorted(tokenizer.get_vocab().items()), tokenizer.chat_template, frozen]
+    return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()
 
 
 @torch.no_grad()
@@ -100,16 +91,12 @@ def weight_prints(loaded: LoadedModel) -> dict[str, str]:
     found: dict[str, hashlib._Hash] = {}
     for name, parameter in sorted(loaded.model.named_parameters()):
         is_base = loaded.lora is not None and adapter_of(name) is None
-        kind = "frozen" if is_base else "start"
-        _add(found.setdefault(kind, hashlib.sha256()), name, parameter, _MOST_VALUES)
+        digest = found.setdefault("frozen" if is_base else "start", hashlib.sha256())
+        flat = parameter.detach().flatten()
+        values = flat[:: max(1, flat.numel() // _MOST_VALUES)][:_MOST_VALUES].float().cpu()
+        digest.update(f"{name} {tuple(parameter.shape)}".encode())
+        digest.update(values.numpy().tobytes())
     return {kind: digest.hexdigest() for kind, digest in sorted(found.items(), reverse=True)}
-
-
-def _add(digest: "hashlib._Hash", name: str, parameter: torch.Tensor, most: int) -> None:
-    flat = parameter.detach().flatten()
-    values = flat[:: max(1, flat.numel() // most)][:most].float().cpu()
-    digest.update(f"{name} {tuple(parameter.shape)}".encode())
-    digest.update(values.numpy().tobytes())
 
 
 FILE_SIZE = "5GB"
@@ -155,12 +142,10 @@ def load_policy(directory: Path, loaded: LoadedModel) -> None:
     Raises:
         ModelError: The checkpoint holds the weights of another model.
     """
-    targets = _targets(loaded)
     try:
-        source = _source(directory, loaded, targets)
-        for names, target in _distinct(targets):
-            name = next(name for name in names if name in source)
-            _copy(source[name](), target, name)
+        for target, read in _stored(directory, loaded):
+            with torch.no_grad():
+                target.copy_(read())
     except ModelError:
         raise
     except (RuntimeError, OSError, ValueError) as error:
@@ -177,18 +162,34 @@ def stored_policy(directory: Path, loaded: LoadedModel) -> Callable[[str], Tenso
     Raises:
         ValueError: The directory holds the weights of another model.
     """
-    targets = _targets(loaded)
-    source = _source(directory, loaded, targets)
-    stored = {id(t): [n for n in names if n in source] for names, t in _distinct(targets)}
+    reads = {id(target): read for target, read in _stored(directory, loaded)}
     own = dict(loaded.model.named_parameters())
+    return lambda name: reads[id(own[name])]()
 
-    def read(name: str) -> Tensor:
-        tensor = source[stored[id(own[name])][0]]()
-        if tensor.shape != own[name].shape:
-            raise ValueError(f"{name} of shape {tuple(tensor.shape)}")
-        return tensor
 
-    return read
+def _stored(directory: Path, loaded: LoadedModel) -> list[tuple[Tensor, Callable[[], Tensor]]]:
+    """Return the model's own tensors, each with what reads its value in a directory."""
+    names: dict[int, list[str]] = {}  # Tied tensors are in files under one of their names.
+    targets = _targets(loaded)
+    for name, target in targets.items():
+        names.setdefault(id(target), []).append(name)
+    source = _source(directory, loaded, targets)
+    held = {key: [n for n in own if n in source] for key, own in names.items()}
+    missing = [names[key][0] for key, own in held.items() if not own]
+    if wrong := [*sorted(set(source) - set(targets)), *missing]:
+        raise ValueError(f"missing or unexpected {', '.join(wrong[:3])}")
+    distinct = {id(target): target for target in targets.values()}
+    return [
+        (target, partial(_read, source[held[key][0]], held[key][0], target.shape))
+        for key, target in distinct.items()
+    ]
+
+
+def _read(read: Callable[[], Tensor], name: str, shape: torch.Size) -> Tensor:
+    tensor = read()
+    if tensor.shape != shape:
+        raise ValueError(f"{name} of shape {tuple(tensor.shape)} instead of {tuple(shape)}")
+    return tensor
 
 
 def _targets(loaded: LoadedModel) -> dict[str, Tensor]:
@@ -208,14 +209,6 @@ def _targets(loaded: LoadedModel) -> dict[str, Tensor]:
     }
 
 
-def _distinct(targets: Mapping[str, Tensor]) -> list[tuple[list[str], Tensor]]:
-    """Return each tensor once, with all its names: tied ones are in files under one of them."""
-    found: dict[int, tuple[list[str], Tensor]] = {}
-    for name, target in targets.items():
-        found.setdefault(id(target), ([], target))[0].append(name)
-    return list(found.values())
-
-
 def _source(
     directory: Path, loaded: LoadedModel, targets: Mapping[str, Tensor]
 ) -> Mapping[str, Callable[[], Tensor]]:
@@ -230,10 +223,6 @@ def _source(
             for name in _names(loaded)
             for key, read in _readers(directory / name, "adapter_model").items()
         }
-    unknown = sorted(set(source) - set(targets))
-    missing = [names[0] for names, _ in _distinct(targets) if not any(n in source for n in names)]
-    if unknown or missing:
-        raise ValueError(f"missing or unexpected {', '.join([*unknown, *missing][:3])}")
     return source
 
 
@@ -253,11 +242,3 @@ def _converted(directory: Path, loaded: LoadedModel) -> dict[str, Callable[[], T
     )
     tensors: dict[str, Tensor] = model.state_dict()
     return {name: partial(tensors.__getitem__, name) for name in tensors}
-
-
-@torch.no_grad()
-def _copy(tensor: Tensor, target: Tensor, name: str) -> None:
-    if target.shape != tensor.shape:
-        found, expected = tuple(tensor.shape), tuple(target.shape)
-        raise ValueError(f"{name} of shape {found} instead of {expected}")
-    target.copy_(tensor)

@@ -27,33 +27,28 @@ def refuse_another_run(directory: RunDirectory, resolved_yaml: str) -> None:
     Raises:
         RecipeError: They are not those of the recipe that the run was started with.
     """
-    before, now = yaml.safe_load(directory.recipe), yaml.safe_load(resolved_yaml)
-    phases = [list(r.get("phases") or ()) for r in (before, now)]
-    models = [_without_place(r.get("model")) for r in (before, now)]
-    same_model = models[0] == models[1]
-    if same_model and phases[0] == phases[1]:
-        return
-    key = "phases" if same_model else "model"
-    raise RecipeError(
-        f"{key}: found another than in {directory.path / RECIPE}, which the run was "
-        f"started with; expected the same {key} to resume, or another --output for a new run"
-    )
+    before, now = _kept(directory.recipe), _kept(resolved_yaml)
+    for key in before:
+        if before[key] != now[key]:
+            raise RecipeError(
+                f"{key}: found another than in {directory.path / RECIPE}, which the run was "
+                f"started with; expected the same {key} to resume, or another --output for a new "
+                "run"
+            )
 
 
-def _without_place(model: object) -> object:
-    """Return a model's settings but for where it is: the checkpoint knows its weights."""
-    if not isinstance(model, dict):
-        return model
-    return {key: value for key, value in model.items() if key != "name"}
+def _kept(recipe_yaml: str) -> dict[str, object]:
+    """Return what no resume changes: not where the model is, as checkpoints know its weights."""
+    recipe = yaml.safe_load(recipe_yaml)
+    model = {key: value for key, value in (recipe.get("model") or {}).items() if key != "name"}
+    return {"model": model, "phases": list(recipe.get("phases") or ())}
 
 
 def changes_since(directory: RunDirectory, step: int, resolved_yaml: str) -> Changes:
     """Return what differs from the recipe that the run had after `step` steps."""
-    earlier = {_first_step(path): path for path in directory.path.glob(LATER_RECIPES)}
-    before = directory.recipe
-    for first in sorted(number for number in earlier if number <= step):
-        before = earlier[first].read_text(encoding="utf-8")
-    return recipe_changes(before, resolved_yaml)
+    later = sorted(directory.path.glob(LATER_RECIPES), key=_first_step)
+    texts = [path.read_text(encoding="utf-8") for path in later if _first_step(path) <= step]
+    return recipe_changes([directory.recipe, *texts][-1], resolved_yaml)
 
 
 def _first_step(path: Path) -> int:
@@ -99,19 +94,12 @@ def refuse_other_files(directory: RunDirectory, state: RunState) -> None:
     Raises:
         RefusedCheckpoint: They are not; the message says which.
     """
-    with directory.metrics_path.open("rb") as file:
-        lines = file.readlines()[: state.rows]
-    if len(lines) != state.rows:
-        raise RefusedCheckpoint(
-            f"metrics.jsonl has {len(lines)} rows, of which it counts {state.rows}"
-        )
+    lines = directory.metrics_path.read_bytes().splitlines(keepends=True)[: state.rows]
     if hashlib.sha256(b"".join(lines)).hexdigest() != state.metrics_sha256:
         raise RefusedCheckpoint(
             f"the first {state.rows} rows of metrics.jsonl are not as they were written"
         )
     for name, digest in state.records.items():
         path = directory.path / name
-        if not path.is_file():
-            raise RefusedCheckpoint(f"{name} is missing, which was written before it")
-        if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-            raise RefusedCheckpoint(f"{name} is not as it was written")
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            raise RefusedCheckpoint(f"{name} is not as it was written before it")

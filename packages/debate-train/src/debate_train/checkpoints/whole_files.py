@@ -13,7 +13,6 @@ from filelock import Timeout, UnixFileLock, has_fcntl
 
 from debate_train.interrupts import UsageError
 
-_BLOCK = 1 << 16
 _UNFINISHED = re.compile(r"\..+\.\d+(\.part)?|\.tmp\w{6}")
 """Names of unfinished files: of `whole_file`, of `write_transcripts` and of safetensors."""
 
@@ -54,20 +53,13 @@ def cut_torn_line(path: Path) -> bool:
     Returns:
         Whether there was one.
     """
-    path.touch()
-    with path.open("rb+") as file:
-        size = end = file.seek(0, os.SEEK_END)
-        while end:
-            start = max(0, end - _BLOCK)
-            file.seek(start)
-            found = file.read(end - start).rfind(b"\n")
-            if found >= 0:
-                end = start + found + 1
-                break
-            end = start
-        if end < size:
-            file.truncate(end)
-    return end < size
+    with path.open("ab+") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        if file.read() in (b"", b"\n"):
+            return False
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+    return True
 
 
 def sync_directory(path: Path) -> None:
@@ -123,18 +115,6 @@ class DirectoryLock:
             with suppress(OSError):  # It may have been removed with all of the folder.
                 os.truncate(self._path, 0)
             self._lock.release()
-
-
-def refuse_in_use(directory: Path) -> None:
-    """Refuse a directory that another process holds.
-
-    Raises:
-        DirectoryInUseError: One does; the message says which.
-        OSError: The lock is no plain file, or cannot be read.
-    """
-    path = directory / LOCK
-    if path.exists() and (lock := _acquired(path)) is not None:
-        lock.release()
 
 
 def _acquired(path: Path) -> UnixFileLock | None:

@@ -11,14 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from pydantic import ValidationError
-
 from debate_protocol.plugins import did_you_mean
 from debate_train.checkpoints import (
     MANIFEST,
-    Manifest,
     RefusedCheckpoint,
-    file_records,
+    file_hashes,
     verify,
 )
 from debate_train.checkpoints.run_directory import refuse_used
@@ -161,12 +158,10 @@ def weights_hash(model: str, option: str) -> str:
     if (folder / MANIFEST).is_file():
         content = (folder / MANIFEST).read_bytes()
         try:
-            manifest = Manifest.model_validate_json(content)
-            verify(folder, manifest.step, manifest.origin)
-        except (ValidationError, RefusedCheckpoint) as error:
-            said = str(error).splitlines()[0]
+            verify(folder, None)
+        except RefusedCheckpoint as error:
             raise UsageError(
-                f"{option}: the checkpoint {model!r} cannot be used: {said}; expected it as its "
+                f"{option}: the checkpoint {model!r} cannot be used: {error}; expected it as its "
                 "run has written it"
             ) from error
         return hashlib.sha256(content).hexdigest()
@@ -176,7 +171,7 @@ def weights_hash(model: str, option: str) -> str:
         if path.suffix in _OF_MODEL and path.is_file()
     }
     try:
-        hashes = [(name, record.sha256) for name, record in file_records(files).items()]
+        hashes = list(file_hashes(files).items())
     except OSError as error:
         raise UsageError(f"{option}: {error.filename}: cannot be read: {error.strerror}") from error
     return hashlib.sha256(repr(hashes).encode()).hexdigest()

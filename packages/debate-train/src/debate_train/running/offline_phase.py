@@ -4,10 +4,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel
 
 from debate_protocol.transcripts.files import to_json
 from debate_protocol.types import Transcript
@@ -20,11 +19,7 @@ from debate_train.checkpoints.run_directory import (
     write_json,
     written,
 )
-from debate_train.checkpoints.whole_files import (
-    cut_torn_line,
-    remove_unfinished,
-    write_whole,
-)
+from debate_train.checkpoints.whole_files import remove_unfinished, write_whole
 from debate_train.interrupts import RunFailure
 from debate_train.offline import Example, read_examples
 from debate_train.offline.example_set import (
@@ -175,20 +170,13 @@ class _Maker:
         return True
 
     def _kept_chunks(self) -> list[dict[str, Any]]:
-        """Return the chunks of an earlier call by the same recipe; others are dropped."""
-        if not self._unfinished.is_file():
-            return []
+        """Return the chunks of an earlier call by the same recipe, up to one that is damaged."""
+        lines = self._unfinished.read_bytes().split(b"\n") if self._unfinished.is_file() else []
+        found = (as_written(line) or {} for line in lines)
+        chunks = list(takewhile(lambda one: one.get(MADE_FROM) == self._made_from, found))
         with written(self._unfinished):
-            cut_torn_line(self._unfinished)
-            content = self._unfinished.read_bytes()
-        try:
-            chunks = [as_written(line) or {} for line in content.split(b"\n")[:-1]]
-            if all(chunk[MADE_FROM] == self._made_from for chunk in chunks):
-                return chunks
-        except KeyError:
-            self._run.progress.note(f"{self._phase.name}: examples of an earlier stop are damaged")
-        self._unfinished.unlink()
-        return []
+            write_whole(self._unfinished, _lines([with_hash(chunk) for chunk in chunks]))
+        return chunks
 
     def _chunk(self, number: int) -> dict[str, Any]:
         """Play the debates of one batch of questions, and take their examples."""
@@ -282,15 +270,11 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 def _made_from(recipe: Recipe, name: str, start: int) -> str:
     """Return a hash of all that decides which examples a phase has."""
-    dumped = {key: _dumped(getattr(recipe, key)) for key in _DECIDES}
+    dumped = recipe.model_dump(mode="json", include=set(_DECIDES))
     rollout = recipe.rollout.model_dump(mode="json", exclude={"engine", "driver"})
     read = [] if recipe.offline is None else [files_digest(recipe.offline)]
     said = json.dumps([name, start, dumped, rollout, *read], sort_keys=True, default=str)
     return hashlib.sha256(said.encode()).hexdigest()[:16]
-
-
-def _dumped(part: object) -> object:
-    return part.model_dump(mode="json") if isinstance(part, BaseModel) else part
 
 
 def _bare(transcript: Transcript) -> Transcript:

@@ -10,10 +10,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from debate_train.checkpoints import RunState
 from debate_train.checkpoints.policy_files import load_policy
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.checkpoints.trainer_state import load_random_states
-from debate_train.evaluation.measuring import Measures, evaluate
+from debate_train.evaluation.measuring import Measures
 from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import RunFailure
 from debate_train.models.loaded_model import LoadedModel, export_weights, trained_adapters
@@ -23,7 +24,7 @@ from debate_train.recipe import Recipe
 from debate_train.running.loop import evaluate_dev, train
 from debate_train.running.offline_phase import measure_held_out, open_examples, score_start
 from debate_train.running.run_context import Phase, RunContext, Saving, StopReason, open_phase
-from debate_train.running.run_records import changes_of, in_words, keep_evaluation
+from debate_train.running.run_records import changes_of, in_words
 
 
 def measure_starts(run: RunContext, phase: Phase) -> bool:
@@ -34,26 +35,17 @@ def measure_starts(run: RunContext, phase: Phase) -> bool:
     Returns:
         False where a signal stopped it.
     """
-    state, watch = run.state, run.progress.watch
+    state = run.state
     for keeper, recipe in run.recipe.phase_recipes().items():
         rule = recipe.keep_if
         is_now = rule is not None and (rule.since or keeper) == phase.name
         if rule is None or not is_now or keeper in state.starts:
             continue
-        setup, questions = (
-            recipe.evaluated(),
-            phase.source.split("dev", recipe.evaluation.questions),
-        )
         with phase.rollouts.serving(version=state.step) as engine:
-            found = run.interrupts.stoppable(
-                lambda setup=setup, engine=engine, questions=questions: evaluate(  # type: ignore[misc]
-                    setup, engine, questions, "dev", watch
-                )
-            )
+            played, count = (recipe.evaluated(), engine), recipe.evaluation.questions
+            found = run.measured("start", played, phase.source, "dev", count)
         if found is None:
             return False
-        kept = run.recipe.recording.debates > 0
-        keep_evaluation(run.directory, "start", state.step, found, with_debates=kept)
         state.starts[keeper] = (state.step, found.means())
         value = found.means().get(rule.metric)
         shown = "no case" if value is None else f"{value:.3f}"
@@ -268,11 +260,10 @@ def _finish(run: RunContext) -> bool:
         state.before = after
     setup = _last(run).evaluated()
     found = {} if state.before is after else changes_of(run.directory, list(setup.listed()))
-    run.tracker.summarise(
-        write_results(run.directory, state.before, after, asdict(state), setup, found)
-    )
+    rows = results_table(state.before, after, setup, found)
+    run.tracker.summarise(write_results(run.directory, rows, after, state, setup))
     run.progress.close()
-    print_results(state.before, after, state.seconds, setup, found)
+    print_results(rows, after, state.seconds, setup)
     return True
 
 
@@ -304,15 +295,10 @@ def _measure(run: RunContext, when: str) -> dict[str, Any] | None:
         start = PhaseStart.kept(mode, current, run.directory.path, name)
         if start is not None:
             setup, engine = start.added_to(setup), start.beside(engine, current)
-    questions, watch = (
-        run.source.split("test", run.recipe.evaluation.questions),
-        run.progress.watch,
-    )
-    found = run.interrupts.stoppable(lambda: evaluate(setup, engine, questions, "test", watch))
+    count = run.recipe.evaluation.questions
+    found = run.measured(when, (setup, engine), run.source, "test", count)
     if found is None:
         return None
-    kept = run.recipe.recording.debates > 0
-    keep_evaluation(run.directory, when, run.state.step, found, with_debates=kept)
     taken = run.state.seconds.get("evaluation", 0.0) + time.perf_counter() - started
     run.state.seconds["evaluation"] = taken
     return measures_json(found)
@@ -328,37 +314,34 @@ def measures_json(measures: Measures) -> dict[str, dict[str, float]]:
 
 def write_results(
     directory: RunDirectory,
-    before: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
     after: Mapping[str, Any],
-    state: Mapping[str, Any],
+    state: RunState,
     setup: Setup,
-    changes: Mapping[str, Mapping[str, Any] | None] | None = None,
 ) -> dict[str, float | str]:
     """Write results.json; return what a tracked run is summarised by.
 
     Args:
         directory: Of the run.
-        before: Measures on the test split.
-        after: The same at the end.
+        rows: Of the table, see `results_table`.
+        after: Measures on the test split at the end.
         state: Of the run.
         setup: What they were measured with.
-        changes: Of figures on the same questions, as far as they are known (`changes_of`).
     """
-    rows = _rows(before, after, setup, changes or {})
     directory.write_results(
         {
             "summary": in_words(rows, setup.headline),
             "headline": list(setup.headline),
             "table": rows,
             "measured": setup.described(),
-            "before": before,
+            "before": state.before,
             "after": after,
-            "exit_criteria": state["exit_criteria"],
-            "kept": state["kept"],
-            "held_out": state["held_out"],
+            "exit_criteria": state.exit_criteria,
+            "kept": state.kept,
+            "held_out": state.held_out,
             "health": alarms_of(directory.metrics()),
-            "steps": state["step"],
-            "seconds": state["seconds"],
+            "steps": state.step,
+            "seconds": state.seconds,
         }
     )
     return {"results/summary": in_words(rows, setup.headline)} | _flat(rows)
@@ -381,7 +364,7 @@ def _flat(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return found
 
 
-def _rows(
+def results_table(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
     setup: Setup,
@@ -400,22 +383,20 @@ def _rows(
 
 
 def print_results(
-    before: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
     after: Mapping[str, Any],
     seconds: Mapping[str, float],
     setup: Setup,
-    changes: Mapping[str, Mapping[str, Any] | None] | None = None,
 ) -> None:
     """Print the table from before to after, how it was measured, and how long each part took."""
     table = Table(title="test split, the same questions before and after", box=SIMPLE_HEAD)
     table.add_column("measure")
     for column in ("questions", "before", "after", "change [95 %]"):
         table.add_column(column, justify="right", no_wrap=True)
-    rows = _rows(before, after, setup, changes or {})
     for row in rows:
-        change = _signed(row["after"]["mean"] - row["before"]["mean"])
+        change = f"{row['after']['mean'] - row['before']['mean']:+z.3f}"
         if paired := row.get("change"):
-            values = [_signed(paired[key]) for key in ("difference", "low", "high")]
+            values = [f"{paired[key]:+z.3f}" for key in ("difference", "low", "high")]
             change = f"{values[0]} [{values[1]}, {values[2]}]"
         ends = [f"{row[when]['mean']:.3f}" for when in ("before", "after")]
         table.add_row(row["measure"], f"{row['after']['questions']}", *ends, change)
@@ -440,10 +421,6 @@ def _beside_start(after: Mapping[str, Any]) -> str:
         return ""
     said = f"among its start: accuracy {_shown(own)}, of the start {_shown(opponents)}"
     return said + (f", votes won {_shown(votes)}" if votes else "")
-
-
-def _signed(change: float) -> str:
-    return f"{round(change, 3) + 0.0:+.3f}"  # No -0.000.
 
 
 def _shown(measure: Mapping[str, float]) -> str:

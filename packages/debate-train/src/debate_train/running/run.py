@@ -17,7 +17,7 @@ import torch
 import yaml
 
 from debate_report import write_report
-from debate_train.checkpoints import Checkpoint, Checkpoints, Origin, RunState
+from debate_train.checkpoints import Checkpoint, Checkpoints, RunState, run_hash
 from debate_train.checkpoints.policy_files import model_print, weight_prints
 from debate_train.checkpoints.resumes import (
     note_resume,
@@ -25,7 +25,7 @@ from debate_train.checkpoints.resumes import (
     refuse_other_files,
     shown_changes,
 )
-from debate_train.checkpoints.run_directory import RunDirectory, refuse_unusable
+from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.checkpoints.trainer_state import seed_all
 from debate_train.function_reward import FunctionReward, RewardFunction
 from debate_train.interrupts import Interrupts, RecipeError, UsageError
@@ -68,22 +68,23 @@ def run(
     if resume and output is None:
         raise RecipeError("--resume: found no --output; expected the directory of the run")
     path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    _refuse_early(recipe, path, resume)
-    source = recipe.data.open(recipe.seed)
-    loaded = _load_model(recipe)
-    weights = {"weights": weight_prints(loaded)}
-    known = yaml.safe_load(resolved_yaml) | weights
-    new = None if resume else RunDirectory.create(path, resolved_yaml, weights)
-    directory = new or RunDirectory.open(path)
+    _refuse_early(recipe)
+    directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
     with _held(directory, is_new=not resume):
-        checkpoints, start, begin = _checkpoints(recipe, directory, loaded), None, directory.begin
-        if resume:
-            start, begin = _plan_return(recipe, directory, checkpoints, resolved_yaml)
+        source = recipe.data.open(recipe.seed)
+        loaded = _load_model(recipe)
+        prints = weight_prints(loaded)
+        own = run_hash(directory.recipe, model_print(loaded, prints.get("frozen", "")))
+        checkpoints = Checkpoints(directory.checkpoints_path, own, recipe.checkpoint.keep_last)
+        if not resume:
+            directory.describe({"weights": prints})
+        start, begin = _plan(recipe, directory, checkpoints, resolved_yaml, resume=resume)
         seed_all(recipe.seed)
         reports: list[Path | None] = []
         with ExitStack() as closing:  # Each is closed, whatever closing another ends with.
             engine = open_engine(recipe, loaded)
             closing.callback(engine.close)
+            known = yaml.safe_load(resolved_yaml) | {"weights": prints}
             tracker = recipe.tracking.open(directory, recipe.name, known)
             closing.push(lambda kind, *_: tracker.close(failed=kind is not None))
             closing.callback(lambda: reports.append(_keep_files(directory, tracker, checkpoints)))
@@ -129,7 +130,7 @@ def _held(directory: RunDirectory, is_new: bool) -> Iterator[None]:
         directory.close()
 
 
-def _refuse_early(recipe: Recipe, path: Path, resume: bool) -> None:
+def _refuse_early(recipe: Recipe) -> None:
     """Refuse before a model is loaded, which takes minutes and may not fit beside another."""
     refuse_unusable_engine(recipe)
     for phase in recipe.phase_recipes().values():
@@ -138,7 +139,6 @@ def _refuse_early(recipe: Recipe, path: Path, resume: bool) -> None:
     for problem in recipe.keep_problems():
         raise RecipeError(problem)
     refuse_absent_devices(recipe)
-    refuse_unusable(path, is_there=resume)
 
 
 def _interrupts(recipe: Recipe, echo_s: float) -> Interrupts:
@@ -157,21 +157,15 @@ def _load_model(recipe: Recipe) -> LoadedModel:
     return loaded
 
 
-def _checkpoints(recipe: Recipe, directory: RunDirectory, loaded: LoadedModel) -> Checkpoints:
-    origin = Origin.of(directory.recipe, model_print(loaded))
-    return Checkpoints(directory.checkpoints_path, origin, recipe.checkpoint.keep_last)
-
-
-def _plan_return(
-    recipe: Recipe,
-    directory: RunDirectory,
-    checkpoints: Checkpoints,
-    text: str,
+def _plan(
+    recipe: Recipe, directory: RunDirectory, checkpoints: Checkpoints, text: str, *, resume: bool
 ) -> tuple[Checkpoint | None, Callable[[], None]]:
     """Return the checkpoint to go on from, None for the start, and what goes back there.
 
     Nothing of the run is changed until that is called: a recipe may still be refused.
     """
+    if not resume:
+        return None, directory.begin
     refuse_another_run(directory, text)
     start = checkpoints.newest(partial(refuse_other_files, directory))
     if start is None:
@@ -183,7 +177,7 @@ def _plan_return(
     is_finished = state.phase == len(recipe.phase_recipes())
 
     def begin() -> None:
-        directory.begin()
+        directory.begin(state)
         changes = note_resume(directory, state.step, text)
         if changes:
             print(f"warning: {shown_changes(changes, state.step)}", file=sys.stderr)

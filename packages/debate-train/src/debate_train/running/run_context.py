@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from debate_protocol.types import DebateRun, Question, Transcript
 from debate_rewards.reward import RewardConfig, Score
@@ -22,7 +22,8 @@ from debate_train.checkpoints import Best, Checkpoints, RunState
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.checkpoints.trainer_state import RandomStates, random_states, save_random_states
 from debate_train.data import DataSource
-from debate_train.data.source import keep_apart
+from debate_train.data.source import Split, keep_apart
+from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import Interrupts, RecipeError, RunFailure
 from debate_train.models.loaded_model import LoadedModel
@@ -41,7 +42,7 @@ from debate_train.recipe.check_parts import (
     policy_errors,
     used_policies,
 )
-from debate_train.running.run_records import credit_of, write_credit
+from debate_train.running.run_records import credit_of, keep_evaluation, write_credit
 from debate_train.running.step_metrics import facts_of, step_metrics
 from debate_train.trainers import Trainer
 from debate_train.trainers.processes import own_place
@@ -93,6 +94,17 @@ class RunContext:
     """Opened sources of all stages, where phases have data of their own."""
     begin: Callable[[], object] = lambda: None
     """Drops what was written after that checkpoint, once nothing can be refused any more."""
+
+    def measured(
+        self, name: str, played: tuple[Setup, Engine], source: DataSource, split: Split, count: int
+    ) -> Measures | None:
+        """Measure questions of a split and keep that by name; None where a signal stops it."""
+        questions, watch = source.split(split, count), self.progress.watch
+        found = self.interrupts.stoppable(lambda: evaluate(*played, questions, split, watch))
+        if found is not None:
+            kept = self.recipe.recording.debates > 0
+            keep_evaluation(self.directory, name, self.state.step, found, with_debates=kept)
+        return found
 
     def note_best(self, found: Mapping[str, float]) -> None:
         """Note an evaluation if it is the best so far, where the best one is kept."""
@@ -341,14 +353,14 @@ def keep_sample(run: RunContext, phase: Phase, step: Step) -> None:
 
 def padded_rows(rows: Sequence[Row]) -> dict[str, Tensor]:
     """Return rows of unequal length as right-padded tensors (B, T); padding has mask 0."""
-    longest = max(len(row) for row in rows)
-    kept = {}
-    for name, (fill, dtype) in PER_TOKEN.items():
-        padded = np.full((len(rows), longest), fill, dtype)
-        for b, row in enumerate(rows):
-            padded[b, : len(row)] = getattr(row, name)
-        kept[f"{name}_BT"] = torch.from_numpy(padded)
-    return kept
+    return {
+        f"{name}_BT": pad_sequence(
+            [torch.from_numpy(getattr(row, name).astype(dtype)) for row in rows],
+            batch_first=True,
+            padding_value=fill,
+        )
+        for name, (fill, dtype) in PER_TOKEN.items()
+    }
 
 
 class Saving:
@@ -379,9 +391,8 @@ class Saving:
 
     def has_checkpoint(self) -> bool:
         """Return whether the last complete step has a checkpoint."""
-        return any(
-            path.name == f"step-{self._state.step:06d}" for path in self._run.checkpoints.complete()
-        )
+        name = f"step-{self._state.step:06d}"
+        return name in [path.name for path in self._run.checkpoints.complete()]
 
     def note_random_states(self) -> None:
         """Note the random states that a checkpoint of the last complete step is to hold."""
