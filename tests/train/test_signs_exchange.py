@@ -12,14 +12,14 @@ from debate_train.data.signs_puzzle import WORDS, SignsPuzzle, exchange_demonstr
 from debate_train.models.scratch import word_tokenizer
 from debate_train.offline import EveryReply
 
-DIGITS, RIGHT = (6, 5, 1, 6), ("+ - -",)  # 6 + 5 - 1 - 6 = 4
+DIGITS, TARGET = (6, 5, 1, 6), 4  # 6 + 5 - 1 - 6
 QUESTION = "make 4 Q 6 5 1 6"
 
 
 def said(agent: int, *lines: str, seed: int = 0, skill: float = 1.0) -> str:
     content = "\n".join([f"Agent {agent}", QUESTION, *lines])
     ask = Ask(Question("q", QUESTION), agent, 1, ({"role": "user", "content": content},), seed=seed)
-    return exchange_demonstration(ask, DIGITS, RIGHT, skill)
+    return exchange_demonstration(ask, DIGITS, TARGET, skill)
 
 
 @pytest.mark.parametrize(

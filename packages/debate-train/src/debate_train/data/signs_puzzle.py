@@ -155,8 +155,9 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
     rng = random.Random(f"turn/{ask.seed}")
     right = solutions(digits, target)
     if ask.contract is not None and ask.contract.kind == "answer_line":
-        return exchange_demonstration(ask, digits, right, skill if errors else 1.0)
-    candidates = _shown_solutions(ask)
+        return exchange_demonstration(ask, digits, target, skill if errors else 1.0)
+    prompt = ask.messages[-1]["content"]
+    candidates = {int(agent): signs for agent, signs in _PEER_LINE.findall(prompt)}  # Newest ones.
     if not candidates:
         solution = rng.choice(right)
         if errors and rng.random() > skill:
@@ -165,15 +166,10 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
     correct = {agent: s in right for agent, s in candidates.items()}
     adoptable = [s for agent, s in candidates.items() if correct[agent]]
     checks = [f"Agent {a} {_worked(digits, s, correct[a])}" for a, s in candidates.items()]
-    own = _OWN_LINE.search(ask.messages[-1]["content"])
+    own = _OWN_LINE.search(prompt)
     others = sorted(candidates.keys() - ({int(own[1])} if own else set()))
     votes = "\n".join(_vote(a, b, correct) for a, b in combinations(others, 2)) or "N/A"
     return _turn_text(ask.contract, rng.choice(adoptable or right), " ".join(checks), votes)
-
-
-def _shown_solutions(ask: Ask) -> dict[int, str]:
-    """Read the newest solution of each peer from the compact prompt."""
-    return {int(a): s for a, s in _PEER_LINE.findall(ask.messages[-1]["content"])}
 
 
 def _turn_text(contract: Contract | None, solution: str, evaluation: str, comparison: str) -> str:
@@ -198,20 +194,17 @@ def _vote(a: int, b: int, correct: dict[int, bool]) -> str:
     return f"Agent {a} > Agent {b}" if correct[a] else f"Agent {b} > Agent {a}"
 
 
-def exchange_demonstration(
-    ask: Ask, digits: Sequence[int], right: Sequence[str], skill: float
-) -> str:
+def exchange_demonstration(ask: Ask, digits: tuple[int, ...], target: int, skill: float) -> str:
     """Return the turn of an actor or a critic.
 
     Args:
         ask: A compact prompt under a contract that ends with an answer line.
         digits: Of the puzzle.
-        right: All its solutions.
+        target: Of the puzzle.
         skill: The chance that an answer of one's own is right.
     """
     rng = random.Random(f"turn/{ask.seed}")
-    every = (" ".join(signs) for signs in product(SIGNS, repeat=len(digits) - 1))
-    wrong = [signs for signs in every if signs not in right]
+    right, wrong = solutions(digits, target), wrong_signs(digits, target)
 
     def own() -> str:
         return rng.choice(right if rng.random() < skill else wrong)

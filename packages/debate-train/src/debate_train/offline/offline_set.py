@@ -9,9 +9,10 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import index
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -108,11 +109,11 @@ class Example:
 
         def completion(name: str) -> Completion:
             (message,) = row[name]
-            return Completion(message["content"], _ids(sampled[name]))
+            return Completion(message["content"], tuple(map(index, sampled[name])))
 
         return cls(
             tuple(row["prompt"]),
-            _ids(sampled["prompt"]),
+            tuple(map(index, sampled["prompt"])),
             completion("chosen" if "chosen" in row else "completion"),
             completion("rejected") if "rejected" in row else None,
             meta=row["meta"],
@@ -150,13 +151,6 @@ def example_of(
             "round": turn.round,
         },
     )
-
-
-def _ids(found: object) -> tuple[int, ...]:
-    ids = tuple(cast(Iterable[int], found))
-    if not all(isinstance(one, int) for one in ids):
-        raise TypeError(f"found {found!r:.60}; expected token ids")
-    return ids
 
 
 def read_examples(path: Path) -> list[Example]:
