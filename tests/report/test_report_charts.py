@@ -60,13 +60,13 @@ def test_line_chart_hover_says_the_values_and_stays_small():
 
 
 def test_line_chart_thins_many_points_to_their_means():
-    # 600 points 0, 1, 0, 1, … drawn as 300 means of two neighbours: each is 0.5.
+    # 600 points 0, 1, 0, 1, … drawn as 60 means of ten neighbours: each is 0.5.
     points = tuple((step, float(step % 2)) for step in range(600))
     chart = line_chart(Chart("T", "", [Series("a", points)], "number"))
     path = re.search(r'<path d="M([^"]*)" class="line s1"', chart)
     assert path is not None
     heights = {point.split(",")[1] for point in path[1].split("L")}
-    assert len(path[1].split("L")) == 300 and len(heights) == 1
+    assert len(path[1].split("L")) == 60 and len(heights) == 1
 
 
 @pytest.fixture
@@ -118,8 +118,8 @@ def test_every_template_compiles_and_is_used():
         environment.get_template(name)
 
 
-def test_the_legend_says_where_the_bold_line_ends():
-    # 0 and 1 in turn, at last 1: the bold line is a running mean, which ends near a half.
+def test_the_legend_says_where_the_line_ends():
+    # 0 and 1 in turn, at last 1: the line is of means of neighbours, which end near a half.
     series = [Series("noisy", tuple((step, float(step % 2)) for step in range(1, 200)))]
     chart = line_chart(Chart("Noise", "", series, "share"))
     legend = chart[chart.index('<ul class="legend">') : chart.index("</ul>")]

@@ -1,4 +1,4 @@
-"""Pages of what is no run: rollouts of other programs, an evaluation, the results of a study."""
+"""Pages of what is no run: rollouts of other programs, an evaluation."""
 
 import json
 import zlib
@@ -53,7 +53,7 @@ def test_rollouts_show_which_token_earned_what(
     assert turn["verdict"] == ("wrong" if row is TRACE else "right")
 
 
-def test_evaluations_and_studies_are_tables(tmp_path: Path) -> None:
+def test_evaluations_are_tables(tmp_path: Path) -> None:
     figure = {"mean": 0.5, "low": 0.25, "high": 0.75}
     policies = [{"name": "first", "figures": {"a": figure}}, {"name": "last", "figures": {}}]
     results = {"rows": {"a": "accuracy"}, "listed": ["a"], "policies": policies}
@@ -61,14 +61,6 @@ def test_evaluations_and_studies_are_tables(tmp_path: Path) -> None:
     assert report_main([str(tmp_path)]) == 0
     page = (tmp_path / "report.html").read_text()
     assert "<th" in page and "0.500 [0.250, 0.750]" in page and "<td>–</td>" in page
-    lines = [
-        {"arm": "grpo", "seed": seed, "before": {"direct": 0.5}, "after": {"direct": after}}
-        for seed, after in enumerate((0.5, 0.75))
-    ]
-    study = tmp_path / "study.jsonl"
-    study.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert report_main([str(study)]) == 0
-    assert "<td>0.500 → 0.625</td>" in (tmp_path / "study.jsonl.html").read_text()
 
 
 def test_file_of_something_else_is_refused(

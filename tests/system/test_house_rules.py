@@ -57,7 +57,7 @@ MAY_IMPORT = {
         "debate_protocol", "debate_report", "debate_rewards", "debate_rollout", "bitsandbytes",
         "datasets", "deepspeed", "filelock", "liger_kernel", "numpy", "omegaconf",
         "regex", "peft", "pydantic", "rich", "safetensors", "scipy",
-        "tokenizers", "tensorboard", "torch", "trackio", "transformers", "wandb", "yaml",
+        "tokenizers", "tensorboard", "torch", "transformers", "wandb", "yaml",
     },
     "debate_studies": {
         "debate_protocol", "debate_report", "debate_rewards", "debate_train", "numpy", "pydantic",

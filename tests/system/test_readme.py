@@ -92,7 +92,7 @@ SHELL = [
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PROGRAM = (
     r"(?:debate-[a-z]+|python3?|\.venv/bin/\w+|make(?= [a-z])|uv|pip|torchrun|deepspeed|wandb"
-    r"|trackio|tensorboard|inspect|pytest|PYTHONPATH=\S+ \S+|vf-eval)"
+    r"|tensorboard|inspect|pytest|PYTHONPATH=\S+ \S+|vf-eval)"
 )
 
 
@@ -127,7 +127,6 @@ FILLED = (
     (r"@(280|420)\b", "@1"),
     (r"\bseed=S\b", "seed=0"),
     (r"evaluations/(?!first)\w+(?= |$)|\bFOLDER\b", "evaluations/first"),
-    (r"--baseline \w+", "--baseline before"),
     (r"--output [^\s\"]+", "--output out"),
     (r"--like RECIPE", "--like quickstart"),
     (r"--model Qwen/Qwen3-4B", "--model runs/tiny-model"),
@@ -250,7 +249,7 @@ RULES: tuple[tuple[str, Action], ...] = (
     (r"(uv )?pip install ", installs),
     (r"make ", makes),
     (r"(\.venv/bin/(python -m )?)?(pytest|ruff|mypy)\b", is_installed),
-    (r"(wandb|tensorboard|trackio) ", is_installed),
+    (r"(wandb|tensorboard) ", is_installed),
     (r"python examples/|PYTHONPATH=examples vf-eval|inspect view ", is_tested),
     (r".*python -m vllm", vllm_takes),
     (r"debate-train .*--nproc$|debate-study$|debate-protocol (show|validate)$", is_known),

@@ -100,26 +100,6 @@ def test_centralised_mode_tells_the_answer_of_one_agent_from_a_vote() -> None:
     assert table["eval/direct/maj@2"] == "majority of 2 replies"
 
 
-def test_majority_of_replies_shares_those_of_direct_and_counts_ties_in_expectation() -> None:
-    form = recipe({"maj4": {"type": "majority", "samples": 4}, "debate": None})
-    texts = iter(["4", "5", "4", "5"])
-    asked: list[Ask] = []
-
-    def script(ask: Ask) -> str:
-        asked.append(ask)
-        return f"\\boxed{{{next(texts)}}}"
-
-    engine = ScriptedEngine().open(script=script)
-    found = evaluate(form.evaluated(), engine, QUESTIONS, "dev")
-    assert len(asked) == 4  # of which direct has asked for two
-    means = found.means()
-    assert (means["eval/maj4/accuracy"], means["eval/maj4/maj@4"]) == (0.5, 0.5)
-    assert (means["eval/maj4/mean"], means["eval/direct/accuracy"]) == (0.5, 0.5)
-    assert (means["eval/maj4/pass@4"], means["eval/maj4/cons@4"]) == (1, 0)
-    assert [point.x for point in found.curves["eval/maj4/maj@k"]] == [1, 2, 3, 4]
-    assert form.evaluated().figures()["eval/maj4/accuracy"] == "maj4: majority of 4 replies"
-
-
 def test_society_of_minds_shows_all_answers_and_takes_no_votes() -> None:
     society = {"type": "society_of_minds", "num_agents": 3, "max_rounds": 2}
     answers = {(0, 0): "4", (0, 1): "4", (1, 1): "4"}

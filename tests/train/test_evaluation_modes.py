@@ -192,7 +192,6 @@ def test_check_counts_the_turns_tokens_and_context_of_all_modes() -> None:
         in line
     )
     assert "at most 196 turns, 6,272 tokens in replies" in line
-    assert "; wide: 40 agents, 2 rounds at temperature 1" in line
     (error,) = found.errors
     assert error.startswith("evaluation: context: at most")
 
@@ -249,6 +248,3 @@ def test_protocol_names_what_the_base_class_offers() -> None:
     mode: EvaluationMode = Seeds()
     form = recipe({}).debate
     assert mode.counted(form) == "5 turns of seeds"
-    assert mode.described(form) == (
-        "3 single replies at temperature 1; 2 single replies at temperature 1"
-    )

@@ -96,59 +96,6 @@ def test_watch_notices_a_reward_that_holds_while_strength_falls(
     assert watched(rows) == expected
 
 
-def test_watch_compares_votes_with_those_of_the_start() -> None:
-    first = votes(10, 20.0, 0.5, {4: 0.6})
-    later = [votes(20, 20.0, 0.5, {4: 0.51}), votes(30, 20.0, 0.5, {4: 0.49})]
-    rows = [*steady(10), first, *later]
-    assert watched(rows) == {"start_vote": 30}
-    assert [row.get("health/start_vote") for row in rows[-3:]] == [
-        None,
-        pytest.approx(-0.09),
-        pytest.approx(-0.11),
-    ]
-
-
-def votes(step: int, length: float, accuracy: float, majority: dict[int, float]) -> dict[str, Any]:
-    """Return an evaluation with the length and accuracy of a reply, and majorities of k."""
-    found = {"direct/tokens/answer": length, "direct/accuracy": accuracy}
-    return evaluation(step, **found, **{f"direct/maj@{k}": value for k, value in majority.items()})
-
-
-@pytest.mark.parametrize(
-    ("spent", "debates", "length", "expected"),
-    [
-        # The start: 1, 2, 4, 8 replies of 10 tokens. Later replies: 0.5, 0.58, 0.66, 0.7.
-        (80, 1, 10.0, 0.70 - 0.64),
-        (1000, 1, 10.0, 0.70 - 0.64),  # More than the start was measured with: 8 replies.
-        (20, 1, 10.0, 0.58 - 0.50),
-        (20, 2, 10.0, 0.66 - 0.60),  # Two debates a question: 40 tokens, 4 replies.
-        (30, 1, 10.0, 0.62 - 0.55),  # Half of the time 2 replies, else 4.
-        (80, 1, 20.0, 0.66 - 0.64),  # Replies twice as long: 4 for the start's 8.
-        (80, 1, 160.0, 0.50 - 0.64),  # Not even one: one all the same.
-        (5, 1, 10.0, 0.50 - 0.40),
-        (None, 1, 10.0, 0.70 - 0.64),  # Steps that do not know what they sampled.
-    ],
-)
-def test_votes_are_compared_at_the_tokens_of_a_training_question(
-    spent: float | None, debates: int, length: float, expected: float
-) -> None:
-    known = {} if spent is None else {"train/tokens/answer": spent}
-    first = votes(5, 10.0, 0.4, {2: 0.5, 4: 0.6, 8: 0.64})
-    form = recipe(rollout={"debates_per_question": debates})
-    watch = watch_of(form, [*steady(5), first], start=5)
-    for row in steady(3, **known):
-        watch.see(5 + row["step"], row)
-    found, _ = watch.see(8, votes(8, length, 0.5, {2: 0.58, 4: 0.66, 8: 0.7}), "evaluation")
-    assert found["health/start_vote"] == pytest.approx(expected)
-
-
-def test_watch_takes_the_evaluation_of_the_phases_start_as_the_starts() -> None:
-    before = votes(5, 10.0, 0.5, {4: 0.7})
-    watch = watch_of(recipe(), [*steady(5), before], start=5)
-    found, _ = watch.see(15, votes(15, 10.0, 0.5, {4: 0.6}), "evaluation")
-    assert found == {"health/start_vote": pytest.approx(-0.1)}
-
-
 @pytest.mark.parametrize(
     ("kl", "expected", "changes"),
     [
@@ -266,7 +213,6 @@ def test_watch_compares_answers_given_the_round_before_with_the_start(
     assert {key for key in found if "alarm" in key} == {f"health/alarm/{n}" for n in expected}
     if expected == {"kept_right"}:
         assert "0.82, at the phase's start 0.93" in said[0]
-        assert "of wrong ones 0.45 became right, at the start 0.3" in said[0]
     # Without that of the start the first evaluation is what later ones are compared with.
     alone = watch_of(of_pairs(evaluation={"questions": 100}), [], 0)
     assert alone.see(2, start, "evaluation")[1] == []

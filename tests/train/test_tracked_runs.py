@@ -5,7 +5,6 @@ import json
 import math
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +17,13 @@ import yaml
 from debate_protocol.transcripts.files import read_transcripts
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.commands.cli import main
-from debate_train.monitoring.services import COLUMNS, LibraryRun, Logged, Start
+from debate_train.monitoring.services import COLUMNS, Logged, Start
 from debate_train.running import loop
 from train.small_runs import RECIPE, at_call
 
 SECRET = "value-of-a-secret"
 TRACKED = (
-    "tracking={wandb: true, tensorboard: true, trackio: true, project: tracked, turns: 3, "
+    "tracking={wandb: true, tensorboard: true, project: tracked, turns: 3, "
     "turns_every: 2, checkpoints: true, notes: said of it, "
     f"tags: [/data/someone/sets/file.txt, {SECRET}]}}",
     "recording={debates: 1, every: 1}",
@@ -36,7 +35,6 @@ class Tracked:
     """What a run of three steps left that failed in the third and was resumed."""
 
     folder: Path
-    trackio: Path
     parts: list[list[Any]]
     """Records of the run's two starts."""
 
@@ -82,20 +80,16 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracked]:
         raise RuntimeError("a bug")
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(("WANDB_", "TRACKIO_"))]:
+        for name in [name for name in os.environ if name.startswith("WANDB_")]:
             patch.delenv(name)
         patch.setenv("NETRC", str(folder / "netrc"))
-        patch.setenv("TRACKIO_DIR", str(folder / "trackio"))
-        # trackio reads that when it is loaded, which TRL did where a test of it was here before.
-        for name in [name for name in sys.modules if name.split(".")[0] == "trackio"]:
-            patch.delitem(sys.modules, name)
         patch.setenv("SOME_SERVICE_TOKEN", SECRET)
         with pytest.MonkeyPatch.context() as broken:
             at_call(broken, loop, "build_batch", 3, fail)
             assert main(command) == 1
         assert main([*command, "--resume"]) == 0
         files = sorted((folder / "run" / "wandb").glob("offline-run-*/*.wandb"))
-        yield Tracked(folder / "run", folder / "trackio", [list(records(f)) for f in files])
+        yield Tracked(folder / "run", [list(records(f)) for f in files])
 
 
 def histories(part: list[Any]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -231,40 +225,6 @@ def test_tensorboard_drops_steps_that_are_made_again(tmp_path: Path) -> None:
     found = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Tensors("optim/loss")
     values = [(event.step, np.frombuffer(event.tensor_proto.tensor_content)) for event in found]
     assert [step for step, _ in values] == [1, 2, 3, 4]
-
-
-def test_trackio_has_each_row_once_and_no_user(tracked: Tracked) -> None:
-    import trackio
-    from trackio.sqlite_storage import SQLiteStorage
-
-    assert tracked.trackio == trackio.TRACKIO_DIR
-    (name,) = SQLiteStorage.get_runs("tracked")
-    assert name.startswith("small-")
-    rows = SQLiteStorage.get_logs("tracked", name)
-    losses = [(row["step"], row["optim/loss"]) for row in rows if "optim/loss" in row]
-    expected = [(row["step"], row["loss"]) for row in tracked.rows if "loss" in row]
-    assert losses == expected and len(rows) == len(tracked.rows) + 1
-    assert rows[0]["transcripts/turns"]["_type"] == "trackio.table"
-    assert rows[-1]["results/summary"]
-    config = SQLiteStorage.get_run_config("tracked", name)
-    assert config["_Username"] is None and config["tracking"]["tags"][1] == "[secret]"
-
-
-def test_rows_that_were_sent_before_a_resume_are_not_sent_again(tmp_path: Path) -> None:
-    sent: list[int] = []
-
-    class Run(LibraryRun):
-        def _send(self, values: dict[str, object], row: Logged) -> None:
-            sent.append(row.number)
-
-    first = Run(None, tmp_path / "service")
-    for number in range(3):
-        first.log(Logged(number, "p", number + 1, {}))
-    again = Run(None, tmp_path / "service")  # The run goes on from a checkpoint of its second row.
-    assert (again.id, again.is_new, first.is_new) == (first.id, False, True)
-    for number in range(5):
-        again.log(Logged(number, "p", number + 1, {}))
-    assert sent == [0, 1, 2, 3, 4]
 
 
 def test_a_run_directory_with_trackers_is_taken_for_one(tracked: Tracked) -> None:

@@ -24,12 +24,11 @@ NAMES = 18
 """Height of the names of phases."""
 DIGIT, LETTER = 6.2, 5.9
 """Widths that are enough for a character of the axes, in pixels."""
-MAX_DRAWN = 300
+MAX_DRAWN = 60
+"""Points of a line; of more the means of neighbours are drawn."""
 MAX_HOVER = 72
 DOTS_BELOW = 40
 MAX_SERIES = 6
-MAX_RAW = 3
-"""Lines of a chart beside which their noisy values are drawn, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +77,6 @@ class Marks:
 
 def line_chart(chart: Chart, along: Along | None = None, marks: Marks | None = None) -> Markup:
     """Return a figure of lines, with a legend.
-
-    Of many noisy points the bold line is a running mean; of a few lines a pale one has the values.
 
     Args:
         chart: What it shows, in at most `MAX_SERIES` lines.
@@ -141,7 +138,7 @@ def _drawn(chart: Chart, along: Along, marks: Marks) -> dict[str, object]:
             {
                 "place": place,
                 "label": line.label,
-                **_line(line, along, (x, y, form), with_raw=len(series) <= MAX_RAW),
+                **_line(line, along, (x, y, form)),
             }
             for place, line in enumerate(series, 1)
         ],
@@ -196,38 +193,25 @@ def _names(along: Along, x: Axis, marks: Marks) -> Iterator[dict[str, object]]:
         yield {"start": start, "end": end, "label": label, "outcome": outcome, "said": words}
 
 
-def _line(
-    line: Series, along: Along, frame: tuple[Axis, Axis, Form], *, with_raw: bool
-) -> dict[str, object]:
-    """Return the paths of a line, each with its kind, its dots, and where it ends as it is drawn.
+def _line(line: Series, along: Along, frame: tuple[Axis, Axis, Form]) -> dict[str, object]:
+    """Return the paths of a line, its dots, and where it ends as it is drawn.
 
     Paths end where phases do.
     """
     x, y, form = frame
-    paths: list[tuple[str, str]] = []
+    paths: list[str] = []
     dots: list[tuple[float, float]] = []
     size = math.ceil(len(line.points) / MAX_DRAWN)
     for _, group in groupby(line.points, key=lambda point: along.place(point[0])):
-        part = list(group)
-        points = _thin(part, size)
-        if len(part) < DOTS_BELOW and len(line.points) < MAX_DRAWN:
-            dots += [(x.at(at), y.at(value)) for at, value in points]
-            paths.append(("", _path(points, x, y)))
-        elif _noisy(points):
-            paths += [(" raw", _path(points, x, y))] if with_raw else []
-            points = _running_mean(points, max(3, len(points) // 15))
-            paths.append(("", _path(points, x, y)))
-        else:
-            paths.append(("", _path(points, x, y)))
+        points = _thin(list(group), size)
+        drawn = [(x.at(at), y.at(value)) for at, value in points]
+        paths.append("M" + "L".join(f"{across},{height}" for across, height in drawn))
+        dots += drawn if size == 1 and len(drawn) < DOTS_BELOW else []
     return {
         "paths": paths if line.joined else [],
         "dots": dots,
         "last": write_value(points[-1][1], form),
     }
-
-
-def _path(points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> str:
-    return "M" + "L".join(f"{x.at(step)},{y.at(value)}" for step, value in points)
 
 
 def _thin(points: Sequence[tuple[float, float]], size: int) -> list[tuple[float, float]]:
@@ -236,22 +220,6 @@ def _thin(points: Sequence[tuple[float, float]], size: int) -> list[tuple[float,
         return list(points)
     chunks = [points[start : start + size] for start in range(0, len(points), size)]
     return [(chunk[-1][0], sum(value for _, value in chunk) / len(chunk)) for chunk in chunks]
-
-
-def _noisy(points: Sequence[tuple[float, float]]) -> bool:
-    """Say whether a line goes up and down so much that its course is hard to see."""
-    values = [value for _, value in points]
-    way = sum(abs(after - before) for before, after in pairwise(values))
-    return way > 3 * (max(values) - min(values))
-
-
-def _running_mean(points: Sequence[tuple[float, float]], window: int) -> list[tuple[float, float]]:
-    """Return each point's mean with its neighbours; a point at an end has them on one side."""
-    half, means = window // 2, []
-    for place, (step, _) in enumerate(points):
-        near = points[max(0, place - half) : place + half + 1]
-        means.append((step, sum(value for _, value in near) / len(near)))
-    return means
 
 
 def _columns(

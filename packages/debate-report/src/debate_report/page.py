@@ -39,7 +39,7 @@ MAX_PHASE_CHARS = 300
 
 
 def write_report(run_dir: Path, path: Path | None = None) -> Path:
-    """Write the report of a run, an evaluation, a study or rollouts, and return its path.
+    """Write the report of a run, an evaluation or rollouts, and return its path.
 
     Args:
         run_dir: The folder, or a file.
@@ -229,7 +229,7 @@ def command_parser() -> argparse.ArgumentParser:
     """Return what the command takes."""
     parser = argparse.ArgumentParser(
         prog="debate-report",
-        description="Write one page of a run, of several runs, of an evaluation or a study, or of "
+        description="Write one page of a run, of several runs, of an evaluation, or of "
         "rollouts of TRL, verifiers and prime-rl.",
     )
     parser.add_argument(

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 
 import yaml
 
@@ -38,7 +37,7 @@ class RunFiles:
     imported: tuple[Transcript, ...] = ()
     """Debates and rollouts of a file, in the place of those of a run."""
     figures: tuple[Sequence[str], ...] = ()
-    """The table of an evaluation or a study: its head, then its rows."""
+    """The table of an evaluation: its head, then its rows."""
 
     @property
     def phases(self) -> list[str]:
@@ -96,7 +95,7 @@ def read_run(run_dir: Path) -> RunFiles:
 
 
 def read_source(path: Path) -> RunFiles:
-    """Read a run, a finished evaluation, the results of a study, or a file of rollouts or debates.
+    """Read a run, a finished evaluation, or a file of rollouts or debates.
 
     Raises:
         FileNotFoundError: It is none of them.
@@ -111,9 +110,6 @@ def read_source(path: Path) -> RunFiles:
     if not path.is_file():
         return read_run(path)
     own = RunFiles(path.name, (), "", None, {}, (), path.parent)
-    lines = _rows(_text(path)) if path.suffix == ".jsonl" else []
-    if lines and {"arm", "seed", "before", "after"} <= lines[0].keys():
-        return replace(own, figures=tuple(_study_rows(lines)))
     return replace(own, imported=tuple(debates_in(path, "FILE", answer=None)))
 
 
@@ -129,22 +125,6 @@ def _evaluation_rows(found: Mapping[str, object]) -> Iterator[list[str]]:
             interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
             cells.append("–" if mean is None else f"{mean:.3f}{interval}")
         yield [str(shown.get(name) or name), *cells]
-
-
-def _study_rows(lines: Sequence[Row]) -> Iterator[list[str]]:
-    """Yield for each arm the means over its seeds, before and after, of each measure."""
-    measures = list(dict.fromkeys(str(name) for one in lines for name in _mapping(one["before"])))
-    yield ["arm", "seeds", *measures]
-    for arm in dict.fromkeys(str(one.get("arm")) for one in lines):
-        own = [one for one in lines if str(one.get("arm")) == arm]
-        cells = []
-        for name in measures:
-            sides = [[_mapping(one.get(side)).get(name) for one in own]
-                     for side in ("before", "after")]  # fmt: skip
-            means = [fmean(known) if (known := [v for v in map(finite, side) if v is not None])
-                     else None for side in sides]  # fmt: skip
-            cells.append(" → ".join("–" if mean is None else f"{mean:.3f}" for mean in means))
-        yield [arm, str(len(own)), *cells]
 
 
 def _list(value: object) -> list[object]:

@@ -7,7 +7,6 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,25 +31,6 @@ from debate_train.running.run_context import open_sampling
 
 Spoken = Callable[[Ask, Reply], None]
 """Is called with each turn as it comes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a debate came to.
-
-    Attributes:
-        answer: Of the decision rule, None where no agent gave one that can be read.
-        decision: The rule.
-        decisions: The answer of every rule that applies.
-        votes: Agents of the last round for each answer; those that agree are one.
-        transcript: The debate.
-    """
-
-    answer: str | None
-    decision: str
-    decisions: dict[str, str | None]
-    votes: dict[str, int]
-    transcript: Transcript
 
 
 def settings_of(arguments: argparse.Namespace) -> list[str]:
@@ -114,7 +94,7 @@ def ask(
     *,
     decision: str | None = None,
     until_agreed: bool = False,
-) -> Answer:
+) -> dict[str, Any]:
     """Let the agents of a recipe debate a question.
 
     Args:
@@ -124,6 +104,9 @@ def ask(
         decision: The rule whose answer counts; None is the peers' vote, or without comparisons
             the majority.
         until_agreed: End the debate after the first round whose answers are all the same.
+
+    Returns:
+        What `--json` prints.
 
     Raises:
         UsageError: The recipe's model or engine cannot be used, or the rule does not apply.
@@ -161,8 +144,8 @@ def ask(
     return decided(transcript, decision, seed)
 
 
-def decided(transcript: Transcript, decision: str | None, seed: int) -> Answer:
-    """Return what a debate came to by a rule, and by all others that apply."""
+def decided(transcript: Transcript, decision: str | None, seed: int) -> dict[str, Any]:
+    """Return what a debate came to: the answer, every rule's answer, votes, tokens and turns."""
     debate = read_debate(transcript)
     decisions = decisions_of(debate, seed)
     by = decision or ("peer_vote" if debate.compares else "majority")
@@ -171,9 +154,29 @@ def decided(transcript: Transcript, decision: str | None, seed: int) -> Answer:
         raise UsageError(f"--decision: found {by}; expected one that applies here: {known}")
     answers = [answer_text(debate, turn) for turn in last_turns(debate).values()]
     classes = answer_classes(transcript.question, answers)
-    counts = Counter(place for place in classes if place is not None)
-    votes = {str(answers[classes.index(place)]): count for place, count in counts.most_common()}
-    return Answer(decisions[by], by, decisions, votes, transcript)
+    votes = Counter(place for place in classes if place is not None).most_common()
+    counts = [turn.token_counts or (0, 0) for turn in transcript.sampled_turns()]
+    turns = [
+        {
+            "agent": turn.agent,
+            "round": turn.round,
+            "answer": answer_text(debate, debate.turns[turn.key]),
+            "failure": turn.failure,
+            "text": turn.text,
+        }
+        for turn in transcript.turns
+        if turn.key in debate.turns
+    ]
+    return {
+        "question": transcript.question.text,
+        "answer": decisions[by],
+        "decision": by,
+        "decisions": decisions,
+        "votes": {str(answers[classes.index(place)]): count for place, count in votes},
+        "rounds": 1 + debate.last_round,
+        "tokens": {"prompt": sum(p for p, _ in counts), "sampled": sum(s for _, s in counts)},
+        "turns": turns,
+    }
 
 
 class Printer:
@@ -192,48 +195,23 @@ class Printer:
             who += ", cut off" if reply.finish == "length" else ""
             print(f"--- {who}\n{_shown(reply.text.strip())}\n", flush=True)
 
-    def end(self, found: Answer) -> None:
+    def end(self, found: dict[str, Any]) -> None:
         """Print what the debate came to."""
         if self._as_object:
-            print(json.dumps(as_json(found), ensure_ascii=False))
+            print(json.dumps(found, ensure_ascii=False))
         elif is_quiet():
-            print(_shown(found.answer or ""))
+            print(_shown(found["answer"] or ""))
         else:
-            said = as_json(found)
-            votes = ", ".join(f"{answer}: {n}" for answer, n in found.votes.items()) or "none"
-            others = ", ".join(f"{name}: {one or 'none'}" for name, one in found.decisions.items())
-            spent = "; {sampled:,} tokens sampled, {prompt:,} read".format(**said["tokens"])
+            votes = ", ".join(f"{one}: {n}" for one, n in found["votes"].items()) or "none"
+            others = (f"{rule}: {one or 'none'}" for rule, one in found["decisions"].items())
+            spent = "; {sampled:,} tokens sampled, {prompt:,} read".format(**found["tokens"])
             print(
-                f"answer: {_shown(found.answer or 'none that can be read')}\n"
-                f"  by {found.decision}, after {said['rounds']} round{'s' * (said['rounds'] > 1)}"
-                f"{spent * bool(said['tokens']['sampled'])}\n"
+                f"answer: {_shown(found['answer'] or 'none that can be read')}\n"
+                f"  by {found['decision']}, after {found['rounds']} "
+                f"round{'s' * (found['rounds'] > 1)}{spent * bool(found['tokens']['sampled'])}\n"
                 f"  agents of the last round for each answer: {_shown(votes)}\n"
-                f"  by rule: {_shown(others)}"
+                f"  by rule: {_shown(', '.join(others))}"
             )
-
-
-def as_json(found: Answer) -> dict[str, Any]:
-    """Return what `--json` prints: the answer, votes, every rule's answer, tokens and turns."""
-    debate = read_debate(found.transcript)
-    counts = [turn.token_counts or (0, 0) for turn in found.transcript.sampled_turns()]
-    turns = [
-        {
-            "agent": turn.agent,
-            "round": turn.round,
-            "answer": answer_text(debate, debate.turns[turn.key]),
-            "failure": turn.failure,
-            "text": turn.text,
-        }
-        for turn in found.transcript.turns
-        if turn.key in debate.turns
-    ]
-    return {
-        "question": found.transcript.question.text,
-        **{key: getattr(found, key) for key in ("answer", "decision", "decisions", "votes")},
-        "rounds": 1 + debate.last_round,
-        "tokens": {"prompt": sum(p for p, _ in counts), "sampled": sum(s for _, s in counts)},
-        "turns": turns,
-    }
 
 
 def _shown(text: str) -> str:
@@ -285,7 +263,7 @@ def _main(arguments: argparse.Namespace) -> int:
     how = {"decision": arguments.decision, "until_agreed": arguments.until_agreed}
     found = ask(recipe, question, printer.turn, **how)
     printer.end(found)
-    return DONE if found.answer is not None else FAILED
+    return DONE if found["answer"] is not None else FAILED
 
 
 def command_parser() -> argparse.ArgumentParser:

@@ -39,12 +39,6 @@ class Finished:
     values: Mapping[str, Values]
     """What each policy was found to do on each question."""
 
-    @property
-    def questions(self) -> frozenset[str]:
-        """The questions on which anything was measured."""
-        figures = (figure for own in self.values.values() for figure in own.values())
-        return frozenset(question for figure in figures for question in figure)
-
 
 def read_results(path: Path) -> Found:
     """Return `results.json` of the folder of an evaluation.
@@ -75,7 +69,7 @@ _DESCRIPTION = """\
 Compare policies that debate-eval has measured, figure by figure, on the same questions.
 
 Each side is the folder of an evaluation, with all policies in it, or FOLDER:POLICY. The first
-policy, or that of --baseline, is the one that all others are compared with.
+policy is the one that all others are compared with.
 
 example: debate-eval compare evaluations/first:before evaluations/first:after"""
 
@@ -106,9 +100,7 @@ def compare_main(argv: Sequence[str]) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    sides = sides_of(arguments.sides)
-    baseline = _baseline(sides, arguments.baseline)
-    others = [side for side in sides if side is not baseline]
+    baseline, *others = sides_of(arguments.sides)
     if not others:
         raise UsageError(
             f"found {baseline.label!r} alone; expected another policy to compare it with"
@@ -126,45 +118,26 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def sides_of(texts: Sequence[str]) -> list[Side]:
-    """Return the policies that `FOLDER` or `FOLDER:POLICY` name, in order.
+    """Return the policies that `FOLDER` or `FOLDER:POLICY` name, each once, in order.
 
     Raises:
-        UsageError: A folder or policy is not there, or one is named twice.
+        UsageError: A folder or policy is not there.
     """
-    found: list[tuple[Finished, str]] = []
-    read: dict[str, Finished] = {}
+    found: dict[tuple[Path, str], Finished] = {}
     for text in texts:
-        folder, policy = text, ""
-        if not Path(text).is_dir() and ":" in text:
-            folder, _, policy = text.rpartition(":")
-        if folder not in read:
-            read[folder] = read_finished(Path(folder))
-        own = read[folder]
-        if policy:
-            _refuse_unknown(f"{own.path}: found no policy", policy, list(own.values))
-        found += [(own, name) for name in ([policy] if policy else own.values)]
+        is_folder = Path(text).is_dir() or ":" not in text
+        folder, _, policy = (text, "", "") if is_folder else text.rpartition(":")
+        own = read_finished(Path(folder))
+        if policy and policy not in own.values:
+            known, near = " or ".join(own.values), did_you_mean(policy, own.values)
+            raise UsageError(f"{folder}: found no policy {policy!r}; expected {known}{near}")
+        for name in [policy] if policy else own.values:
+            found.setdefault((own.path, name), own)
     names = [policy for _, policy in found]
-    labels = [p if names.count(p) == 1 else f"{own.path}:{p}" for own, p in found]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise UsageError(f"found {label!r} {labels.count(label)} times; expected once")
-    return [Side(label, p, own) for label, (own, p) in zip(labels, found, strict=True)]
-
-
-def _refuse_unknown(where: str, name: str, known: Sequence[str]) -> None:
-    if name not in known:
-        near = did_you_mean(name, known)
-        raise UsageError(f"{where} {name!r}; expected {' or '.join(known)}{near}")
-
-
-def _baseline(sides: Sequence[Side], name: str | None) -> Side:
-    if name is None:
-        return sides[0]
-    for side in sides:
-        if name in (side.label, f"{side.evaluation.path}:{side.policy}"):
-            return side
-    _refuse_unknown("--baseline: found", name, [side.label for side in sides])
-    raise AssertionError
+    return [
+        Side(policy if names.count(policy) == 1 else f"{path}:{policy}", policy, own)
+        for (path, policy), own in found.items()
+    ]
 
 
 def compared(before: Side, after: Side, *, all_: bool = False) -> list[ComparedRow]:
@@ -195,10 +168,9 @@ def compared(before: Side, after: Side, *, all_: bool = False) -> list[ComparedR
 def _refuse_other_questions(before: Side, after: Side) -> None:
     first, second = (side.evaluation.results["questions"] for side in (before, after))
     if first["sha256"] != second["sha256"]:
-        shared = len(before.evaluation.questions & after.evaluation.questions)
         raise UsageError(
-            f"found other questions on both sides: {first['count']} and {second['count']}, of "
-            f"which {shared} have the same id; expected the same data, --split and --questions"
+            f"found other questions on both sides: {first['count']} and {second['count']}; "
+            "expected the same data, --split and --questions"
         )
 
 
@@ -229,7 +201,6 @@ def command_parser() -> argparse.ArgumentParser:
     """Return what the command takes."""
     parser = plain_parser("debate-eval compare", _DESCRIPTION)
     parser.add_argument("sides", nargs="+", metavar="FOLDER[:POLICY]", help="what is compared")
-    parser.add_argument("--baseline", metavar="POLICY", help="compared with all others")
     parser.add_argument("--all", action="store_true", help="also figures that tables do not list")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     return parser

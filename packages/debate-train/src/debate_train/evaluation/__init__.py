@@ -18,7 +18,7 @@ from debate_train.evaluation.modes import (
     debate_curves,
     reply_curves,
 )
-from debate_train.evaluation.settings import MODES, DirectAnswers, MajorityOfReplies, ModeChoice
+from debate_train.evaluation.settings import MODES, DirectAnswers, ModeChoice
 
 # Not what reads settings (`settings`, `measuring`): it imports modes of others, which import this.
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "DebateMode",
     "DirectAnswers",
     "EvaluationMode",
-    "MajorityOfReplies",
     "ModeChoice",
     "Opponents",
     "Plays",

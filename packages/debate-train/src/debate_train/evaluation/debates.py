@@ -35,7 +35,6 @@ from debate_train.evaluation.modes import (
     Values,
     debate_curves,
     moments_of,
-    shape_of,
 )
 
 __all__ = ["Opponents"]
@@ -333,11 +332,6 @@ class Opponents(DebateChanges, EvaluationMode):
         count = max(turns, default=0) if self.in_turn else sum(turns)
         seats = f"{'one of ' * self.in_turn}{len(plays)} seats"
         return f"{count:,} turns of debate against {self.opponent} in {seats}"
-
-    def described(self, form: DebateForm) -> str:
-        """Return in what debates it measures, which differ by the seat alone."""
-        plays = self.plays(form)
-        return f"{shape_of(plays[0].form)}, {len(plays)} seats against {self.opponent}"
 
 
 def _add(sums: Sums, one: AnswersGiven, seat: int) -> None:

@@ -333,19 +333,6 @@ class EvaluationMode(Config):
         turns = sum(one.turns for one in self.plays(form))
         return f"{turns:,} turn{'' if turns == 1 else 's'} of {self.type}"
 
-    def described(self, form: DebateForm) -> str:
-        """Return in what debates it measures, for those who read the results."""
-        return "; ".join(shape_of(one.form, len(one.copies)) for one in self.plays(form))
-
-
-def shape_of(form: DebateForm, copies: int = 1) -> str:
-    """Return the agents, rounds and temperatures of a form in a few words."""
-    at = f"at temperature {', '.join(temperatures(form))}"
-    if form.turn_count() == 1:
-        return f"{copies} single repl{'y' if copies == 1 else 'ies'} {at}"
-    said = f"{copies} debates of " if copies > 1 else ""
-    return f"{said}{form.num_agents} agents, {form.max_rounds} rounds {at}"
-
 
 def temperatures(form: DebateForm) -> list[str]:
     """Return the temperature of each agent, or one where all are the same."""

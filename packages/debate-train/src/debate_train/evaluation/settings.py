@@ -30,9 +30,15 @@ from debate_train.playing import Rollout, direct_form
 __all__ = ["Evaluation", "Setup"]
 
 
-class _Replies(EvaluationMode):
-    """Single replies, prompted as a debate begins: what the modes of such replies share."""
+class DirectAnswers(EvaluationMode):
+    """The policy alone: single replies, prompted as a debate begins.
 
+    `maj@K`, the majority of K = `samples` replies, is what a debate's tokens give without a debate.
+
+    Source: Wang et al. (2022), Self-consistency improves chain of thought reasoning.
+    """
+
+    type: Literal["direct"] = "direct"
     samples: int = Field(4, ge=1)
     """Replies to each question, in each run."""
 
@@ -40,12 +46,12 @@ class _Replies(EvaluationMode):
         """Return the replies."""
         return (Plays(direct_form(form), range(self.samples), "alone"),)
 
-    def _more(self) -> dict[str, str]:
-        """Return the figures without a row."""
+    def figures(self, form: DebateForm) -> Mapping[str, str]:
+        """Return the share of right replies with its row, and what several of them give."""
         named = ["format", "tokens/answer", "right/tokens", "wrong/tokens"]
         if self.samples > 1:
             named += [f"{name}@{self.samples}" for name in ("maj", "pass", "cons")]
-        return dict.fromkeys(named, "")
+        return {"accuracy": "direct accuracy"} | dict.fromkeys(named, "")
 
     def details(self, form: DebateForm) -> Mapping[str, str]:
         """Return the rows of what K replies give, and of their cost."""
@@ -82,46 +88,11 @@ class _Replies(EvaluationMode):
         return f"{self.samples} direct repl{'y' if self.samples == 1 else 'ies'}"
 
 
-class DirectAnswers(_Replies):
-    """The policy alone: single replies, prompted as a debate begins."""
-
-    type: Literal["direct"] = "direct"
-
-    def figures(self, form: DebateForm) -> Mapping[str, str]:
-        """Return the share of right replies with its row, and what several of them give."""
-        return {"accuracy": "direct accuracy"} | self._more()
-
-
-class MajorityOfReplies(_Replies):
-    """The majority of K single replies, Maj@K: what a debate's tokens give without a debate.
-
-    Its replies have the seeds of those of `direct`, and are sampled once for both.
-
-    Source: Wang et al. (2022), Self-consistency improves chain of thought reasoning.
-    """
-
-    type: Literal["majority"] = "majority"
-    samples: int = Field(5, ge=1)
-
-    def figures(self, form: DebateForm) -> Mapping[str, str]:
-        """Return the majority's accuracy with its row, and the figures of its replies."""
-        row = f"majority of {self.samples} replies"
-        return {"accuracy": row, "mean": ""} | self._more()
-
-    def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
-        """Return whether the majority is right, ties in expectation, and each reply (`mean`)."""
-        found = dict(super().values(played))
-        mean = found.pop("accuracy", {})
-        majority = found.get(f"maj@{self.samples}", mean)
-        return {"accuracy": majority, "mean": mean, **found}
-
-
 MODES: Variants[EvaluationMode] = Variants(
     "debate_train.evaluation",
     EvaluationMode,
     Debate,
     DirectAnswers,
-    MajorityOfReplies,
     Opponents,
     SocietyOfMinds,
     SwappedJudging,
@@ -224,9 +195,6 @@ class Setup:
         said += "".join(f", {name} {value:g}" for name, value in cuts.items())
         if not single:
             said += f"; {form.num_agents} agents, {form.max_rounds} rounds"
-        for name, mode in self.modes.items():
-            if not is_standard(name):
-                said += f"; {name}: {mode.described(form)}"
         return said + (f"; {self.runs} runs" if self.runs > 1 else "")
 
 

@@ -5,9 +5,8 @@ docs/health.md says why the bounds are these.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import isfinite, sqrt
 from statistics import fmean, pstdev
 from typing import Any, ClassVar, Literal
@@ -19,7 +18,6 @@ from debate_protocol.plugins import Config
 Row = Mapping[str, Any]
 Due = Literal["step", "evaluation"]
 """After which rows of metrics a detector speaks: steps, or evaluations on the dev split."""
-_MAJORITY = "eval/direct/maj@"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,6 @@ class Facts:
     agents: int = 2
     several_updates: bool = False  # Whether a step may make several.
     keeps_start: bool = False  # Whether the KL reference is the policy at the phase's start.
-    debates: int = 1  # Of a question, in a step.
     questions: int = 1  # Of an evaluation on the dev split.
     pairs: bool = False  # Whether steps learn from pairs.
     imitates: bool = False  # Whether steps learn from demonstrations.
@@ -50,20 +47,16 @@ class History:
     first: list[Row] = field(default_factory=list)
     last: deque[Row] = field(default_factory=deque)
     evaluations: list[Row] = field(default_factory=list)
-    """Each with the mean of `reward/total` over the last steps before it, and of `tokens`."""
-    tokens: list[float] = field(default_factory=list)
-    """Sampled for a question, by step."""
+    """Each with the mean of `reward/total` over the last steps before it."""
     steps: int = 0
 
     def add(self, row: Row, due: Due) -> None:
         """Take one more row of the phase."""
         if due == "evaluation":
             self.start = row if self.start is None else self.start
-            more = {"reward/total": self.now("reward/total"), "tokens": _mean(self.tokens)}
-            self.evaluations.append({**row, **more})
+            self.evaluations.append({**row, "reward/total": self.now("reward/total")})
             return
         self.steps += 1
-        self.tokens += [self.facts.debates * one for one in numbers([row], "train/tokens/answer")]
         if len(self.first) < self.window:
             self.first.append(row)
         self.last.append(row)
@@ -90,10 +83,6 @@ def numbers(rows: Iterable[Row], metric: str) -> list[float]:
     """Return the values of a metric that were observed and are finite."""
     found = (row.get(metric) for row in rows)
     return [float(v) for v in found if isinstance(v, int | float) and isfinite(v)]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,13 +289,6 @@ class KeptRight(Transition):
     fall: float | None = 0.05
     advice: str = "see whether right answers are ever praised (pair_sides), or go back (keep_if)"
 
-    def _changed(self, value: float, seen: History) -> str | None:
-        said, won = super()._changed(value, seen), "turned_right"
-        then, now = (seen.start or {}).get(won), seen.evaluations[-1].get(won)
-        if said is None or then is None or now is None:
-            return said
-        return f"{said}; of wrong ones {now:.3g} became right, at the start {then:.3g}"
-
 
 class TurnedRight(Transition):
     """Answers of debates that are right, of those that were wrong in the round before."""
@@ -315,49 +297,6 @@ class TurnedRight(Transition):
     metric: str = "turned_right"
     share: float | None = 0.5
     advice: str = "see whether wrong answers are ever opposed (pair_sides), or go back (keep_if)"
-
-
-class StartVote(Detector):
-    """A vote of the policy's replies against one of its start's, for the same tokens.
-
-    These are the tokens that training has sampled for a question so far, or those of all replies
-    that the start was measured with where these are fewer.
-    """
-
-    due: ClassVar[Due] = "evaluation"
-    type: Literal["start_vote"] = "start_vote"
-    below: float | None = -0.1
-    advice: str = "a vote of the start's replies is now better: go back to an earlier checkpoint"
-
-    def figure(self, seen: History) -> float | None:
-        """Return the policy's maj@k minus the start's, each k what the tokens buy."""
-        start, now = seen.start or {}, seen.evaluations[-1]
-        if start.get("step") == now.get("step") or not (had := _votes(start)):
-            return None
-        most = had[-1][0] if (spent := now["tokens"]) is None else min(had[-1][0], spent)
-        before, after = _accuracy_for(had, most), _accuracy_for(_votes(now), most)
-        return None if before is None or after is None else after - before
-
-
-def _votes(found: Row) -> list[tuple[float, float]]:
-    """Return tokens and accuracy of the majority of k replies, for each k that was measured."""
-    length = found.get("eval/direct/tokens/answer")
-    accuracy = {1: found.get("eval/direct/accuracy")} | {
-        int(name.removeprefix(_MAJORITY)): found[name]
-        for name in found
-        if name.startswith(_MAJORITY)
-    }
-    if length is None or len(accuracy) == 1:
-        return []
-    return sorted((k * length, value) for k, value in accuracy.items() if value is not None)
-
-
-def _accuracy_for(votes: Sequence[tuple[float, float]], tokens: float) -> float | None:
-    """Return the accuracy at so many tokens, between two k a mixture of both."""
-    for (less, low), (more, high) in pairwise(votes):
-        if tokens < more:
-            return low + max(0.0, tokens - less) / (more - less) * (high - low)
-    return votes[-1][1] if votes else None
 
 
 class EqualVotes(Detector):
@@ -580,7 +519,7 @@ class PreferenceAccuracy(Detector):
 
 
 OWN = (
-    *(RewardAccuracy, Collapse, KeptRight, TurnedRight, StartVote, EqualVotes, Coverage, Format),
+    *(RewardAccuracy, Collapse, KeptRight, TurnedRight, EqualVotes, Coverage, Format),
     *(SelfPlayStrength, OneWinner, FirstPosition, Length, AnswerLength, Truncation, Entropy),
     *(Diversity, Unheard, Reference, PairSides, PairTruth, PreferenceMargin, PreferenceAccuracy),
 )

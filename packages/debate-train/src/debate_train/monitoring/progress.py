@@ -4,16 +4,13 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console, RenderableType
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
-from rich.progress import Task, TaskID
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from debate_protocol.command_line import is_quiet
@@ -123,7 +120,7 @@ class Progress:
     """Shows phase, step, reward, accuracy, speed and time left; close it, or use it in `with`.
 
     On a terminal there are also the turns of the debates that are being played. Where the line is
-    too narrow, fields drop from its right, but never the step.
+    too narrow, its end is cut off.
 
     Args:
         console: Where to write; standard error by default, so that standard output stays clean.
@@ -145,6 +142,8 @@ class Progress:
         self._bar: Bar | None = None
         self._task = TaskID(0)
         self._phase, self._total, self._started = "", 0, 0.0
+        self._done, self._turns = "", ""
+        self._measures: Sequence[str] = ()
         self._ends: deque[tuple[float, int]] = deque(maxlen=_RECENT_STEPS)
 
     def start(self, phase: str, total: int = 0, unit: str = "steps") -> None:
@@ -157,8 +156,10 @@ class Progress:
         self._ends.clear()
         self._ends.append((self._started, -1))
         if self._live:
-            self._bar = _Line(console=self._console)
-            self._task = self._bar.add_task(phase, total=total, turns=(), shown=(), left="")
+            said = TextColumn("{task.description}  {task.fields[said]}", markup=False)
+            self._bar = Bar(BarColumn(_BAR_WIDTH), said, console=self._console)
+            self._done, self._turns, self._measures = f"0/{total}" if total else "", "", ()
+            self._task = self._bar.add_task(phase, total=max(1, total), said=self._done)
             self._bar.start()
         else:
             self._print(f"{phase}: {total} {unit}" if total else phase)
@@ -173,9 +174,11 @@ class Progress:
         """
 
         def changed(played: int, total: int) -> None:
-            bar = self._bar
-            if bar is not None:
-                bar.update(self._task, turns=(what, played, total))
+            self._turns = f"{what} {played}/{total}"
+            if self._total:
+                self._draw()
+            else:  # An evaluation is as far as its turns are.
+                self._draw(total, played)
 
         return counted(runs, turns, changed) if self._live else list(runs)
 
@@ -185,13 +188,18 @@ class Progress:
             self._ends[0] = (self._ends[0][0], step - 1)
         self._ends.append((self._clock(), step))
         shown, left = _shown(metrics), self._time_left(step)
+        # A phase whose exit criterion is not met goes on beyond the steps it began with.
+        total = max(step, self._total)
         if self._bar is not None:
-            total = max(step, self._total)
-            self._bar.update(self._task, total=total, completed=step, shown=shown, left=left)
+            self._done, self._measures = f"{step}/{total}", (*shown, left)
+            self._draw(total, step)
         else:
-            # A phase whose exit criterion is not met goes on beyond the steps it began with.
-            done = f"{self._phase} {step}/{max(step, self._total)}"
-            self._print("  ".join(filter(None, (done, *shown, left))))
+            self._print("  ".join(filter(None, (f"{self._phase} {step}/{total}", *shown, left))))
+
+    def _draw(self, total: int | None = None, completed: int | None = None) -> None:
+        if self._bar is not None:
+            said = "  ".join(filter(None, (self._done, self._turns, *self._measures)))
+            self._bar.update(self._task, total=total, completed=completed, said=said)
 
     def note(self, text: str) -> None:
         """Write a line of its own above the display."""
@@ -222,39 +230,6 @@ class Progress:
 
     def _print(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
-
-
-class _Line(Bar):
-    """One line that is never wider than the console."""
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        """Yield the line."""
-        for task in self.tasks:
-            yield _line(task, self.console.width)
-
-
-def _line(task: Task, width: int) -> Table:
-    """Lay a phase out: its name, bar, step, turns played, measures, time left.
-
-    What does not fit drops from the right, then the bar does, then the end of the name.
-    """
-    done, total = int(task.completed), int(task.total or 0)
-    what, *turns = task.fields["turns"] or ("", 0, 0)
-    fields = [f"{done}/{total}"] if total else []
-    fields += [f"{what} {turns[0]}/{turns[1]}"] if what else []
-    fields += filter(None, (*task.fields["shown"], task.fields["left"]))
-    if not total:  # An evaluation is as far as its turns are.
-        done, total = turns
-    name, bar = task.description, [ProgressBar(max(1, total), done, width=_BAR_WIDTH)]
-    while len(fields) > 1 and cell_len("  ".join([name, *fields])) + _BAR_WIDTH > width:
-        fields.pop()
-    rest = "  ".join(fields)
-    room = width - cell_len(rest) - 1
-    if cell_len(name) + _BAR_WIDTH + 1 > room:
-        name, bar = set_cell_size(name, max(0, min(cell_len(name), room))), []
-    line = Table.grid(padding=(0, 1, 0, 0))
-    line.add_row(Text(name, "bold", no_wrap=True), *bar, Text(rest, no_wrap=True, overflow="crop"))
-    return line
 
 
 def _shown(metrics: Mapping[str, Any]) -> list[str]:

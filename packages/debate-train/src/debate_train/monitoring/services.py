@@ -1,4 +1,4 @@
-"""The services that follow a run: W&B, TensorBoard, trackio.
+"""The services that follow a run: W&B and TensorBoard.
 
 What may leave the machine is decided here: `shareable` and `shareable_page`.
 """
@@ -11,9 +11,7 @@ import secrets
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from io import StringIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -136,36 +134,6 @@ class Service:
         """End the run there."""
 
 
-class LibraryRun(Service):
-    """A run of a library with W&B's interface: which one it is, and how many rows it has got."""
-
-    _run: Any
-
-    def __init__(self, library: Any, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
-        self._library = library
-        identity, self._count = folder / "run-id.txt", folder / "rows-sent.txt"
-        self.is_new = not identity.exists()
-        self.id = secrets.token_hex(4) if self.is_new else identity.read_text().strip()
-        identity.write_text(self.id + "\n")
-        self._sent = int(self._count.read_text()) if self._count.exists() else 0
-
-    def log(self, row: Logged) -> None:
-        """Send one row; rows that an earlier part of this run sent are not sent again."""
-        if row.number < self._sent:
-            return
-        values: dict[str, object] = {**row.metrics, "phase": row.phase}
-        if row.turns:
-            turns = [list(turn) for turn in row.turns]
-            values[TURNS] = self._library.Table(columns=list(COLUMNS), data=turns)
-        self._send(values, row)
-        self._sent = row.number + 1
-        self._count.write_text(f"{self._sent}\n")
-
-    def _send(self, values: dict[str, object], row: Logged) -> None:
-        self._run.log(values, step=row.step)
-
-
 _HOST = "api.wandb.ai"
 _START_S = 4
 """Seconds in which a server must answer, or the run is kept offline: `WANDB_INIT_TIMEOUT`."""
@@ -175,7 +143,7 @@ _PLACES = {"WANDB_DATA_DIR": "data", "WANDB_CACHE_DIR": "cache", "WANDB_ARTIFACT
 """Where wandb keeps copies until they are sent, in the run's folder unless the user says where."""
 
 
-class WandbRun(LibraryRun):
+class WandbRun(Service):
     """A run of Weights & Biases; row k of it is row k of `metrics.jsonl`, drawn over its `step`.
 
     All its files are in the folder `wandb` of the run, so that `wandb sync` has them.
@@ -186,16 +154,15 @@ class WandbRun(LibraryRun):
     def __init__(self, start: Start) -> None:
         import wandb
 
-        self._start, place = start, start.folder / "wandb"
-        super().__init__(wandb, place)
-        self._places = {n: str(place.resolve() / x) for n, x in _PLACES.items()}
-        self._places = {n: x for n, x in self._places.items() if n not in os.environ}
-        os.environ.update(self._places)
-        try:
-            self._run = self._started()
-        except BaseException:
-            self._leave_places()
-            raise
+        self._library, self._start, place = wandb, start, start.folder / "wandb"
+        place.mkdir(exist_ok=True)
+        identity, self._count = place / "run-id.txt", place / "rows-sent.txt"
+        self.id = identity.read_text().strip() if identity.exists() else secrets.token_hex(4)
+        identity.write_text(self.id + "\n")
+        self._sent = int(self._count.read_text()) if self._count.exists() else 0
+        for name, part in _PLACES.items():
+            os.environ.setdefault(name, str(place.resolve() / part))
+        self._run = self._started()
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
         if not self.offline:
@@ -221,8 +188,17 @@ class WandbRun(LibraryRun):
         """Whether the run stays on this machine until `wandb sync`."""
         return bool(self._run.settings._offline)
 
-    def _send(self, values: dict[str, object], row: Logged) -> None:
-        self._run.log(values | {"step": row.step}, step=row.number)
+    def log(self, row: Logged) -> None:
+        """Send one row; rows that an earlier part of this run sent are not sent again."""
+        if row.number < self._sent:
+            return
+        values: dict[str, object] = {**row.metrics, "phase": row.phase, "step": row.step}
+        if row.turns:
+            turns = [list(turn) for turn in row.turns]
+            values[TURNS] = self._library.Table(columns=list(COLUMNS), data=turns)
+        self._run.log(values, step=row.number)
+        self._sent = row.number + 1
+        self._count.write_text(f"{self._sent}\n")
 
     def summarise(self, values: Mapping[str, object]) -> None:
         """Set final values of the run."""
@@ -250,17 +226,10 @@ class WandbRun(LibraryRun):
 
     def close(self, failed: bool) -> None:
         """End the run."""
-        try:
-            self._run.finish(exit_code=1 if failed else 0)
-            if self.offline:
-                folder = shlex.quote(str(self._start.folder / "wandb"))
-                print(f"W&B: to send the run: wandb sync {folder}/offline-run-*", file=sys.stderr)
-        finally:
-            self._leave_places()
-
-    def _leave_places(self) -> None:
-        for name in self._places:
-            os.environ.pop(name, None)
+        self._run.finish(exit_code=1 if failed else 0)
+        if self.offline:
+            folder = shlex.quote(str(self._start.folder / "wandb"))
+            print(f"W&B: to send the run: wandb sync {folder}/offline-run-*", file=sys.stderr)
 
 
 def _is_online() -> bool:
@@ -299,38 +268,6 @@ def _settings(wandb: Any, mode: str) -> dict[str, Any]:
     # The names with x_ are not promised by wandb: leave out what this version does not know.
     known = {key: value for key, value in wanted.items() if key in wandb.Settings.model_fields}
     return {"mode": mode, "resume": "allow", "settings": wandb.Settings(**known)}
-
-
-class TrackioRun(LibraryRun):
-    """A run of trackio, named after the run and its identity, as names alone may come twice."""
-
-    name = "trackio"
-
-    def __init__(self, start: Start) -> None:
-        import trackio
-
-        super().__init__(trackio, start.folder / "trackio")
-        with redirect_stdout(StringIO()):  # Standard output is that of the command.
-            self._run = trackio.init(
-                project=start.shown["project"],
-                name=f"{start.shown['name']}-{self.id}",
-                group=start.shown["group"],
-                config=dict(start.recipe),
-                resume="never" if self.is_new else "allow",
-                embed=False,
-                auto_log_gpu=False,
-                auto_log_cpu=False,
-            )
-        self._run.config["_Username"] = None  # Nobody's name goes with the first row.
-
-    def summarise(self, values: Mapping[str, object]) -> None:
-        """Send final values as a last row, as trackio has no summary."""
-        self._run.log(dict(values))
-
-    def close(self, failed: bool) -> None:
-        """Wait until all is written."""
-        with redirect_stdout(StringIO()):
-            self._library.finish()
 
 
 class TensorBoardRun(Service):

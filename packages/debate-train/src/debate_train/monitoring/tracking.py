@@ -19,7 +19,6 @@ from debate_train.monitoring.services import (
     Service,
     Start,
     TensorBoardRun,
-    TrackioRun,
     WandbRun,
     shareable,
 )
@@ -114,14 +113,12 @@ class Tracking(Config):
     """Whether there is a Weights & Biases run, offline where no key is set."""
     tensorboard: bool = False
     """Whether the run directory gets event files for TensorBoard, in `tensorboard/`."""
-    trackio: bool = False
-    """Whether there is a trackio run, in its local database (`TRACKIO_DIR`)."""
     project: str = "debate"
-    """Project of the run, in W&B and trackio."""
+    """Project of the W&B run."""
     entity: str | None = None
     """User or team of the W&B run; null is the account's own."""
     group: str | None = None
-    """Group of the run, in W&B and trackio; null is none."""
+    """Group of the W&B run; null is none."""
     tags: tuple[str, ...] = ()
     """Tags of the W&B run."""
     name: str | None = None
@@ -162,18 +159,15 @@ class Tracking(Config):
             started.add("W&B", lambda: WandbRun(start))
         if self.tensorboard:
             started.add("TensorBoard", lambda: TensorBoardRun(start, last))
-        if self.trackio:
-            started.add("trackio", lambda: TrackioRun(start))
         return started
 
     def missing_libraries(self) -> Iterator[str]:
         """Yield what is wanted and not installed here."""
-        for library in ("tensorboard", "trackio"):
-            if getattr(self, library) and find_spec(library) is None:
-                yield (
-                    f"tracking.{library}: found true, which needs {library}; install it with "
-                    f"pip install 'debate-train[{library}]', or leave it out"
-                )
+        if self.tensorboard and find_spec("tensorboard") is None:
+            yield (
+                "tracking.tensorboard: found true, which needs tensorboard; install it with "
+                "pip install 'debate-train[tensorboard]', or leave it out"
+            )
 
     def _view(self, phase: str, step: Step) -> list[list[Cell]]:
         number = step.number + 1

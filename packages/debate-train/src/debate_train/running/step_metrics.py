@@ -286,7 +286,6 @@ def facts_of(phase: Recipe) -> Facts:
         agents=phase.debate.num_agents,
         several_updates=phase.trainer.makes_several,
         keeps_start=phase.loss.reference_policy == "phase_start",
-        debates=phase.rollout.debates_per_question,
         questions=phase.evaluation.questions,
         pairs=phase.loss.learns_from == "pairs",
         imitates=phase.loss.learns_from == "demonstrations",
