@@ -126,6 +126,7 @@ FILLED = (
     (r"\bRUN2?\b|\bRUN_DIR\b|\bDIR\b|runs/(three|dapo|sdrl)\b", "runs/first"),
     (r"@(280|420)\b", "@1"),
     (r"\bseed=S\b", "seed=0"),
+    (r"evaluations/(?!first)\w+:\w+", "evaluations/first:before"),
     (r"evaluations/(?!first)\w+(?= |$)|\bFOLDER\b", "evaluations/first"),
     (r"--output [^\s\"]+", "--output out"),
     (r"--like RECIPE", "--like quickstart"),
