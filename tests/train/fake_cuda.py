@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from fake_device import DEVICE, Calls, Live, fake_module, fake_tensors, pack_of
+from fake_device import DEVICE, Calls, Live, fake_module, fake_tensors, pack_of, rows_of
 from fake_references import reference_cases
 from peft import get_peft_model
 from torch import Tensor, nn
@@ -59,7 +59,10 @@ def case(loss: Any, rank: int, recompute: bool, share: Any) -> dict[str, int]:
     fake_module(model, mode).train()
     if recompute:
         gradient_checkpointing(model)
-    packs = [pack_of([20, 24, 18, 22], 9, share, pairs=True), empty_pack(share)]
+    packs = [
+        pack_of([20, 24, 18, 22], 9, share, pairs=True),
+        empty_pack(rows_of([20], 9)[0], share),
+    ]
     packs = [fake_tensors(pack, mode) for pack in packs]
     stats = StepStats()
     with mode, Calls() as calls:

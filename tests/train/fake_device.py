@@ -54,8 +54,8 @@ def fake_tensors(record: Any, mode: FakeTensorMode) -> Any:
     return record
 
 
-def pack_of(lengths: list[int], shared: int, share: Any = "prefix", pairs: bool = False) -> Pack:
-    """Return a pack of rows that begin with `shared` equal tokens; actions are the last halves."""
+def rows_of(lengths: list[int], shared: int, pairs: bool = False) -> list[Row]:
+    """Return rows that begin with `shared` equal tokens; actions are the last halves."""
     rng, rows = np.random.default_rng(0), []
     opening = rng.integers(6, 100, shared)
     for number, length in enumerate(lengths):
@@ -77,6 +77,12 @@ def pack_of(lengths: list[int], shared: int, share: Any = "prefix", pairs: bool 
                 pair=number // 2 if pairs else -1,
             )
         )
+    return rows
+
+
+def pack_of(lengths: list[int], shared: int, share: Any = "prefix", pairs: bool = False) -> Pack:
+    """Return a pack of such rows."""
+    rows = rows_of(lengths, shared, pairs)
     batch = Batch(tuple(rows), ("generator",), int(sum(r.mask.sum() for r in rows)), len(rows))
     return make_pack(batch, [row.mask for row in rows], range(len(rows)), share)
 

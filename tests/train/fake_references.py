@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fake_device import DEVICE, Calls, Live, fake_module, fake_tensors, pack_of
+from fake_device import DEVICE, Calls, Live, fake_module, fake_tensors, pack_of, rows_of
 from peft import get_peft_model
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -47,7 +47,8 @@ def reference_case(policy: Any, rank: int) -> dict[str, int]:
     """Open a reference, let two updates learn against it, and count copies and memory."""
     mode = FakeTensorMode()
     model = fake_module(small_model(rank), mode).train()
-    packs = [fake_tensors(pack, mode) for pack in (pack_of([20, 24], 9), empty_pack("prefix"))]
+    empty = empty_pack(rows_of([20], 9)[0], "prefix")
+    packs = [fake_tensors(pack, mode) for pack in (pack_of([20, 24], 9), empty)]
     before = described(model)
     with mode, Live() as live, Calls() as calls:
         tree_map_only(Tensor, live._add, [*model.parameters(), *model.buffers()])

@@ -206,7 +206,6 @@ def test_check_and_help_import_nothing_heavy(recipe: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--nodes=2"], "--nodes: found no --hostfile"),
         (["--gpus=4"], "--gpus: found without --plan; expected both"),
         (["--gpu-memory=80"], "--gpu-memory: found without --plan; expected both"),
         (["--check", "--gpus=4"], "--gpus: found without --plan; expected both"),
@@ -224,9 +223,7 @@ def test_main_refuses_numbers_of_processes_that_start_none(
     assert not calls
 
 
-@pytest.mark.parametrize(
-    "given", ["--nproc=0", "--nodes=-1", "--gpus=0", "--gpu-memory=-3", "--gpu-memory=nan"]
-)
+@pytest.mark.parametrize("given", ["--nproc=0", "--gpus=0", "--gpu-memory=-3", "--gpu-memory=nan"])
 def test_main_refuses_counts_below_one(
     recipe: str, given: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

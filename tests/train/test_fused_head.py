@@ -8,9 +8,15 @@ from torch import Tensor
 
 from debate_train.batches import forward as fused_head
 from debate_train.batches import forward as logps
-from debate_train.batches.forward import FusedTokenLogps
+from debate_train.batches.forward import TokenLogps
 
 Found = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def fused_on_cpu(*given: Tensor | float | None) -> tuple[Tensor, Tensor]:
+    """The head of GPUs, not compiled."""
+    found: tuple[Tensor, Tensor] = TokenLogps.apply(*given, True)
+    return found
 
 
 def both(way: Callable[..., tuple[Tensor, Tensor]], cap: float | None, dtype: torch.dtype) -> Found:
@@ -42,7 +48,7 @@ def test_fused_head_is_the_plain_one(
         fused_head, "GPU_CHUNK_LOGITS", chunk
     )  # 120 over 40 words: 3 tokens a chunk
     plain = both(logps.hidden_logps, cap, torch.float64)
-    fused = both(FusedTokenLogps.apply, cap, torch.float64)
+    fused = both(fused_on_cpu, cap, torch.float64)
     for one, other in zip(fused, plain, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-13)
 
@@ -50,7 +56,7 @@ def test_fused_head_is_the_plain_one(
 def test_weight_that_is_not_trained_gets_no_gradient() -> None:
     hidden = torch.randn(3, 4, requires_grad=True)
     weight = torch.randn(5, 4)
-    found, _ = FusedTokenLogps.apply(hidden, weight, torch.tensor([0, 1, 2]), torch.ones(3), None)
+    found, _ = fused_on_cpu(hidden, weight, torch.tensor([0, 1, 2]), torch.ones(3), None)
     found.sum().backward()
     assert hidden.grad is not None
     assert weight.grad is None
@@ -82,7 +88,7 @@ def test_compiled_head_is_the_plain_one_on_a_gpu(
 
     def on_gpu(*given: Tensor | float | None) -> tuple[Tensor, Tensor]:
         here = [x.cuda() if isinstance(x, Tensor) else x for x in given]
-        found: tuple[Tensor, Tensor] = FusedTokenLogps.apply(*here)
+        found: tuple[Tensor, Tensor] = TokenLogps.apply(*here, True)
         return found[0].cpu(), found[1].cpu()
 
     for one, other in zip(both(on_gpu, cap, torch.float32), exact, strict=True):

@@ -11,63 +11,18 @@ import pytest
 from debate_train.commands.cli import main
 from debate_train.interrupts import Interrupts, RecipeError, UsageError
 from debate_train.trainers import launching
-from debate_train.trainers.launching import Launch, launch, read_hostfile, visible_devices
+from debate_train.trainers.launching import command_line, launch, visible_devices
 from debate_train.trainers.processes import Place, own_device, own_place, slurm_place
-
-
-def test_launch_hands_over_to_deepspeed_when_on_several_machines(tmp_path: Path) -> None:
-    hosts = tmp_path / "hosts"
-    command = Launch(processes=8, hostfile=hosts, nodes=2).command(["recipe.yaml", "--resume"])
-    ours = "debate_train.trainers.launching"
-    assert command[:4] == [sys.executable, "-m", ours, "deepspeed.launcher.runner"]
-    assert {f"--hostfile={hosts}", "--num_nodes=2", "--num_gpus=8", "--module"} < set(command)
-    assert command[-3:] == ["debate_train", "recipe.yaml", "--resume"]
 
 
 def test_launcher_is_quiet_about_what_it_runs_on_when_there_is_no_gpu() -> None:
     alone = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
-    command = Launch(processes=1).command([])
+    command = command_line(1, [])
     done = subprocess.run(
-        [*command[:4], "--help"], env=alone, capture_output=True, text=True, check=True
+        [*command[:3], "--help"], env=alone, capture_output=True, text=True, check=True
     )
     assert "usage:" in done.stdout
     assert "accelerator to" not in done.stdout + done.stderr
-
-
-def test_launch_refuses_a_hostfile_when_it_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--hostfile: found no file"):
-        launch(Launch(None, tmp_path / "hosts"), [])
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "hosts: found no machine; expected one line for each machine, such as"),
-        ("# none yet\n\n", "hosts: found no machine"),
-        ("a slots=2\nb slots=x\n", "hosts:2: found 'b slots=x'; expected one line"),
-        ("a\n", "hosts:1: found 'a'; expected one line for each machine, such as `node1 slots"),
-        ("a slots=0\n", "hosts:1: found 'a slots=0'"),
-        ("a slots=2\na slots=2\n", "hosts:2: found 'a slots=2' a second time"),
-        ("-oProxyCommand=x slots=2\n", "hosts:1: found '-oProxyCommand=x"),
-        ("\xff", "hosts cannot be read"),
-    ],
-)
-def test_launch_refuses_a_hostfile_when_it_names_no_machines(
-    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    hosts = tmp_path / "hosts"
-    hosts.write_bytes(text.encode("latin-1"))
-    assert main(["quickstart", f"--hostfile={hosts}"]) == 2
-    error = capsys.readouterr().err
-    assert message in error and "Traceback" not in error
-
-
-def test_read_hostfile_takes_what_deepspeed_takes(tmp_path: Path) -> None:
-    hosts = tmp_path / "hosts"
-    hosts.write_text("# ours\n  node1 slots=8\nnode2\tslots=4 # smaller\n\n")
-    assert read_hostfile(hosts) == {"node1": 8, "node2": 4}
-    with pytest.raises(UsageError, match="--nodes: found 3; expected at most 2, the machines"):
-        launch(Launch(None, hosts, nodes=3), [])
 
 
 @pytest.mark.parametrize(
@@ -107,7 +62,7 @@ def test_ranks_see_the_visible_gpus_when_deepspeed_starts_them(
     # DeepSpeed's own launcher and its CUDA accelerator; only what it starts is another program.
     monkeypatch.delenv("DS_ACCELERATOR", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    command = ["seen" if part == "debate_train" else part for part in Launch(2).command([])]
+    command = ["seen" if part == "debate_train" else part for part in command_line(2, [])]
     # One write each: two processes share the output.
     said = 'f\'rank {os.environ["RANK"]} {os.environ["CUDA_VISIBLE_DEVICES"]}\\n\''
     program = f"import os; os.write(1, {said}.encode())"
@@ -136,7 +91,7 @@ def test_own_device_is_the_only_one_when_a_scheduler_shows_one_to_each_process(
 def test_launch_refuses_to_start_more_when_a_launcher_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match="found a launcher's WORLD_SIZE already"):
-        launch(Launch(2), [])
+        launch(2, [])
 
 
 def test_own_place_is_that_of_the_task_when_srun_started_it(
@@ -157,7 +112,7 @@ def test_own_place_is_that_of_the_task_when_srun_started_it(
     for name, value in step.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     with pytest.raises(UsageError, match="several tasks of srun; expected either"):
-        launch(Launch(2), ["recipe.yaml"])
+        launch(2, ["recipe.yaml"])
     assert slurm_place(os.environ)["MASTER_PORT"] == "20125"  # 20000 + (70123 + 2) % 10000
     assert own_place() == Place(rank=4, size=5, local_rank=0, local_size=1)
     assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("gpu03", "1234")

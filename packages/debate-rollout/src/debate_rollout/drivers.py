@@ -4,6 +4,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import count
+from math import inf
+from operator import itemgetter
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -21,6 +24,7 @@ from debate_rollout.engine import (
     StreamingEngine,
     streaming,
 )
+from debate_rollout.routing import ForwardingEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +135,13 @@ class Debates:
         decisions: Sequence[GateDecision] = (
             ["go_on"] * len(gates) if self._select is None else self._select(gates)
         )
-        if len(decisions) != len(gates):
+        if len(decisions) != len(gates) or not {*decisions} <= {"keep", "drop", "go_on"}:
             raise EngineConfigError(
-                f"select gave {len(decisions)} decisions to {len(gates)} gates; expected one a gate"
+                f"select decided {list(decisions)} on {len(gates)} gates; expected 'keep', 'drop' "
+                "or 'go_on' for each"
             )
         going: list[tuple[int, GateDecision]] = []
         for place, decision in zip(places, decisions, strict=True):
-            if decision not in ("keep", "drop", "go_on"):
-                raise EngineConfigError(
-                    f"select decided {decision!r}; expected 'keep', 'drop' or 'go_on'"
-                )
             if decision == "drop":
                 self._runs[place].close()
             else:
@@ -192,7 +193,7 @@ class Flight:
         """
         self._submit(_Open(asked, is_second_try=False))
 
-    def wait(self, patience_s: float = _LONG_S) -> list[tuple[Asked, Reply]]:
+    def wait(self, patience_s: float) -> list[tuple[Asked, Reply]]:
         """Return replies that are in; waits for the first, at most about `patience_s`.
 
         Raises:
@@ -281,77 +282,41 @@ __all__ = [
 ]
 
 
-def lock_step(
-    debates: Debates, engine: Engine, requests: Requests, timeout_s: float
-) -> Iterator[tuple[int, Transcript]]:
-    """Yield (place, transcript) as debates end.
+class _Batches(ForwardingEngine):
+    """Lets an engine that answers batches take single requests: `collect` is one call for all.
 
-    Args:
-        debates: All are run to their ends.
-        engine: Any engine; one that streams is sent a round at once and waited for.
-        requests: Makes the requests.
-        timeout_s: Most seconds of a request of an engine that streams.
-
-    Raises:
-        EngineFailure: When a request fails, and again when it is tried alone.
+    After a call that failed, what is open is asked one by one: what failed as a batch may pass
+    alone, and what fails again has a name.
     """
-    ready: Sequence[tuple[int, Sent | None]] = [(place, None) for place in range(len(debates))]
-    while ready:
-        asking: list[tuple[int, Sequence[Ask]]] = []
-        for place, sent in ready:
-            found = debates.advance(place, sent)
-            if isinstance(found, Transcript):
-                yield place, found
-            elif found is not None:
-                asking.append((place, found))
-        if asking:
-            asked = [
-                requests.make(place, number, ask)
-                for place, asks in asking
-                for number, ask in enumerate(asks)
-            ]
-            replies = iter(_answer(engine, asked, timeout_s))
-            ready = [(place, [next(replies) for _ in asks]) for place, asks in asking]
-        else:
-            ready = debates.answer_gates()
 
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self._open: dict[int, Request] = {}
+        self._tickets = count()
+        self._one_by_one = False
 
-def _answer(engine: Engine, asked: Sequence[Asked], timeout_s: float) -> list[Reply]:
-    if not asked:
-        return []
-    stream = streaming(engine)
-    if stream is not None:
-        return _wait_for_all(Flight(stream, timeout_s), asked)
-    try:
-        return _call(engine, [one.request for one in asked])
-    except Exception:
-        # One by one: what failed as a batch may pass alone, and what fails again has a name.
-        replies: list[Reply] = []
-        for one in asked:
-            try:
-                replies += _call(engine, [one.request])
-            except Exception as error:
-                raise one.failure(error) from error
-        return replies
+    def submit(self, request: Request) -> int:
+        ticket = next(self._tickets)
+        self._open[ticket] = request
+        return ticket
 
+    def collect(self, timeout_s: float) -> list[Finished]:
+        tickets = list(self._open)[: 1 if self._one_by_one else None]
+        asked = [self._open.pop(ticket) for ticket in tickets]
+        try:
+            replies = self._engine.generate(asked)
+            if len(replies) != len(asked):
+                raise EngineFailure(
+                    f"the engine gave {len(replies)} replies to {len(asked)} requests"
+                )
+        except Exception as error:
+            self._one_by_one = True
+            return [Finished(ticket, error) for ticket in tickets]
+        self._one_by_one = self._one_by_one and bool(self._open)
+        return list(map(Finished, tickets, replies))
 
-def _wait_for_all(flight: Flight, asked: Sequence[Asked]) -> list[Reply]:
-    replies: dict[tuple[int, int], Reply] = {}
-    try:
-        for one in asked:
-            flight.submit(one)
-        while len(replies) < len(asked):
-            replies |= {(one.place, one.number): reply for one, reply in flight.wait()}
-    finally:
-        flight.close()
-    return [replies[one.place, one.number] for one in asked]
-
-
-def _call(engine: Engine, requests: list[Request]) -> list[Reply]:
-    replies = engine.generate(requests)
-    if len(replies) != len(requests):
-        raise EngineFailure(f"the engine gave {len(replies)} replies to {len(requests)} requests")
-    return replies
+    def cancel(self, ticket: int) -> None:
+        self._open.pop(ticket, None)
 
 
 _BURST = 64
@@ -366,12 +331,8 @@ class _Waiting:
     replies: dict[int, Reply] = field(default_factory=dict)
 
 
-def free_running(
-    debates: Debates,
-    engine: StreamingEngine,
-    requests: Requests,
-    in_flight: int,
-    timeout_s: float,
+def _run(
+    debates: Debates, flight: Flight, requests: Requests, in_flight: int | None
 ) -> Iterator[tuple[int, Transcript]]:
     """Yield (place, transcript) as debates end.
 
@@ -379,20 +340,22 @@ def free_running(
 
     Args:
         debates: All are run to their ends.
-        engine: Answers.
+        flight: Sends the requests.
         requests: Makes the requests.
-        in_flight: Most debates that wait for replies at once; those at a gate do not count.
-        timeout_s: Most seconds from a request to its reply.
+        in_flight: Most debates that wait for replies at once; those at a gate do not count. None
+            is lock-step: all that can ask do, and then wait until all replies are in.
 
     Raises:
         EngineFailure: When a request has failed twice.
     """
-    flight = Flight(engine, timeout_s)
+    most, burst = (inf, inf) if in_flight is None else (in_flight, _BURST)
     ready: deque[tuple[int, Sent | None]] = deque((place, None) for place in range(len(debates)))
     waiting: dict[int, _Waiting] = {}
     try:
         while ready or waiting:
-            for _ in range(min(_BURST, len(ready), in_flight - len(waiting))):
+            begun = 0
+            while ready and begun < burst and len(waiting) < most:
+                begun += 1
                 place, sent = ready.popleft()
                 found = debates.advance(place, sent)
                 if isinstance(found, Transcript):
@@ -404,8 +367,11 @@ def free_running(
                 elif found is not None:
                     ready.appendleft((place, []))
             if waiting:
-                can_go_on = ready and len(waiting) < in_flight
-                ready.extendleft(_completed(flight, waiting, 0.0 if can_go_on else None))
+                can_go_on = ready and len(waiting) < most
+                done = _completed(flight, waiting, 0.0 if can_go_on else _LONG_S)
+                while in_flight is None and waiting:
+                    done += _completed(flight, waiting, _LONG_S)
+                ready.extendleft(reversed(done if in_flight else sorted(done, key=itemgetter(0))))
             elif not ready:
                 ready.extend(debates.answer_gates())
     finally:
@@ -413,19 +379,18 @@ def free_running(
 
 
 def _completed(
-    flight: Flight, waiting: dict[int, _Waiting], patience_s: float | None
+    flight: Flight, waiting: dict[int, _Waiting], patience_s: float
 ) -> list[tuple[int, Sent]]:
-    """Wait for replies; return the debates that have all of theirs, the last in first."""
-    found = flight.wait() if patience_s is None else flight.wait(patience_s)
+    """Wait for replies; return the debates that have all of theirs, the first in first."""
     complete: list[tuple[int, Sent]] = []
-    for asked, reply in found:
+    for asked, reply in flight.wait(patience_s):
         one = waiting[asked.place]
         one.replies[asked.number] = reply
         one.missing -= 1
         if not one.missing:
             del waiting[asked.place]
             complete.append((asked.place, [one.replies[k] for k in range(len(one.replies))]))
-    return complete[::-1]
+    return complete
 
 
 TIMEOUT_S = 3600.0
@@ -530,10 +495,11 @@ def play_each(
     debates = Debates(runs, select)
     try:
         requests = Requests(engine.renderer, max_tokens, sampling)
-        stream, limit = streaming(engine), driver.timeout_s or TIMEOUT_S
-        if stream is None or isinstance(driver, LockStep):
-            yield from lock_step(debates, engine, requests, limit)
+        stream, in_flight = streaming(engine), getattr(driver, "in_flight", None)
+        if stream is None:
+            flight, in_flight = Flight(_Batches(engine), inf), None
         else:
-            yield from free_running(debates, stream, requests, driver.in_flight, limit)
+            flight = Flight(stream, driver.timeout_s or TIMEOUT_S)
+        yield from _run(debates, flight, requests, in_flight)
     finally:
         debates.close()

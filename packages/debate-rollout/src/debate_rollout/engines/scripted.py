@@ -4,7 +4,6 @@ import heapq
 import math
 import random
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -59,8 +58,9 @@ class ScriptedStream(ForwardingEngine):
         self._delay = delay
         self._given = 0
         self._outcomes: dict[int, Reply | Exception] = {}
-        self._in_line: deque[tuple[int, float]] = deque()
-        self._under_way: list[tuple[float, int]] = []
+        self._free = [0.0] * delay.slots
+        """When each slot is free, as a heap."""
+        self._ends: list[tuple[float, int]] = []
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -74,47 +74,34 @@ class ScriptedStream(ForwardingEngine):
             self._outcomes[self._given] = self._engine.generate([request])[0]
         except Exception as error:
             self._outcomes[self._given] = error
-        self._in_line.append((self._given, self._delay.seconds(request)))
-        self._begin(time.monotonic())
+        ends = max(time.monotonic(), self._free[0]) + self._delay.seconds(request)
+        heapq.heapreplace(self._free, ends)
+        heapq.heappush(self._ends, (ends, self._given))
         return self._given
 
     def collect(self, timeout_s: float) -> list[Finished]:
         """Return the replies whose time has come; waits for the first."""
         until = time.monotonic() + timeout_s
-        while True:
-            found = self._ended(time.monotonic())
+        found: list[Finished] = []
+        while self._outcomes and not found:
             now = time.monotonic()
-            if found or not self._under_way or now >= until:
-                return found
-            time.sleep(max(0.0, min(until, self._under_way[0][0]) - now))
+            while self._ends and self._ends[0][0] <= now:
+                _, ticket = heapq.heappop(self._ends)
+                if ticket in self._outcomes:
+                    found.append(Finished(ticket, self._outcomes.pop(ticket)))
+            if now >= until:
+                break
+            if not found:
+                time.sleep(max(0.0, min(until, self._ends[0][0]) - now))
+        return found
 
     def cancel(self, ticket: int) -> None:
-        """Forget a request; the next in line takes its place."""
+        """Forget a request; its slot stays taken until its time is over."""
         self._outcomes.pop(ticket, None)
-        left = [one for one in self._under_way if one[1] != ticket]
-        if len(left) < len(self._under_way):
-            heapq.heapify(left)
-            self._under_way = left
-            self._begin(time.monotonic())
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """Return one reply a request, in order, when the slowest is done."""
         return generate_by_streaming(self, requests)
-
-    def _begin(self, now: float) -> None:
-        while self._in_line and len(self._under_way) < self._delay.slots:
-            ticket, seconds = self._in_line.popleft()
-            if ticket in self._outcomes:
-                heapq.heappush(self._under_way, (now + seconds, ticket))
-
-    def _ended(self, now: float) -> list[Finished]:
-        found: list[Finished] = []
-        while self._under_way and self._under_way[0][0] <= now:
-            ended, ticket = heapq.heappop(self._under_way)
-            self._begin(ended)
-            if ticket in self._outcomes:
-                found.append(Finished(ticket, self._outcomes.pop(ticket)))
-        return found
 
 
 class ScriptedEngine(EngineSettings):

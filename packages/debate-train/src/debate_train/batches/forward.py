@@ -255,10 +255,15 @@ def attending_packs(model: nn.Module) -> Iterator[None]:
 
 GPU_CHUNK_LOGITS = 1 << 26
 """Logits held at once; smaller products leave most of a GPU idle."""
+CHUNK_LOGITS = 1 << 21
+"""Logits held at once on a CPU; a chunk of tokens is this over the vocabulary's size."""
 
 
-class FusedTokenLogps(torch.autograd.Function):
-    """Per-token log softmax(cap(h·Wᵀ)/T)[target] in chunks, recomputed for the gradient."""
+class TokenLogps(torch.autograd.Function):
+    """Per-token log softmax(cap(h·Wᵀ)/T)[target] in chunks, recomputed for the gradient.
+
+    A chunk is `fused` into one pass over its logits on CUDA; a CPU is faster step by step.
+    """
 
     @staticmethod
     def forward(
@@ -268,19 +273,21 @@ class FusedTokenLogps(torch.autograd.Function):
         targets: Tensor,
         temperatures: Tensor,
         cap: float | None,
+        fused: bool,
     ) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies; see `hidden_logps` for the arguments."""
-        chunk = max(1, GPU_CHUNK_LOGITS // weight.shape[0])
+        chunk = max(1, (GPU_CHUNK_LOGITS if fused else CHUNK_LOGITS) // weight.shape[0])
+        scored = chunk_logps if fused else _steps_logps
         logps = temperatures.new_empty(len(targets))
         entropies, norms = torch.empty_like(logps), torch.empty_like(logps)
         for start in range(0, len(targets), chunk):
             part = slice(start, start + chunk)
             logits = hidden[part] @ weight.T
             logps[part], entropies[part], norms[part] = _compiled(
-                chunk_logps, logits, targets[part], temperatures[part], cap
+                scored, logits, targets[part], temperatures[part], cap
             )
         ctx.save_for_backward(hidden, weight, targets, temperatures, norms)
-        ctx.chunk, ctx.cap = chunk, cap
+        ctx.chunk, ctx.cap, ctx.fused = chunk, cap, fused
         ctx.mark_non_differentiable(entropies)
         return logps, entropies
 
@@ -295,16 +302,19 @@ class FusedTokenLogps(torch.autograd.Function):
             part = slice(start, start + ctx.chunk)
             logits = hidden[part] @ weight.T
             given = (targets[part], temperatures[part], norms[part], grad_logps[part])
-            slopes = _compiled(chunk_slopes, logits, *given, ctx.cap)
+            sloping = chunk_slopes if ctx.fused else _steps_slopes
+            slopes = _compiled(sloping, logits, *given, ctx.cap)
             grad_hidden[part] = slopes @ weight
             if grad_weight is None:
                 continue
             if slopes.dtype == grad_weight.dtype:
                 grad_weight.addmm_(slopes.T, hidden[part])
-            else:  # One kernel multiplies in half precision and adds in float32.
+            elif not ctx.fused:  # Products in half precision, their sum in float32.
+                grad_weight += slopes.T @ hidden[part]
+            else:  # One kernel does both.
                 wide = grad_weight.dtype
                 torch.addmm(grad_weight, slopes.T, hidden[part], out_dtype=wide, out=grad_weight)
-        return grad_hidden, _as(weight, grad_weight), None, None, None
+        return grad_hidden, _as(weight, grad_weight), None, None, None, None
 
 
 def _as(weight: Tensor, gradient: Tensor | None) -> Tensor | None:
@@ -357,6 +367,35 @@ def chunk_slopes(
     return slopes.to(logits.dtype)
 
 
+def _steps_logps(
+    logits: Tensor, targets: Tensor, temperatures: Tensor, cap: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    scaled = _scaled(logits, temperatures, cap)
+    chances = scaled.softmax(-1)
+    # The log of the softmax's denominator, from the likeliest token; no third array.
+    best, where = scaled.max(-1)
+    norms = best - chances.gather(1, where[:, None])[:, 0].log()
+    logps = scaled.gather(1, targets[:, None])[:, 0] - norms
+    return logps, norms - torch.linalg.vecdot(chances, scaled), norms
+
+
+def _steps_slopes(
+    logits: Tensor,
+    targets: Tensor,
+    temperatures: Tensor,
+    _: Tensor,
+    grad_logps: Tensor,
+    cap: float | None,
+) -> Tensor:
+    scaled = _scaled(logits, temperatures, cap)
+    slopes = scaled.softmax(-1)
+    slopes.scatter_add_(1, targets[:, None], -torch.ones_like(slopes[:, :1]))
+    slopes *= (-grad_logps / temperatures)[:, None]
+    if cap is not None:
+        slopes *= 1 - (scaled * (temperatures[:, None] / cap)) ** 2
+    return slopes.to(logits.dtype)
+
+
 def compiles(logits: Tensor) -> bool:
     """Return whether functions of these logits are compiled."""
     from torch._subclasses.fake_tensor import FakeTensor
@@ -385,81 +424,6 @@ def _compiled(function: Callable[..., Any], logits: Tensor, *given: object) -> A
         return function(logits, *given)
 
 
-CHUNK_LOGITS = 1 << 21
-"""Logits held at once on a CPU; a chunk of tokens is this over the vocabulary's size."""
-
-
-class _TokenLogps(torch.autograd.Function):
-    """Per-token log softmax(cap(h·Wᵀ)/T)[target] in chunks, recomputed for the gradient."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        targets: Tensor,
-        temperatures: Tensor,
-        cap: float | None,
-    ) -> tuple[Tensor, Tensor]:
-        chunk = max(1, CHUNK_LOGITS // weight.shape[0])
-        logps = hidden.new_empty(len(targets), dtype=_wide(hidden.dtype))
-        entropies, chances = torch.empty_like(logps), None
-        for start in range(0, len(targets), chunk):
-            part = slice(start, start + chunk)
-            logits = _logits(hidden[part], weight, temperatures[part], cap)
-            chances = logits.softmax(-1)
-            # The log of the softmax's denominator, from the likeliest token; no third array.
-            best, where = logits.max(-1)
-            norms = best - chances.gather(1, where[:, None])[:, 0].log()
-            logps[part] = logits.gather(1, targets[part, None])[:, 0] - norms
-            entropies[part] = norms - torch.linalg.vecdot(chances, logits)
-        # What fits into one chunk is kept: recomputing it would save no memory at the peak.
-        # Capped logits are needed for the slope of the cap, too.
-        kept = chances if len(targets) <= chunk and cap is None else None
-        ctx.save_for_backward(hidden, weight, targets, temperatures, kept)
-        ctx.chunk, ctx.cap = chunk, cap
-        ctx.mark_non_differentiable(entropies)
-        return logps, entropies
-
-    @staticmethod
-    def backward(ctx: Any, grad_logps: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, targets, temperatures, kept = ctx.saved_tensors
-        grad_hidden, grad_weight = torch.zeros_like(hidden), None
-        if ctx.needs_input_grad[1]:
-            grad_weight = torch.zeros_like(weight, dtype=_wide(weight.dtype))
-        for start in range(0, len(targets), ctx.chunk):
-            part = slice(start, start + ctx.chunk)
-            bent = None
-            if kept is None:
-                logits = _logits(hidden[part], weight, temperatures[part], ctx.cap)
-                slope = logits.softmax(-1)
-                if ctx.cap is not None:  # d cap·tanh(z/cap) / dz = 1 - tanh²(z/cap)
-                    bent = 1 - (logits * (temperatures[part, None] / ctx.cap)) ** 2
-            else:
-                slope = kept.clone()
-            # d logp[x] / d logits = (onehot(x) - softmax) / T
-            slope.scatter_add_(1, targets[part, None], -torch.ones_like(slope[:, :1]))
-            slope *= (-grad_logps[part] / temperatures[part])[:, None]
-            if bent is not None:
-                slope *= bent
-            narrow = slope.to(weight.dtype)
-            grad_hidden[part] = (narrow @ weight).to(hidden.dtype)
-            if grad_weight is None:
-                continue
-            if narrow.dtype == grad_weight.dtype:
-                grad_weight.addmm_(narrow.T, hidden[part])
-            else:  # Products in half precision, their sum in float32.
-                grad_weight += narrow.T @ hidden[part].to(narrow.dtype)
-        return grad_hidden, _as(weight, grad_weight), None, None, None
-
-
-def _logits(hidden: Tensor, weight: Tensor, temperatures: Tensor, cap: float | None) -> Tensor:
-    logits = (hidden @ weight.T).to(_wide(hidden.dtype))
-    if cap is not None:
-        logits.div_(cap).tanh_().mul_(cap)
-    return logits.div_(temperatures[:, None])
-
-
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """Return the type in which probabilities are computed: float32 at least."""
     return torch.promote_types(dtype, torch.float32)
@@ -477,10 +441,9 @@ def hidden_logps(
         temperatures: that logits are divided by.
         cap: logits z are cap · tanh(z / cap) before that, as in Gemma 2; None leaves them.
     """
-    way = FusedTokenLogps if weight.is_cuda else _TokenLogps
     heat = temperatures.to(_wide(hidden.dtype))
-    found: tuple[Tensor, Tensor] = way.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, targets, heat, cap
+    found: tuple[Tensor, Tensor] = TokenLogps.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, targets, heat, cap, weight.is_cuda
     )
     return found
 

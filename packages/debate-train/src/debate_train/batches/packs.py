@@ -270,7 +270,7 @@ def make_pack(
         share: `prefix` computes what neighbours begin with once; `none` pads.
     """
     rows = [batch.rows[number] for number in numbers]
-    inputs = [row.tokens[: needed_tokens(row)] for row in rows]
+    inputs = [row.tokens[: max(1, needed_tokens(row))] for row in rows]
     tokens_BT, positions_BT, places, layout = (
         _padded(inputs) if share == "none" else _flat(inputs, share == "prefix")
     )
@@ -302,17 +302,10 @@ def make_pack(
     )
 
 
-def empty_pack(share: Share) -> Pack:
+def empty_pack(row: "Row", share: Share) -> Pack:
     """Return a pack of one token that carries no loss: every rank runs as many packs as others."""
-    one = [np.zeros(1, np.int64)]
-    tokens_BT, positions_BT, _, layout = _padded(one) if share == "none" else _flat(one)
-    reals = ("advantages_A", "sampler_logps_A", "temperatures_A", "weights_A")
-    nothing = {
-        field.name: torch.zeros(0, dtype=torch.float32 if field.name in reals else torch.int64)
-        for field in fields(Pack)
-        if field.name.endswith("_A")
-    }
-    return Pack(tokens_BT, positions_BT, layout, adapter=None, **nothing)
+    silent = replace(row, mask=np.zeros_like(row.mask))
+    return make_pack(Batch((silent,), (), 0, 0), [silent.mask], [0], share)
 
 
 def _padded(inputs: Sequence["Ints"]) -> tuple[Tensor, Tensor, list["Ints"], Layout | None]:
@@ -386,7 +379,7 @@ def pack(
             (cost, make_pack(batch, weights, [n for unit in part for n in unit.rows], share))
             for cost, part in parts
         ]
-        empty = replace(empty_pack(share), adapter=adapter)
+        empty = empty_pack(batch.rows[numbers[0]], share)
         for own, packed in zip(given, _dealt(packs, ranks, empty), strict=True):
             own += packed
     return given

@@ -30,7 +30,7 @@ from debate_train.recipe.check import CheckReport, check
 from debate_train.recipe.check_parts import process_errors
 from debate_train.recipe.describe import template
 from debate_train.recipe.files import headings
-from debate_train.trainers.launching import Launch, heed_interrupts, launch
+from debate_train.trainers.launching import heed_interrupts, launch
 from debate_train.trainers.processes import Place, end_at_once, own_place, serve, stop_workers
 
 NAME = "debate-train"
@@ -144,13 +144,9 @@ def _main(arguments: argparse.Namespace) -> int:
     for option in ("gpus", "gpu_memory") if not arguments.plan else ():
         if getattr(arguments, option) is not None:
             raise UsageError(f"--{option.replace('_', '-')}: found without --plan; expected both")
-    if arguments.nodes is not None and arguments.hostfile is None:
-        raise UsageError("--nodes: found no --hostfile; expected the file that names the machines")
     alone = arguments.check or arguments.plan or arguments.print or arguments.explain
-    if (arguments.nproc or arguments.hostfile) and not alone:
-        return launch(
-            Launch(arguments.nproc, arguments.hostfile, arguments.nodes), _again(arguments)
-        )
+    if arguments.nproc and not alone:
+        return launch(arguments.nproc, _again(arguments))
     place = own_place()
     if place.rank > 0:
         return serve()
@@ -161,9 +157,10 @@ def _main(arguments: argparse.Namespace) -> int:
 
 
 def _lead(arguments: argparse.Namespace, place: Place) -> int:
-    has_pipe = arguments.interrupts is not None and heed_interrupts(arguments.interrupts)
+    if arguments.interrupts is not None:
+        heed_interrupts(arguments.interrupts)
     # Other launchers repeat to each process what the terminal has sent to all of them.
-    echo_s = 0.0 if has_pipe or place.size == 1 else _ECHO_S
+    echo_s = 0.0 if arguments.interrupts is not None or place.size == 1 else _ECHO_S
 
     def act(checked: CheckedRecipe) -> int:
         if arguments.plan:
@@ -228,8 +225,6 @@ def command_parser() -> argparse.ArgumentParser:
     add("--check-data", action="store_true", help=data)
     add = parser.add_argument_group("several processes (trainer.type: deepspeed)").add_argument
     add("--nproc", type=positive, metavar="N", help="processes here, one for each GPU")
-    add("--hostfile", type=Path, metavar="FILE", help="machines: lines such as `node1 slots=8`")
-    add("--nodes", type=positive, metavar="N", help="take the hostfile's first N machines")
     add = parser.add_argument_group("planning").add_argument
     plan = "say what memory each rank needs, then stop"
     add("--plan", action="store_true", help=plan)
