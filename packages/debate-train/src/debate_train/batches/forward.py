@@ -273,9 +273,9 @@ class TokenLogps(torch.autograd.Function):
         targets: Tensor,
         temperatures: Tensor,
         cap: float | None,
-        fused: bool,
     ) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies; see `hidden_logps` for the arguments."""
+        fused = fuses(weight)
         chunk = max(1, (GPU_CHUNK_LOGITS if fused else CHUNK_LOGITS) // weight.shape[0])
         scored = chunk_logps if fused else _steps_logps
         logps = temperatures.new_empty(len(targets))
@@ -314,7 +314,12 @@ class TokenLogps(torch.autograd.Function):
             else:  # One kernel does both.
                 wide = grad_weight.dtype
                 torch.addmm(grad_weight, slopes.T, hidden[part], out_dtype=wide, out=grad_weight)
-        return grad_hidden, _as(weight, grad_weight), None, None, None, None
+        return grad_hidden, _as(weight, grad_weight), None, None, None
+
+
+def fuses(weight: Tensor) -> bool:
+    """Return whether a chunk is one pass over its logits for this head."""
+    return weight.is_cuda
 
 
 def _as(weight: Tensor, gradient: Tensor | None) -> Tensor | None:
@@ -443,7 +448,7 @@ def hidden_logps(
     """
     heat = temperatures.to(_wide(hidden.dtype))
     found: tuple[Tensor, Tensor] = TokenLogps.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, targets, heat, cap, weight.is_cuda
+        hidden, weight, targets, heat, cap
     )
     return found
 
