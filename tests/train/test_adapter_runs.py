@@ -130,9 +130,10 @@ def test_unknown_adapters_are_refused(base: str, change: dict[str, Any], problem
 
 
 def test_check_names_adapters_and_what_cannot_train_several(base: str) -> None:
-    said = str(check(Recipe.model_validate(settings(base, BOTH))))
+    found = check(Recipe.model_validate(settings(base, BOTH)))
+    said = "\n".join([*found.lines, *found.warnings])
     assert "role theirs: 1 agent, the trained policy, adapter second, trained on" in said
-    assert "error" not in said and "model.lora.adapters" not in said
+    assert not found.errors and "model.lora.adapters" not in said
     # Of an actor's two turns, its critic's one and a direct reply those of the trained are rows.
     asked = settings(base, {}, rollout={"max_tokens": 6, "direct_per_question": 1})
     for roles, samples in (
@@ -149,8 +150,9 @@ def test_check_names_adapters_and_what_cannot_train_several(base: str) -> None:
         "trainer.type: found deepspeed, which trains 1 adapter by its name at a time, with first "
         "and second; expected torch"
     )
-    said = str(check(Recipe.model_validate(settings(base, ONE, trainer=sharded))))
-    assert "error" not in said
+    found = check(Recipe.model_validate(settings(base, ONE, trainer=sharded)))
+    assert not found.errors
+    said = "\n".join(found.warnings)
     assert "model.lora.adapters: found 'first', which no role that is trained on names" in said
 
 

@@ -38,7 +38,7 @@ def test_check_says_arithmetic_of_step_and_run() -> None:
     run = line_with(report, "in all:")
     assert "80 questions, 160 debates, 1,600 turns, 800 samples, 10 updates" in run
     assert "at most 25,600 tokens" in run
-    assert report.warnings == report.errors == ()
+    assert report.warnings == report.errors == []
 
 
 def test_check_counts_a_sample_for_each_turn_when_rebuilt() -> None:
@@ -90,7 +90,7 @@ def test_check_names_the_row_that_is_longer_than_the_window(tmp_path: Path) -> N
 def test_check_refuses_context_above_window() -> None:
     report = check(recipe(rollout={"max_tokens": 512}))
     # Prompt: own 512 and 4 peers x 512; reply 512: at least 3,072 of 4,096 fits; 1,024 does not.
-    assert report.errors == ()
+    assert report.errors == []
     (error,) = check(recipe(rollout={"max_tokens": 1024})).errors
     assert "is above the window of 4,096 (model.context_window)" in error
     assert "lower rollout.max_tokens" in error
@@ -136,7 +136,7 @@ def test_check_refuses_a_mistyped_folder_beside_others(
 def test_check_says_that_window_is_unknown_for_other_hub_models() -> None:
     report = check(recipe(model={"name": "someone/some-model"}))
     assert "set model.context_window to check it" in line_with(report, "context:")
-    assert report.errors == ()
+    assert report.errors == []
 
 
 @pytest.mark.parametrize("content", [None, ""])
@@ -209,7 +209,7 @@ def test_check_warns_of_few_judges_only_when_they_are_trained() -> None:
     (warning,) = check(recipe(debate=V2_3)).warnings
     assert "each pair has one judge a round" in warning
     off = {"baseline": "question_round", "streams": {"generator": {}, "judge": {"weight": 0}}}
-    assert check(recipe(debate=V2_3, advantage=off)).warnings == ()
+    assert check(recipe(debate=V2_3, advantage=off)).warnings == []
 
 
 def test_check_warns_inside_a_mixed_reward() -> None:

@@ -40,7 +40,7 @@ def test_check_warns_of_topologies_with_few_judges(
 def test_check_warns_of_a_section_that_no_stream_covers() -> None:
     contract = {"name": "poem", "sections": ["poem", "comparison"]}
     debate = {"num_agents": 5, "max_rounds": 2, "contract": contract}
-    assert check(recipe(debate=debate)).warnings == ()
+    assert check(recipe(debate=debate)).warnings == []
     streams = {"generator": {"sections": ["comparison"]}, "judge": {}}
     advantage = {"baseline": "question_round", "streams": streams}
     (warning,) = check(recipe(debate=debate, advantage=advantage)).warnings

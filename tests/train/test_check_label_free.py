@@ -70,4 +70,4 @@ def test_check_refuses_votes_from_the_truth_without_answers(tmp_path: Path) -> N
     reward = {"type": "v2_control", "consensus": "none", "votes_from": {"tpr": 0.9, "fpr": 0.2}}
     (error,) = check(recipe(reward, data=data)).errors
     assert error.startswith("reward.type: v2_control compares with the questions' own answers")
-    assert check(recipe({"type": "v2", "consensus": "none"}, data=data)).errors == ()
+    assert check(recipe({"type": "v2", "consensus": "none"}, data=data)).errors == []

@@ -55,7 +55,7 @@ def test_check_warns_when_no_vote_can_count(reward: str, debate: dict[str, Any],
     (warning,) = report.warnings
     assert warning.startswith(f"only failed turns teach anything: {reward} counts comparisons, and")
     assert why in warning
-    assert report.errors == ()
+    assert report.errors == []
 
 
 @pytest.mark.parametrize(
@@ -188,12 +188,12 @@ def test_check_refuses_truth_without_answers(reward: str, tmp_path: Path) -> Non
     data = questions(tmp_path / "q.jsonl")
     report = check(recipe(data=data, reward=of_type(reward)))
     (error,) = report.errors
-    assert report.warnings == ()
+    assert report.warnings == []
     assert error.startswith(f"reward.type: {reward} compares with the questions' own answers")
     hub = {"path": "openai/gsm8k", "fields": {"answer": None}}
-    assert check(recipe(data=hub, reward=of_type(reward))).errors == (error,)
+    assert check(recipe(data=hub, reward=of_type(reward))).errors == [error]
     answered = questions(tmp_path / "a.jsonl", answer="7")
-    assert check(recipe(data=answered, reward=of_type(reward))).errors == ()
+    assert check(recipe(data=answered, reward=of_type(reward))).errors == []
 
 
 def test_check_warns_of_a_component_without_answers(
@@ -205,7 +205,7 @@ def test_check_warns_of_a_component_without_answers(
     }
     reward = {"type": "mixed", "components": components}
     report = check(recipe(data=questions(tmp_path / "q.jsonl"), reward=reward))
-    assert report.errors == ()
+    assert report.errors == []
     (warning,) = report.warnings
     assert warning.startswith("reward.components.truth: no value of stream generator reaches")
     assert "no training question has one" in warning
@@ -222,7 +222,7 @@ def test_check_refuses_to_select_by_the_truth_without_answers(tmp_path: Path) ->
     }
     (error,) = check(recipe(data=questions(tmp_path / "q.jsonl"), **settings)).errors
     assert error.startswith("rollout.select: found informative") and "has an answer" in error
-    assert check(recipe(**settings)).errors == ()
+    assert check(recipe(**settings)).errors == []
 
 
 def supervised(**changes: Any) -> Recipe:
@@ -238,10 +238,10 @@ def supervised(**changes: Any) -> Recipe:
 def test_check_refuses_to_imitate_samples_and_demonstrations_without_imitation() -> None:
     (error,) = check(recipe(loss={"type": "sft"})).errors
     assert error.startswith("loss.type: found sft with replies that transformers samples")
-    assert check(recipe(loss={"type": "sft"}, steps=0)).errors == ()
+    assert check(recipe(loss={"type": "sft"}, steps=0)).errors == []
     (error,) = check(supervised(loss={"type": "reinforce"})).errors
     assert error.startswith("phases.warm.loss.type: found reinforce with demonstrations")
-    assert check(supervised()).errors == check(supervised()).warnings == ()
+    assert check(supervised()).errors == check(supervised()).warnings == []
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_check_counts_demonstrations_that_weigh_nothing(tmp_path: Path) -> None:
     report = check(supervised(data=data, debate=PLAIN | {"type": "direct", "contract": "boxed"}))
     (warning,) = report.warnings
     assert "of 16 demonstrated turns 9 hold" in warning
-    assert report.errors == ()
+    assert report.errors == []
 
 
 def test_few_judges_of_a_large_ring_are_those_of_a_small_one() -> None:

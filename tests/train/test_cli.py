@@ -74,7 +74,7 @@ def test_main_prints_arithmetic_and_warnings_before_it_runs(
     ("override", "message"),
     [
         ("stepz=1", "command line: stepz: unknown key; did you mean 'steps'?"),
-        ("steps=many", "command line: steps: found 'many'; expected a whole number"),
+        ("steps=many", "command line: steps: found 'many'; expected a valid integer"),
         ("reward.type=v3", "reward.type: found 'v3'; expected one of v2, win_rate"),
         ("debate.num_agents=1", "debate.num_agents: found 1, but a debate needs at least 2 agents"),
         ("rollout.top_p=0.9", "top_p < 1, top_k and min_p cut the distribution"),
@@ -84,7 +84,7 @@ def test_main_prints_arithmetic_and_warnings_before_it_runs(
         ("trainer.device=coda", "trainer.device: found 'coda'; expected auto, or a device such as"),
         (
             "seed=99999999999999999999",
-            "seed: found '99999999999999999999'; expected less than 9223",
+            "seed: found 99999999999999999999; expected less than 9223",
         ),
         ("seed=-1", "seed: found -1; expected at least 0"),
         ("model.type=pretrained", "model.name: missing"),

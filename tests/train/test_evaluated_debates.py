@@ -95,7 +95,7 @@ def test_evaluation_temperature_holds_for_all(personas: Any) -> None:
     assert {r.sampling.temperature for r in requests} == {0.7}
     assert {r.sampling.top_p for r in requests} == {0.9}
     assert form.evaluated().described() == "temperature 0.7, top_p 0.9; 3 agents, 2 rounds; 2 runs"
-    assert check(form).errors == ()
+    assert check(form).errors == []
     assert any(form.evaluated().described() in line for line in check(form).lines)
 
 

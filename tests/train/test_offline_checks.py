@@ -56,7 +56,7 @@ def test_check_counts_what_is_played_once(base: str) -> None:
     }
     asked = settings(base, {}, debate=debate, offline=pairs, loss=DPO, steps=3)
     report = check(Recipe.model_validate(asked))
-    assert report.errors == ()
+    assert report.errors == []
     # 5 natural turns; of rounds 1 and 2 two guided ones of each of 3 turns, 6; of the states after
     # the actor's turn of round 1 and the critic's 3 x 2 roll-outs of two and of one turn, 18.
     assert any("6 questions x 1 debate = 6 debates; 174 turns" in line for line in report.lines)

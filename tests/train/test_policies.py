@@ -185,15 +185,15 @@ def test_resumed_run_plays_on_against_the_weights_of_the_start(tmp_path: Path) -
 
 
 def test_check_says_who_speaks_and_what_is_trained() -> None:
-    said = str(check(recipe(TWO_MODELS, policies={"rival": {"type": "model", "model": OTHER}})))
-    assert "role ours: 1 agent, the trained policy, trained on\n" in said
+    found = check(recipe(TWO_MODELS, policies={"rival": {"type": "model", "model": OTHER}}))
+    assert "  role ours: 1 agent, the trained policy, trained on" in found.lines
     assert (
-        "role theirs: 1 agent, policy rival (a model made from scratch, engine transformers), "
-        "not trained on\n"
-    ) in said
+        "  role theirs: 1 agent, policy rival (a model made from scratch, engine transformers), "
+        "not trained on"
+    ) in found.lines
     # Two rounds of the one trained agent grow into one sample; the other has none.
-    assert "x 2 agents x 2 rounds = 8 turns; 2 samples" in said
-    assert "role" not in str(check(recipe({})))
+    assert "x 2 agents x 2 rounds = 8 turns; 2 samples" in "\n".join(found.lines)
+    assert "role" not in str(check(recipe({})).lines)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_recipe_brings_its_own_contract_templates_and_personas(tmp_path: Path) -
     assert [persona.name for persona in form.personas] == ["Optimist", "no"]
     assert form.style.opening.startswith("$question\n\n$debate\n\nIt costs $$5.")
     report = check(load(tmp_path).recipe)
-    assert report.errors == report.warnings == ()
+    assert report.errors == report.warnings == []
 
 
 def test_recipe_with_an_own_contract_reads_back_as_written_to_a_run(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_recipe_is_refused_with_its_line_when_a_part_of_its_own_is_wrong(
         ("debate.contract=tree_section", "did you mean 'three_section'"),
         ("debate.style=ful", "debate.style: found 'ful'; expected full or compact; did you mean"),
         ("debate.personas=non", "debate.personas: found 'non'; expected default or none; did you"),
-        ("debate.contract=", "debate.contract: found nothing; expected text"),
+        ("debate.contract=", "debate.contract: found nothing; expected a valid string"),
     ],
 )
 def test_argument_is_refused_with_the_nearest_name_when_it_names_nothing(

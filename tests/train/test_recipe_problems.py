@@ -87,7 +87,7 @@ def test_unknown_variant_names_line_found_and_tags(tmp_path: Path) -> None:
 def test_wrong_type_names_found_and_expected(tmp_path: Path) -> None:
     path = write(tmp_path, "name: a\nsteps: many\ntrainer: {type: zero, zero_stage: 7}\n")
     assert refusal(path).splitlines() == [
-        f"{path}:2: steps: found 'many'; expected a whole number",
+        f"{path}:2: steps: found 'many'; expected a valid integer",
         f"{path}:3: trainer.zero_stage: found 7; expected 0, 1, 2 or 3",
     ]
 
@@ -111,9 +111,9 @@ def test_many_problems_stay_within_eight_lines(tmp_path: Path) -> None:
 
 def test_override_below_a_list_or_text_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, "name: a\ntracking: {tags: [x]}\n")
-    said = "tracking.tags: found a mapping of keys; expected a list"
+    said = "tracking.tags: found a mapping of keys; expected a valid list"
     assert said in refusal(path, "tracking.tags.0=y")
-    assert "name: found a mapping of keys; expected text" in refusal(path, "name.x=y")
+    assert "name: found a mapping of keys; expected a valid string" in refusal(path, "name.x=y")
 
 
 @pytest.mark.parametrize("argument", ["steps", "=1", "a..b=1", ".a=1"])
@@ -128,7 +128,7 @@ def test_override_refuses_what_is_not_key_value(tmp_path: Path, argument: str) -
         ("hello", ":1: found no `key: value` lines"),
         ("name: a\nname: b\n", ":2: not readable as YAML (found duplicate key name)"),
         ("name: [a\n", "not readable as YAML"),
-        ("name: !!python/object:os.x {}\n", "found the tag"),
+        ("name: !!python/object:os.x {}\n", "determine a constructor for the tag"),
         ("name: ${\n", "interpolation"),
         ("name: ${nope}\n", "name: Interpolation key 'nope' not found"),
         ("name: ${oc.env:DEBATE_NOT_SET}\n", "name: Environment variable 'DEBATE_NOT_SET'"),

@@ -4,7 +4,6 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from debate_protocol.parsing import get_contract
@@ -178,7 +177,7 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
 
     if arguments.check_data:
         # Nothing is trained, so nothing else of the recipe is checked.
-        return run_recipe(arguments, lambda _: CheckReport((), (), ()), act)
+        return run_recipe(arguments, lambda _: CheckReport(), act)
     processes = arguments.nproc or place.size
     return run_recipe(
         arguments, lambda recipe: _check(recipe, processes, with_tokenizer=not arguments.plan), act
@@ -194,10 +193,8 @@ def _check_data(recipe: Recipe) -> int:
 
 def _check(recipe: Recipe, processes: int, with_tokenizer: bool) -> CheckReport:
     found = check(recipe, with_tokenizer=with_tokenizer)
-    return replace(
-        found,
-        errors=(*found.errors, *process_errors(recipe, processes)),
-    )
+    found.errors += process_errors(recipe, processes)
+    return found
 
 
 def _again(arguments: argparse.Namespace) -> list[str]:

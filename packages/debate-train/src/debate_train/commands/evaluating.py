@@ -34,7 +34,7 @@ from debate_train.models.loaded_model import LoadedModel, export_weights
 from debate_train.models.policies import START, ModelPolicy
 from debate_train.monitoring.progress import Progress
 from debate_train.recipe import Recipe
-from debate_train.recipe.check import CheckReport, Findings, check_model, evaluation_line
+from debate_train.recipe.check import CheckReport, check_model, evaluation_line
 from debate_train.recipe.check_parts import Windows, missing_libraries, policy_errors
 from debate_train.recipe.context import look_at_data, many
 from debate_train.running.run_context import open_engine, open_sampling
@@ -285,7 +285,7 @@ _WEIGHTS = ("full_weights", "lora")
 
 def check_evaluating(wanted: Evaluating) -> CheckReport:
     """Check what an evaluation takes of a recipe; loads no weights, downloads nothing."""
-    recipe, engine, found = wanted.recipe, wanted.recipe.rollout.engine, Findings()
+    recipe, engine, found = wanted.recipe, wanted.recipe.rollout.engine, CheckReport()
     if "tokens" in engine.capabilities:
         check_model(recipe, found)
     view = look_at_data(recipe.data, trains=False)
@@ -314,5 +314,6 @@ def check_evaluating(wanted: Evaluating) -> CheckReport:
             if plays.form not in known:
                 windows.look(recipe, plays.form, view.longest, "evaluation: ")
                 known.append(plays.form)
-    lines = tuple(dict.fromkeys(found.lines))  # Seats of one mode have much in common.
-    return CheckReport(lines, tuple(missing_libraries(recipe)), tuple(found.errors))
+    found.lines = [*dict.fromkeys(found.lines)]  # Seats of one mode have much in common.
+    found.warnings += missing_libraries(recipe)
+    return found

@@ -1,7 +1,7 @@
 """What a recipe will do, said before it does it: batch arithmetic, context length, warnings."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import cast
@@ -119,33 +119,13 @@ SHARED_BY_PHASES = ("name", "seed", "model", "checkpoint", "tracking", "rollout.
 """Keys that a run takes from the recipe as a whole; a phase cannot change them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CheckReport:
-    """What was found. A recipe with errors must not run."""
+    """What is found while a recipe is checked. A recipe with errors must not run."""
 
-    lines: tuple[str, ...]
-    warnings: tuple[str, ...]
-    errors: tuple[str, ...]
-
-    def __str__(self) -> str:
-        """Return all of it, one finding a line."""
-        marked = [f"warning: {text}" for text in self.warnings]
-        marked += [f"error: {text}" for text in self.errors]
-        return "\n".join([*self.lines, *marked])
-
-
-class Findings:
-    """What is found while a recipe is checked."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.warnings: list[str] = []
-        self.errors: list[str] = []
-
-    def report(self) -> CheckReport:
-        """Return what was found, each finding once."""
-        warnings, errors = (tuple(dict.fromkeys(one)) for one in (self.warnings, self.errors))
-        return CheckReport(tuple(self.lines), warnings, errors)
+    lines: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
 
 def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
@@ -153,7 +133,7 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
 
     Without its tokenizer, a model in a directory needs a configuration alone.
     """
-    found = Findings()
+    found = CheckReport()
     check_model(recipe, found, with_tokenizer)
     phases = recipe.phase_recipes()
     stages = {_identity(one.data): one.data for one in (recipe, *phases.values())}
@@ -198,11 +178,12 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
     found.warnings += [*run_warnings(recipe), *adapter_warnings(recipe)]
     # What to install before it can run here: it may run elsewhere.
     found.warnings += [*missing_libraries(recipe), *recipe.tracking.missing_libraries()]
-    return found.report()
+    found.warnings, found.errors = ([*dict.fromkeys(one)] for one in (found.warnings, found.errors))
+    return found
 
 
 def _check_learning(
-    name: str, phase: Recipe, view: DataView, counter: TokenCounter | None, found: Findings
+    name: str, phase: Recipe, view: DataView, counter: TokenCounter | None, found: CheckReport
 ) -> None:
     """Say what a phase cannot learn; `name` is empty where there are no phases."""
     where, key = (f"phase {name}: ", f"phases.{name}.") if name else ("", "")
@@ -230,7 +211,7 @@ def _check_learning(
 
 def check_collecting(recipe: Recipe) -> CheckReport:
     """Check what `debate-rollout` takes of a recipe; loads no weights, downloads nothing."""
-    found = Findings()
+    found = CheckReport()
     if "tokens" in recipe.rollout.engine.capabilities:
         check_model(recipe, found)
     view = look_at_data(recipe.data)
@@ -249,7 +230,7 @@ def check_collecting(recipe: Recipe) -> CheckReport:
         for form in recipe.forms:
             Windows(found.lines, found.errors).look(recipe, form, view.longest)
     found.warnings += missing_libraries(recipe)
-    return found.report()
+    return found
 
 
 def _identity(data: DataSettings) -> str:
@@ -257,7 +238,7 @@ def _identity(data: DataSettings) -> str:
     return cast(BaseModel, data).model_dump_json(exclude={"batch_size"})
 
 
-def check_model(recipe: Recipe, found: Findings, with_tokenizer: bool = True) -> None:
+def check_model(recipe: Recipe, found: CheckReport, with_tokenizer: bool = True) -> None:
     """Say which model it is, and what is wrong with its directory."""
     model = recipe.model
     if model.source is None:
@@ -271,7 +252,7 @@ def check_model(recipe: Recipe, found: Findings, with_tokenizer: bool = True) ->
         found.lines.append(f"model: {model.name} (hub id, not looked up here)")
 
 
-def _arithmetic(name: str, phase: Recipe, found: Findings) -> None:
+def _arithmetic(name: str, phase: Recipe, found: CheckReport) -> None:
     """Say what one step and the whole phase play, in one vocabulary."""
     steps, offline, criterion = phase.steps, phase.offline, phase.exit_criterion
     counts = step_counts(phase, phase.data.batch_size)

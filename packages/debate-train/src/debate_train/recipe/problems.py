@@ -1,5 +1,6 @@
 """What is wrong with a recipe, said to the person who wrote it; and how recipes merge."""
 
+import re
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -255,26 +256,15 @@ class Reading:
 
 
 MOST_PROBLEMS = 7
-_MOST = 2**63
 _WANT_TEXT = ("string_type", "literal_error", "enum", "path_type")
-_KINDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "string": "text",
-    "model": "a mapping of keys",
-    "dict": "a mapping of keys",
-    "list": "a list",
-    "tuple": "a list",
-}
-_EXPECTED = {
-    "none_required": "null",
-    "finite_number": "a finite number",
-    "greater_than": "more than {gt}",
-    "greater_than_equal": "at least {ge}",
-    "less_than": "less than {lt}",
-    "less_than_equal": "at most {le}",
-    "literal_error": "{expected}",
+_UNSAID = re.compile(r"^Input should (be )?|, (unable|got) .*| or instance of .*|'")
+"""What pydantic says beside what it expects."""
+_OUR_WORDS = {
+    "dictionary": "mapping",
+    "tuple": "list",
+    "None": "null",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
 }
 
 
@@ -331,13 +321,9 @@ class Problems:
         return typed
 
     def refuse_misread_numbers(self, recipe: BaseModel) -> None:
-        """Refuse `yes` where a number stands, which pydantic reads as 1, and endless numbers."""
-        for path, raw, held in _numbers(self.reading.values, recipe):
-            if isinstance(raw, bool):
-                raise RecipeError(self._say(path, f"found {self._found(path)}; expected a number"))
-            if isinstance(held, int) and abs(held) >= _MOST:
-                text = f"found a number of {held.bit_length()} bits; expected at most 63"
-                raise RecipeError(self._say(path, text))
+        """Refuse `yes` where a number stands, which pydantic reads as 1."""
+        for path in _misread(self.reading.values, recipe.model_dump(exclude={PHASES})):
+            raise RecipeError(self._say(path, f"found {self._found(path)}; expected a number"))
 
     def _path(self, detail: ErrorDetails) -> KeyPath:
         """Return where in the data an error stands: its location without union branches."""
@@ -420,31 +406,21 @@ def _held(data: object, path: KeyPath) -> object:
 
 
 def _wanted(detail: ErrorDetails) -> str:
-    kind = detail["type"]
-    if kind in _EXPECTED:
-        return _EXPECTED[kind].format(**detail.get("ctx", {})).replace("'", "")
-    if kind.endswith(("_type", "_parsing", "_from_float")) and kind.split("_")[0] in _KINDS:
-        return _KINDS[kind.split("_")[0]]
-    message = detail["msg"]
-    return message[:1].lower() + message[1:]
+    """Return what pydantic expects."""
+    text = _UNSAID.sub("", detail["msg"])
+    for theirs, ours in _OUR_WORDS.items():
+        text = text.replace(theirs, ours)
+    return text[:1].lower() + text[1:]
 
 
-def _numbers(
-    raw: object, held: object, path: KeyPath = ()
-) -> Iterator[tuple[KeyPath, object, int | float]]:
-    """Yield each number with what it was read from; phases are looked at by themselves."""
-    if isinstance(raw, dict | list):
-        for key, value in raw.items() if isinstance(raw, dict) else enumerate(raw):
-            if key != PHASES:
-                yield from _numbers(value, _below(held, key), (*path, key))
-    elif isinstance(held, int | float) and not isinstance(held, bool):
-        yield path, raw, held
-
-
-def _below(held: object, key: str | int) -> object:
-    if isinstance(held, BaseModel):
-        return getattr(held, str(key), None)
-    if isinstance(held, Mapping):
-        return held.get(key)
-    is_item = isinstance(held, list | tuple) and isinstance(key, int) and key < len(held)
-    return held[key] if is_item else None  # type: ignore[index]
+def _misread(raw: object, held: object, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield where a number was read from true or false."""
+    match raw, held:
+        case bool(), int() | float() if not isinstance(held, bool):
+            yield path
+        case dict(), dict():
+            for key in raw.keys() & held.keys():
+                yield from _misread(raw[key], held[key], (*path, key))
+        case list(), list() | tuple():
+            for index, (one, other) in enumerate(zip(raw, held, strict=False)):
+                yield from _misread(one, other, (*path, index))
