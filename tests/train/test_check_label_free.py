@@ -45,7 +45,7 @@ def test_check_is_content_with_rewards_without_answers(phase: Recipe) -> None:
 
 def test_check_warns_of_a_majority_of_two() -> None:
     (warning,) = check(recipe({"type": "majority", "scope": "debate"}, agents=2)).warnings
-    assert warning.startswith("only failed turns teach anything: in a debate of 2 nobody")
+    assert warning.startswith("nothing is learned: in a debate of 2 nobody")
 
 
 @pytest.mark.parametrize("consensus", ["correlated_agreement", "determinant_mutual_information"])

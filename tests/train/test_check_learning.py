@@ -53,7 +53,7 @@ def of_type(name: str, **settings: Any) -> dict[str, Any]:
 def test_check_warns_when_no_vote_can_count(reward: str, debate: dict[str, Any], why: str) -> None:
     report = check(recipe(reward=of_type(reward), debate=debate))
     (warning,) = report.warnings
-    assert warning.startswith(f"only failed turns teach anything: {reward} counts comparisons, and")
+    assert warning.startswith(f"nothing is learned: {reward} counts comparisons, and")
     assert why in warning
     assert report.errors == []
 
@@ -85,7 +85,7 @@ def test_check_warns_when_no_vote_can_count(reward: str, debate: dict[str, Any],
         ),
         (
             {"reward": VERIFIABLE, "advantage": {"streams": {"generator": {"sections": ["poem"]}}}},
-            "only failed turns teach anything: advantage.streams.generator.sections: found none",
+            "nothing is learned: advantage.streams.generator.sections: found none",
         ),
         (
             {
@@ -292,5 +292,5 @@ def test_scripted_debates_stay_small() -> None:
     small = small_recipe(huge)
     assert small is not None
     for number in range(2):
-        step = scripted_step(small, number, answers=True, failures=False)
+        step = scripted_step(small, number, answers=True)
         assert sum(len(transcript.turns) for transcript in step) <= 512

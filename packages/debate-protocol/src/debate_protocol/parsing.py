@@ -92,6 +92,23 @@ class Contract:
         first = self.sections[0] if self.sections else None
         return "solution" if "solution" in self.sections else first
 
+    def reply(self, answer: str, sections: Mapping[str, str] | None = None) -> str:
+        """Return a response of this form that gives an answer.
+
+        Args:
+            answer: Stands where answers are read from.
+            sections: What others say; one that is left out says `N/A`, a consensus NO.
+        """
+        if self.kind == "boxed":
+            return f"\\boxed{{{answer}}}"
+        if self.kind == "answer_line":
+            return f"Answer: {answer}"
+        said: dict[str | None, str] = {"consensus": "NO", **(sections or {})}
+        said[self.answer_section] = answer
+        return "\n".join(
+            f"<{name}>\n{said.get(name) or 'N/A'}\n</{name}>" for name in self.sections
+        )
+
 
 _BUILT_IN = (
     Contract("three_section", ("solution", "evaluation", "comparison"), "</comparison>"),

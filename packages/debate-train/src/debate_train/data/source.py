@@ -426,7 +426,4 @@ class QuestionSource(DataSource):
         contract = ask.contract
         if contract is None or contract.kind != "xml":
             return solution
-        said = {contract.answer_section: solution, "consensus": "NO"}
-        return "\n".join(
-            f"<{name}>\n{said.get(name, 'N/A')}\n</{name}>" for name in contract.sections
-        )
+        return contract.reply(solution)

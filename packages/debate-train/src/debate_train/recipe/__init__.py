@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from debate_protocol.forms import DebateForm, FormConfig
 from debate_protocol.plugins import Config, did_you_mean
@@ -126,17 +126,7 @@ class Recording(Config):
     debates: int = Field(4, ge=0)
 
 
-def _names_one_file(name: str) -> str:
-    is_long = len(name) > 100
-    if {"/", "\\"} & set(name) or name in ("", ".", "..") or not name.isprintable() or is_long:
-        raise ValueError(
-            f"found {name[:60]!r}; expected a name that a folder can have: at most 100 characters "
-            "and none of / and \\"
-        )
-    return name
-
-
-FolderName = Annotated[str, AfterValidator(_names_one_file)]
+FolderName = Annotated[str, Field(pattern=r"^\w[\w .,+=@~-]{0,99}$")]
 """One file name, of a length that every disk takes."""
 
 

@@ -161,7 +161,7 @@ def longest_prompt(
 
 
 def held(form: DebateForm, question: Question) -> Iterator[Sequence[Ask] | Gate]:
-    """Hold a debate whose replies are valid and differ by agent; yield its asks and gates."""
+    """Hold a debate; yield its asks and gates. Answers stand for all tokens and differ by agent."""
     run, contract = form.start(question, seed=0), form.contract_rules()
     sent: Sent | None = None
     while True:
@@ -173,7 +173,7 @@ def held(form: DebateForm, question: Question) -> Iterator[Sequence[Ask] | Gate]
         if isinstance(step, Gate):
             sent = "go_on"
         else:
-            sent = [Reply(_longest_reply(contract, ask.agent)) for ask in step]
+            sent = [Reply(contract.reply(f"{_REPLY} {ask.agent}")) for ask in step]
 
 
 def _stand_in(
@@ -188,17 +188,6 @@ def _stand_in(
         sizes[_PASSAGE] = counter.count(neutralised(str(passage), contract))
         meta["passage"] = _PASSAGE
     return replace(question, text=_QUESTION, meta=meta), sizes
-
-
-def _longest_reply(contract: Contract, agent: int) -> str:
-    """Return a valid reply whose answer stands for all its tokens; answers differ by agent."""
-    answer = f"{_REPLY} {agent}"
-    if contract.kind == "boxed":
-        return f"\\boxed{{{answer}}}"
-    if contract.kind == "answer_line":
-        return f"Answer: {answer}"
-    said = {contract.answer_section: answer, "comparison": "N/A", "consensus": "NO"}
-    return "\n".join(f"<{name}>{said.get(name, 'x')}</{name}>" for name in contract.sections)
 
 
 class Part(NamedTuple):

@@ -285,7 +285,7 @@ def _served(recipe: Recipe, shape: Shape, gpu_bytes: float) -> list[Served]:
 
 
 def _engine_lines(one: Served, longest: int) -> Iterator[str]:
-    """Say what an engine holds, and whether it fits."""
+    """Say what an engine holds, and whether a row fits beside its weights."""
     name, key, shape, takes = one
     room = takes.reserved if takes.room is None else takes.room
     where = "of rank 0's GPU" if takes.shares else "of its own GPUs"
@@ -295,16 +295,14 @@ def _engine_lines(one: Served, longest: int) -> Iterator[str]:
     )
     if takes.room is None:
         return
-    token, split = shape.cache_bytes_per_token, takes.split
-    needed = shape.bytes + longest * token
-    if split * takes.room >= needed:
-        cached = (split * takes.room - shape.bytes) / token
+    cached = (takes.split * room - shape.bytes) / shape.cache_bytes_per_token
+    if cached >= longest:
         yield f"  beside its weights it keeps about {cached:,.0f} tokens of key-value cache"
-        return
-    yield (
-        f"  its weights and a row of {longest:,} tokens do not fit; expected a larger "
-        f"{key}.vllm_args.tensor_parallel_size or {key}.gpu_memory_utilization"
-    )
+    else:
+        yield (
+            f"  its weights and a row of {longest:,} tokens do not fit; expected a larger "
+            f"{key}.vllm_args.tensor_parallel_size or {key}.gpu_memory_utilization"
+        )
 
 
 def count(number: int) -> str:

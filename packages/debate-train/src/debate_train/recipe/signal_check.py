@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 
-from debate_protocol.parsing import Contract
+from debate_protocol.parsing import get_contract
 from debate_protocol.types import (
     Ask,
     DebateRun,
@@ -59,9 +59,7 @@ def small_recipe(phase: Recipe) -> Recipe | None:
     return phase.model_copy(update={"debate": debate, "rollout": rollout})
 
 
-def scripted_step(
-    recipe: Recipe, number: int, *, answers: bool, failures: bool
-) -> list[Transcript]:
+def scripted_step(recipe: Recipe, number: int, *, answers: bool) -> list[Transcript]:
     """Play the debates of one small step.
 
     Agents are right and wrong in a mixture, criticise everybody they were shown, and compare every
@@ -71,7 +69,6 @@ def scripted_step(
         recipe: From `small_recipe`.
         number: Of the step.
         answers: Whether the questions have answers.
-        failures: Whether some turns cannot be read.
     """
     answer = _RIGHT if answers else None
     questions = [
@@ -79,7 +76,7 @@ def scripted_step(
         for i in range(min(recipe.data.batch_size, _questions(recipe)))
     ]
     return [
-        hold(run, _Script(recipe.rollout.max_tokens, f"{name}/{failures}", failures))
+        hold(run, _Script(recipe.rollout.max_tokens, name))
         for name, run in named_debates(recipe, questions, f"check/{number}")
     ]
 
@@ -103,31 +100,24 @@ def hold(run: DebateRun, script: Script) -> Transcript:
 class _Script:
     """Says all that a contract has room for, differently in every turn."""
 
-    def __init__(self, max_tokens: int, name: str, failures: bool) -> None:
+    def __init__(self, max_tokens: int, name: str) -> None:
         self._right: dict[TurnKey, bool] = {}
-        self._most, self._name, self._failures = max_tokens, name, failures
+        self._most, self._name = max_tokens, name
 
     def __call__(self, ask: Ask) -> Reply:
         chance = random.Random(f"{self._name}/{ask.seed}/{ask.agent}/{ask.round}")
         right = chance.random() < 0.5
         self._right[TurnKey(ask.agent, ask.round)] = right
         answer = _RIGHT if right else chance.choice(_WRONG)
-        contract = ask.contract
-        if contract is None or contract.kind == "boxed":
-            text = f"so \\boxed{{{answer}}}"
-        elif contract.kind == "answer_line":
-            text = f"so\nAnswer: {answer}"
-        else:
-            text = self._sections(contract, ask, answer, chance)
-        if self._failures and chance.random() < 0.3:
-            text = "?"
+        contract = ask.contract or get_contract("boxed")
+        text = contract.reply(answer, self._sections(ask, chance))
         tokens = self._most if chance.random() < 0.3 else chance.randint(1, self._most)
         return Reply(text, token_ids=(0,) * tokens, logps=(0.0,) * tokens)
 
-    def _sections(self, contract: Contract, ask: Ask, answer: str, chance: random.Random) -> str:
+    def _sections(self, ask: Ask, chance: random.Random) -> dict[str, str]:
         shown = sorted(ask.shown, key=lambda key: (key.round, key.agent))
         latest = {key.agent: self._right.get(key, False) for key in shown}
-        said: dict[str, object] = {
+        return {
             "evaluation": " ".join(
                 f"Agent {agent} is {'right' if ok else 'wrong'}." for agent, ok in latest.items()
             ),
@@ -135,12 +125,7 @@ class _Script:
                 f"Agent {a} {_verdict(latest[a], latest[b], chance)} Agent {b}"
                 for a, b in combinations(sorted(latest), 2)
             ),
-            "consensus": "NO",
-            contract.answer_section or "": answer,
         }
-        return "\n".join(
-            f"<{name}>{said.get(name) or 'N/A'}</{name}>" for name in contract.sections
-        )
 
 
 def _verdict(left: bool, right: bool, chance: random.Random) -> str:
@@ -171,8 +156,7 @@ class SignalCheck:
 
     Attributes:
         given: The streams that the reward has values for and that are trained, by component.
-        taught: Those of them in which some token had an advantage.
-        from_failures: Those in which one had where turns failed.
+        taught: Those of them in which some token had an advantage; no turn fails.
         asked: Whether anybody was shown two others, and so is asked to compare them.
         compares: Whether the contract has room for comparisons.
         answers: Whether the questions have answers.
@@ -180,7 +164,6 @@ class SignalCheck:
 
     given: tuple[Taught, ...]
     taught: frozenset[Taught]
-    from_failures: frozenset[Taught]
     asked: bool
     compares: bool
     answers: bool
@@ -202,20 +185,17 @@ class SignalCheck:
         if small is None or phase.loss.supervised or not all(part.can_be_tried for part in parts):
             return None
         given = _given(phase)
-        found: dict[bool, set[Taught]] = {False: set(), True: set()}
-        debates: list[ReadDebate] = []
+        found, debates = set[Taught](), list[ReadDebate]()
         with _quiet():
-            for failures, so_far in found.items():
-                for number in range(STEPS):
-                    if any(one.issuperset(given) for one in (so_far, found[False])):
-                        break
-                    step = scripted_step(small, number, answers=answers, failures=failures)
-                    so_far.update(_taught(small, step))
-                    debates += map(read_debate, step)
+            for number in range(STEPS):
+                if found.issuperset(given) and debates:
+                    break
+                step = scripted_step(small, number, answers=answers)
+                found.update(_taught(small, step))
+                debates += map(read_debate, step)
         return cls(
             given=given,
-            taught=frozenset(found[False]),
-            from_failures=frozenset(found[True]),
+            taught=frozenset(found),
             asked=any(one.expected_pairs(turn) for one in debates for turn in one.turns.values()),
             compares=any(one.compares for one in debates),
             answers=answers,
@@ -223,7 +203,7 @@ class SignalCheck:
 
     @property
     def teaches_nothing(self) -> bool:
-        """Whether no value reached any token, other than from failed turns."""
+        """Whether no value reached any token."""
         return not self.taught.intersection(self.given)
 
     def warnings(self, phase: Recipe) -> Iterator[str]:
@@ -234,9 +214,7 @@ class SignalCheck:
             yield f"{text}; expected a weight in advantage.streams or reward.components"
         reasons = {one: self._reason(phase, *one) for one in self.given if one not in self.taught}
         if self.teaches_nothing:
-            failed = "only failed turns teach anything"
-            only = failed if self.from_failures else "nothing is learned"
-            yield from (f"{only}: {reason}" for reason in dict.fromkeys(reasons.values()))
+            yield from (f"nothing is learned: {why}" for why in dict.fromkeys(reasons.values()))
             return
         said = {part.few_judges(use_of(phase)) for part in parts.values()}  # Warned of already.
         together: dict[tuple[str, str], list[str]] = {}
@@ -265,16 +243,16 @@ class SignalCheck:
         if "votes" not in reward.needed() or (self.compares and self.asked):
             return None
         if not self.compares:
-            return (
-                f"{reward.type} counts comparisons, and contract {debate.contract_rules()} has no "
-                "comparison section; expected one that has, such as three_section"
+            problem = f"contract {debate.contract_rules()} has no comparison section"
+            wanted = "one that has, such as three_section"
+        else:
+            problem = (
+                "nobody is shown two other agents to compare: found "
+                f"{many(debate.num_agents, 'agent')}, {many(debate.max_rounds, 'round')}, topology "
+                f"{rules.topology}, degree {rules.degree or 'none'} and history_rounds {rules.history_rounds}"
             )
-        return (
-            f"{reward.type} counts comparisons, and nobody is shown two other agents to compare: "
-            f"found {many(debate.num_agents, 'agent')}, {many(debate.max_rounds, 'round')}, "
-            f"topology {rules.topology}, degree {rules.degree or 'none'} and history_rounds "
-            f"{rules.history_rounds}; expected at least 3 agents, who see two others' earlier turns"
-        )
+            wanted = "at least 3 agents, who see two others' earlier turns"
+        return f"{reward.type} counts comparisons, and {problem}; expected {wanted}"
 
 
 @contextmanager
