@@ -103,8 +103,7 @@ class Contract:
             return f"\\boxed{{{answer}}}"
         if self.kind == "answer_line":
             return f"Answer: {answer}"
-        said: dict[str | None, str] = {"consensus": "NO", **(sections or {})}
-        said[self.answer_section] = answer
+        said = {"consensus": "NO", **(sections or {}), self.answer_section or "": answer}
         return "\n".join(
             f"<{name}>\n{said.get(name) or 'N/A'}\n</{name}>" for name in self.sections
         )

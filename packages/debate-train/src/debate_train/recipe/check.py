@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
@@ -115,10 +114,6 @@ def split_warnings(phase: Recipe, source: DataSource) -> list[str]:
     return found
 
 
-SHARED_BY_PHASES = ("name", "seed", "model", "checkpoint", "tracking", "rollout.policies")
-"""Keys that a run takes from the recipe as a whole; a phase cannot change them."""
-
-
 @dataclass(slots=True)
 class CheckReport:
     """What is found while a recipe is checked. A recipe with errors must not run."""
@@ -163,17 +158,11 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
                 windows.look(phase, form, view.longest, "evaluation: ")
         if recipe.rollout.engine.is_sampled:
             _check_learning(name if recipe.phases else "", phase, view, counter, found)
-        found.errors += phase_errors(name, phase, recipe, view)
+        found.errors += phase_errors(name, phase, recipe, view.source)
         if problem := phase.sampling_problem():
             found.errors.append(f"phase {name}: {problem}" if recipe.phases else problem)
         if error := reference_error(phase.loss.reference_policy):
             found.errors.append(error)
-        found.errors += [
-            f"phases.{name}.{key}: found a difference, but a run has one; expected it outside of "
-            "phases"
-            for key in SHARED_BY_PHASES
-            if attrgetter(key)(phase) != attrgetter(key)(recipe)
-        ]
     found.lines += key_lines(recipe)
     found.warnings += [*run_warnings(recipe), *adapter_warnings(recipe)]
     # What to install before it can run here: it may run elsewhere.

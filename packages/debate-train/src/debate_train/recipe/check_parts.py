@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.types import TRAINED, Ask, Question, Reply, roles_of
@@ -18,7 +19,6 @@ from debate_train.offline.offline_set import PLAYED, OfflineSettings
 from debate_train.playing import named_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.context import (
-    DataView,
     Longest,
     TokenCounter,
     Window,
@@ -216,20 +216,24 @@ def _place(recipe: Recipe, size: int) -> Place:
     return Place(size, None if lora is None else lora.rank)
 
 
-def phase_errors(name: str, phase: Recipe, recipe: Recipe, data: DataView) -> list[str]:
-    """Return what keeps a phase from using its engine."""
-    engine = phase.rollout.engine
-    if engine.is_sampled and engine != recipe.rollout.engine:
-        return [
-            f"phases.{name}.rollout.engine: found a difference, but a run has one engine; "
-            "expected it outside of phases, or type: demonstrations"
-        ]
-    if not engine.is_sampled and data.can_demonstrate is False:
-        return [
+SHARED_BY_PHASES = ("name", "seed", "model", "checkpoint", "tracking", "rollout.policies")
+"""Keys that a run takes from the recipe as a whole; a phase cannot change them."""
+
+
+def phase_errors(name: str, phase: Recipe, recipe: Recipe, source: DataSource | None) -> list[str]:
+    """Return what keeps a phase from being part of its run."""
+    shared = [*SHARED_BY_PHASES, *(["rollout.engine"] if phase.rollout.engine.is_sampled else [])]
+    found = [
+        f"phases.{name}.{key}: found a difference, but a run has one; expected it outside of phases"
+        for key in shared
+        if attrgetter(key)(phase) != attrgetter(key)(recipe)
+    ]
+    if not phase.rollout.engine.is_sampled and source is not None and not source.can_demonstrate:
+        found.append(
             f"phases.{name}.rollout.engine.type: found demonstrations, but data of type "
             f"{phase.data.type} has none; expected data.fields.solution in every row"
-        ]
-    return []
+        )
+    return found
 
 
 @dataclass(slots=True)

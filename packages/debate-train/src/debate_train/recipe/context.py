@@ -282,12 +282,11 @@ _SHOWN = ("passage", "choices")
 
 @dataclass(frozen=True, slots=True)
 class DataView:
-    """What was seen. `longest`, `can_demonstrate` and `source` are None where nothing was read."""
+    """What was seen. `longest` and `source` are None where nothing was read."""
 
     lines: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     longest: Question | None = None
-    can_demonstrate: bool | None = None
     source: DataSource | None = None
 
     def has_answers(self, data: DataSettings) -> bool:
@@ -316,7 +315,7 @@ def look_at_data(data: DataSettings, *, trains: bool = True) -> DataView:
         key=lambda one: len(one.text) + sum(len(str(one.meta.get(key, ""))) for key in _SHOWN),
     )
     lines = (data.summary(source), *source.notes)
-    return DataView(lines, (), longest, source.can_demonstrate, source)
+    return DataView(lines, (), longest, source)
 
 
 def overlap_lines(views: Mapping[str, DataView], stages: Mapping[str, DataSettings]) -> list[str]:

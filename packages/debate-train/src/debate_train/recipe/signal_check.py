@@ -217,13 +217,10 @@ class SignalCheck:
             yield from (f"nothing is learned: {why}" for why in dict.fromkeys(reasons.values()))
             return
         said = {part.few_judges(use_of(phase)) for part in parts.values()}  # Warned of already.
-        together: dict[tuple[str, str], list[str]] = {}
         for (stream, component), reason in reasons.items():
             where = f"reward.components.{component}" if component else "reward"
-            together.setdefault((where, reason), []).append(stream)
-        for (where, reason), names in together.items():
             if reason not in said:
-                yield f"{where}: no value of stream {' and '.join(names)} reaches a token: {reason}"
+                yield f"{where}: no value of stream {stream} reaches a token: {reason}"
 
     def _reason(self, phase: Recipe, stream: str, component: str) -> str:
         """Return why a stream has no value: the first of the causes that are known."""
@@ -249,7 +246,8 @@ class SignalCheck:
             problem = (
                 "nobody is shown two other agents to compare: found "
                 f"{many(debate.num_agents, 'agent')}, {many(debate.max_rounds, 'round')}, topology "
-                f"{rules.topology}, degree {rules.degree or 'none'} and history_rounds {rules.history_rounds}"
+                f"{rules.topology}, degree {rules.degree or 'none'} and history_rounds "
+                f"{rules.history_rounds}"
             )
             wanted = "at least 3 agents, who see two others' earlier turns"
         return f"{reward.type} counts comparisons, and {problem}; expected {wanted}"
