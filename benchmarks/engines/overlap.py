@@ -37,7 +37,7 @@ from benchmarks.measurement import print_line
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine, TransformersEngine, VllmServerEngine
 from debate_rollout.engines.scripted import Delay
-from debate_train.checkpoints import Checkpoints, Origin, RunState
+from debate_train.checkpoints import Checkpoints, RunState, run_hash
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
@@ -204,7 +204,7 @@ def _run(
             source=form.data.open(),
             engine=engine,
             loaded=loaded,
-            checkpoints=Checkpoints(directory.checkpoints_path, Origin.of("name: overlap"), 1),
+            checkpoints=Checkpoints(directory.checkpoints_path, run_hash("name: overlap"), 1),
             state=RunState(),
         )
         engine.load(trainer.weights(version=0))

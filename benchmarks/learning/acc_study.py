@@ -131,7 +131,7 @@ def arm_recipe(arm: str, start: Path) -> dict[str, Any]:
             }
             for kept, other in (("actor", "critic"), ("critic", "actor"))
         }
-        recipe["evaluation"]["modes"]["replies"] = {"type": "majority", "samples": REPLIES}
+        recipe["evaluation"]["modes"]["replies"] = {"type": "direct", "samples": REPLIES}
         frozen = {"critic": "actor", "actor": "critic"}
         for name in ("critic", "actor", "critic_again", "actor_again"):
             role = name.removesuffix("_again")

@@ -26,8 +26,8 @@ def counted(path: Path, name: str) -> tuple[str, list[str]]:
     """Return the file's row of the table, and a line for each answer that does not count."""
     published = BENCHMARKS[name]
     rows = list(published.rows(str(path), "train", "data.path", None))
-    read = read_questions(rows, Reading(Fields(), None, None), "data.path", str(path))
-    with_answer = [one for one in read.questions if one.answer is not None]
+    questions, _ = read_questions(rows, Reading(Fields(), None, None), "data.path", str(path))
+    with_answer = [one for one in questions if one.answer is not None]
     form = get_contract(published.contract).kind
     verdicts = check_many([(one, answered(one, form)) for one in with_answer])
     found = Counter(one.verdict for one in verdicts)
@@ -36,7 +36,7 @@ def counted(path: Path, name: str) -> tuple[str, list[str]]:
         name,
         published.contract,
         f"{len(rows):,}",
-        f"{len(rows) - len(read.questions):,}",
+        f"{len(rows) - len(questions):,}",
         f"{len(with_answer):,}",
         f"{found['right']:,}",
         f"{found.total() - found['right']:,}",

@@ -206,10 +206,10 @@ def test_v2_shuffled_verdicts_keep_the_values_of_a_round_and_spare_the_generator
         assert abs(sum(values[place] == -1.0 for values in dealt) - 20) <= 14
 
 
-def test_v2_control_without_a_control_is_v2_and_v2_names_it(hold):
+def test_v2_control_without_a_control_is_v2_and_v2_has_no_controls(hold):
     debate = hold([""] * 5, ["", "", "A0>A1", "A0>A1; A2>A0", "A1>A0"], n=5, **TRUE_S0)
     assert V2Control()([debate]) == V2()([debate])
     assert get_reward("v2_control", shuffle_votes=True) == V2Control(shuffle_votes=True)
     for key in ("shuffle_votes", "shuffle_verdicts", "votes_from"):
-        with pytest.raises(ValidationError, match="expected type v2_control"):
+        with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
             V2(**{key: True})

@@ -126,7 +126,7 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
             [],
             "grpo_puzle: no such recipe; expected a YAML file or a name",
         ),
-        ({"name": "a/b"}, [], "name: found 'a/b'; expected a name that a folder can have"),
+        ({"name": "a/b"}, [], "name: found 'a/b'; expected text that matches ^"),
         (
             {"starts": {"grpo": {"recipe": "grpo_puzzle", "phases": ["warm_start"]}}},
             [],

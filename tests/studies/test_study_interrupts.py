@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from debate_studies.lines import Lines
-from debate_train.checkpoints.whole_files import DirectoryInUseError, refuse_in_use
+from debate_train.checkpoints.whole_files import DirectoryInUseError, DirectoryLock
 from studies.test_study import MINIATURE, RECIPE
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def until_free(run: Path) -> None:
     """Wait until nobody holds the run's lock."""
     for _ in range(3000):
         try:
-            return refuse_in_use(run)
+            return DirectoryLock(run).release()
         except DirectoryInUseError:
             time.sleep(0.02)
     raise AssertionError("still in use after 60 s")

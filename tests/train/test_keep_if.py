@@ -183,9 +183,9 @@ def test_what_cannot_be_compared_is_refused() -> None:
         recipe(keep_if={"metric": METRIC}, evaluation={"questions": 0})
     rule = {"metric": METRIC, "since": "laster"}
     errors = check(recipe(phases={"first": {"keep_if": rule}, "last": {}})).errors
-    assert errors == (
+    assert errors == [
         "phases.first.keep_if.since: found 'laster'; expected this phase or one before it: first",
-    )
+    ]
     # One later phase is no start to go back to.
     rule = {"metric": METRIC, "since": "last"}
     assert check(recipe(phases={"first": {"keep_if": rule}, "last": {}})).errors

@@ -30,7 +30,7 @@ def test_policies_share_no_process_with_a_second_vllm(monkeypatch: pytest.Monkey
     assert error.startswith("rollout.engine (for policy start): found a vllm inside this process")
     own = {**rival, "engine": {"type": "vllm_server"}}
     said = check(recipe(TWO_MODELS, engine={"type": "vllm"}, policies={"rival": own}))
-    assert said.errors == ()
+    assert said.errors == []
     # It may run elsewhere; here each is missing.
     missing = [text.partition(":")[0] for text in said.warnings if "needs vllm" in text]
     assert missing == ["rollout.engine.type", "rollout.policies.rival.engine.type"]

@@ -127,7 +127,7 @@ def test_resume_refuses_another_run_and_changes_nothing(
     ("more", "message"),
     [
         ([], "cannot start a run in {}: it holds "),
-        (["--resume"], f"--output: found {{}} in use by process {os.getpid()}; expected"),
+        (["--resume"], "--output: found {} in use by process {}; expected"),
     ],
 )
 def test_run_is_refused_when_another_process_uses_the_directory(
@@ -142,7 +142,7 @@ def test_run_is_refused_when_another_process_uses_the_directory(
     monkeypatch.setattr(ScratchModel, "load", pytest.fail)  # One may not fit beside the other's.
     before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
     assert run(*more) == 2
-    assert f"debate-train: {message.format(output)}" in capsys.readouterr().err
+    assert f"debate-train: {message.format(output, os.getpid())}" in capsys.readouterr().err
     assert before == {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
     held.close()
 

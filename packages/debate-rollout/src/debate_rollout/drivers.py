@@ -18,13 +18,12 @@ from debate_rollout.engine import (
     EngineConfigError,
     EngineFailure,
     Finished,
+    Queue,
     Request,
     RetriesExhaustedError,
     Sampling,
-    StreamingEngine,
     streaming,
 )
-from debate_rollout.routing import ForwardingEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +176,7 @@ class Flight:
         timeout_s: Most seconds from submitting a request to its reply.
     """
 
-    def __init__(self, engine: StreamingEngine, timeout_s: float) -> None:
+    def __init__(self, engine: Queue, timeout_s: float) -> None:
         self._engine = engine
         self._timeout_s = timeout_s
         self._open: dict[int, _Open] = {}
@@ -282,7 +281,7 @@ __all__ = [
 ]
 
 
-class _Batches(ForwardingEngine):
+class _Batches:
     """Lets an engine that answers batches take single requests: `collect` is one call for all.
 
     After a call that failed, what is open is asked one by one: what failed as a batch may pass
@@ -290,7 +289,7 @@ class _Batches(ForwardingEngine):
     """
 
     def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
+        self._engine = engine
         self._open: dict[int, Request] = {}
         self._tickets = count()
         self._one_by_one = False

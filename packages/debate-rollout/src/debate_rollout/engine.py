@@ -234,8 +234,8 @@ class Finished:
     outcome: Reply | Exception
 
 
-class StreamingEngine(Engine, Protocol):
-    """An engine that takes requests at any time and hands each reply over when it is done."""
+class Queue(Protocol):
+    """Takes requests at any time and hands each reply over when it is done."""
 
     def submit(self, request: Request) -> int:
         """Take a request and return its ticket at once; no ticket is given twice.
@@ -256,6 +256,10 @@ class StreamingEngine(Engine, Protocol):
     def cancel(self, ticket: int) -> None:
         """Give a request up: `collect` never returns it. Tickets that have ended are ignored."""
         ...
+
+
+class StreamingEngine(Engine, Queue, Protocol):
+    """An engine that is a queue, too."""
 
 
 def streaming(engine: Engine) -> StreamingEngine | None:

@@ -152,12 +152,12 @@ def describe_environment() -> dict[str, object]:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "packages": dict(sorted((one.name, one.version) for one in metadata.distributions())),
         "git_commit": _git_commit(),
         "device": gpus[0] if gpus else "cpu",
         "gpus": gpus,
         "cuda": torch.version.cuda,
         "torch_threads": torch.get_num_threads(),
+        "packages": dict(sorted((one.name, one.version) for one in metadata.distributions())),
     }
 
 

@@ -257,7 +257,7 @@ class Reading:
 
 MOST_PROBLEMS = 7
 _WANT_TEXT = ("string_type", "literal_error", "enum", "path_type")
-_UNSAID = re.compile(r"^Input should (be )?|, (unable|got) .*| or instance of .*|'")
+_UNSAID = re.compile(r"^(?:Input|String) should (be )?|, (unable|got) .*| or instance of .*|'")
 """What pydantic says beside what it expects."""
 _OUR_WORDS = {
     "dictionary": "mapping",
@@ -265,6 +265,7 @@ _OUR_WORDS = {
     "None": "null",
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
+    "match pattern": "text that matches",
 }
 
 
@@ -410,7 +411,7 @@ def _wanted(detail: ErrorDetails) -> str:
     text = _UNSAID.sub("", detail["msg"])
     for theirs, ours in _OUR_WORDS.items():
         text = text.replace(theirs, ours)
-    return text[:1].lower() + text[1:]
+    return text if text[:2].isupper() else text[:1].lower() + text[1:]
 
 
 def _misread(raw: object, held: object, path: KeyPath = ()) -> Iterator[KeyPath]:
