@@ -105,6 +105,7 @@ def fill(run):
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     run = RunDirectory.create(tmp_path_factory.mktemp("runs") / "demo", RECIPE)
+    run.describe({})
     fill(run)
     return write_report(run.path).read_text(encoding="utf-8")
 
