@@ -16,9 +16,9 @@ import torch
 from debate_protocol.types import Transcript, role_of
 from debate_train.checkpoints.policy_files import save_policy
 from debate_train.commands.cli import main
+from debate_train.evaluation.settings import KeepIf
 from debate_train.models import ScratchModel
 from debate_train.offline import Completion, Example, ExampleSet, GuidedPairs
-from debate_train.recipe import KeepIf
 from system.killed_runs import Moment, different, kept, launch
 
 PHASES = ("critic", "actor", "critic_again", "actor_again")

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from debate_train.checkpoints import Best
-from debate_train.recipe import KeepBest, Recipe
+from debate_train.checkpoints import Best, KeepBest
+from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
 
 

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from debate_train.commands.cli import main
 from debate_train.evaluation.measuring import Measure, Measures
+from debate_train.evaluation.settings import KeepIf
 from debate_train.monitoring.health import HealthWatch
-from debate_train.recipe import KeepIf, Recipe
+from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
 from debate_train.running import loop
 from debate_train.running import run_context as taking_back

@@ -1,5 +1,5 @@
 from debate_report.run_files import shown_change
-from debate_train.recipe.files import recipe_changes
+from debate_train.checkpoints.resumes import recipe_changes
 
 BEFORE = """\
 seed: 0

@@ -127,6 +127,40 @@ class Best:
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
+class KeepBest(Config):
+    """Which checkpoint is kept besides the last ones.
+
+    Args:
+        metric: Name as in the evaluation on the dev split, such as eval/majority/accuracy.
+        mode: Whether the largest or the smallest value is best.
+    """
+
+    metric: str
+    mode: Literal["max", "min"] = "max"
+
+    def is_better(self, value: float, best: Best | None) -> bool:
+        """Return whether a value is better than the best so far; equal ones are not."""
+        if best is None or best.metric != self.metric:
+            return True
+        return value > best.value if self.mode == "max" else value < best.value
+
+
+class Checkpointing(Config):
+    """When the run can be resumed from.
+
+    Args:
+        every: Steps between checkpoints; 0 counts minutes alone.
+        every_minutes: Minutes after which a step is followed by a checkpoint; 0 counts steps alone.
+        keep_last: How many of the last checkpoints are kept.
+        keep_best: Whenever an evaluation on the dev split is the best so far, a checkpoint is kept.
+    """
+
+    every: int = Field(0, ge=0)
+    every_minutes: float = Field(15.0, ge=0)
+    keep_last: int = Field(2, ge=1)
+    keep_best: KeepBest | None = None
+
+
 @dataclass(slots=True)
 class RunState:
     """Where a run is; all that a checkpoint needs beside the trainer's own files."""

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,6 @@ from debate_train.checkpoints.run_directory import (
 )
 from debate_train.checkpoints.whole_files import write_whole
 from debate_train.interrupts import RecipeError
-from debate_train.recipe.files import Changes, recipe_changes
 
 
 def refuse_another_run(directory: RunDirectory, resolved_yaml: str) -> None:
@@ -42,6 +43,36 @@ def _kept(recipe_yaml: str) -> dict[str, object]:
     recipe = yaml.safe_load(recipe_yaml)
     model = {key: value for key, value in (recipe.get("model") or {}).items() if key != "name"}
     return {"model": model, "phases": list(recipe.get("phases") or ())}
+
+
+Changes = dict[str, dict[str, object]]
+"""Full dotted keys, each with its values `before` and `now`; one that is not there is left out."""
+
+
+def recipe_changes(before: str, now: str) -> Changes:
+    """Return what differs between two resolved recipes.
+
+    Both are read as they are written, so what the environment gives stays `${oc.env:…}`.
+    """
+    old, new = (dict(_leaf_values(yaml.safe_load(text) or {})) for text in (before, now))
+    return {
+        key: {
+            when: values[key] for when, values in (("before", old), ("now", new)) if key in values
+        }
+        for key in old | new
+        if key not in old or key not in new or repr(old[key]) != repr(new[key])
+    }
+
+
+def _leaf_values(values: Mapping[object, object], above: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in values.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _leaf_values(value, f"{name}.")
+        elif isinstance(value, float) and not math.isfinite(value):  # JSON has no such number.
+            yield name, yaml.safe_dump(value).split()[0]
+        else:
+            yield name, value
 
 
 def changes_since(directory: RunDirectory, step: int, resolved_yaml: str) -> Changes:

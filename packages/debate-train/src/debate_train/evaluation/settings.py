@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from debate_protocol.forms import DebateForm
-from debate_protocol.plugins import Variants
+from debate_protocol.plugins import Config, Variants
 from debate_protocol.types import Transcript
 from debate_rewards.metrics import question_values
 from debate_train.evaluation.debates import Debate, Opponents, SocietyOfMinds, SwappedJudging
@@ -27,7 +27,7 @@ from debate_train.evaluation.modes import (
 )
 from debate_train.playing import Rollout, direct_form
 
-__all__ = ["Evaluation", "Setup"]
+__all__ = ["Evaluation", "ExitCriterion", "KeepIf", "Setup"]
 
 
 class DirectAnswers(EvaluationMode):
@@ -286,3 +286,83 @@ class Evaluation(DebateChanges):
             self.runs,
             seed,
         )
+
+
+class ExitCriterion(Config):
+    """What a phase must reach, on the dev split, before it may end.
+
+    Args:
+        metric: Name as in the evaluation, such as eval/judge/accuracy.
+        at_least: The least value of `metric` that meets it.
+        also_at_least: Further measures that one evaluation must reach, each with the least that is
+            wanted.
+        every: Steps between two evaluations, from the phase's `steps` on.
+        max_steps: The phase ends here even if the criterion is not met.
+        if_missed: What happens to the phases after a miss; `fail` ends the run with exit code 1.
+    """
+
+    renamed: ClassVar[Mapping[str, str]] = {"when_shut": "if_missed"}
+
+    metric: str
+    at_least: float
+    also_at_least: dict[str, float] = Field(default_factory=dict)
+    every: int = Field(50, ge=1)
+    max_steps: int = Field(1000, ge=1)
+    if_missed: Literal["skip_rest", "go_on", "fail"] = "skip_rest"
+
+    @property
+    def wanted(self) -> tuple[tuple[str, float], ...]:
+        """Each measure and the least that is wanted of it."""
+        return ((self.metric, self.at_least), *self.also_at_least.items())
+
+    def is_met(self, measured: Mapping[str, float | None]) -> bool:
+        """Return whether a look reached it; a measure without a single case has not been."""
+        return all((measured.get(name) or 0.0) >= least for name, least in self.wanted)
+
+    def compared(self, measured: Mapping[str, float]) -> str:
+        """Return each measure at a look and what was wanted of it, in words."""
+        return "; ".join(
+            f"{name} {measured.get(name, 0.0):.3f}, wanted at least {least}"
+            for name, least in self.wanted
+        )
+
+    def next_look(self, steps: int, done: int) -> int:
+        """Return at how many steps of the phase, `done` or more, it is next looked at."""
+        looks = max(0, -(-(done - steps) // self.every))
+        return min(steps + looks * self.every, self.max_steps)
+
+    def is_due(self, steps: int, done: int) -> bool:
+        """Return whether it is looked at after so many steps of a phase of `steps`."""
+        return done >= self.max_steps or self.next_look(steps, done) == done
+
+
+class KeepIf(Config):
+    """What must not have fallen on the dev split for the weights of a phase to be kept.
+
+    Args:
+        metric: Name as in the evaluation, such as eval/majority/accuracy.
+        since: The phase whose start it is compared with and comes back; None is the phase itself.
+        tolerance: How far it may fall.
+    """
+
+    metric: str
+    since: str | None = None
+    tolerance: float = Field(0.0, ge=0)
+
+    def described(self, phase: str) -> str:
+        """Return what it asks of a phase, in one sentence."""
+        less = f" less {self.tolerance:g}" if self.tolerance else ""
+        return (
+            f"kept only if {self.metric} on the dev split is not below what it is at the start of "
+            f"{self.since or phase}{less}; else the weights of that start come back"
+        )
+
+    def keeps(self, start: Mapping[str, float], end: Mapping[str, float]) -> bool:
+        """Return whether the measure at the end is not below that at the start.
+
+        Without a case at the start nothing can have fallen; without one at the end it has.
+        """
+        least = start.get(self.metric)
+        if least is None:
+            return True
+        return self.metric in end and end[self.metric] >= least - self.tolerance

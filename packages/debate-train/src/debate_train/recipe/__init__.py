@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -13,9 +13,10 @@ from debate_protocol.plugins import Config, did_you_mean
 from debate_protocol.types import TRAINED, agents_by_policy, roles_of
 from debate_rewards.rewards import RewardChoice
 from debate_train.advantages import AdvantageChoice, Grouped
+from debate_train.checkpoints import Checkpointing
 from debate_train.data import DataChoice
 from debate_train.evaluation.debates import Opponents
-from debate_train.evaluation.settings import Evaluation, Setup
+from debate_train.evaluation.settings import Evaluation, ExitCriterion, KeepIf, Setup
 from debate_train.losses import LossConfig
 from debate_train.models import ModelChoice
 from debate_train.models.loaded_model import trained_adapters, unknown_adapter
@@ -27,91 +28,6 @@ from debate_train.playing import Pipeline, Rollout
 from debate_train.playing.rollouts import start_mode
 from debate_train.recipe.problems import WHOLE_PHASES, Schema, merge
 from debate_train.trainers import TrainerChoice
-
-if TYPE_CHECKING:
-    from debate_train.checkpoints import Best
-
-
-class ExitCriterion(Config):
-    """What a phase must reach, on the dev split, before it may end.
-
-    Args:
-        metric: Name as in the evaluation, such as eval/judge/accuracy.
-        at_least: The least value of `metric` that meets it.
-        also_at_least: Further measures that one evaluation must reach, each with the least that is
-            wanted.
-        every: Steps between two evaluations, from the phase's `steps` on.
-        max_steps: The phase ends here even if the criterion is not met.
-        if_missed: What happens to the phases after a miss; `fail` ends the run with exit code 1.
-    """
-
-    renamed: ClassVar[Mapping[str, str]] = {"when_shut": "if_missed"}
-
-    metric: str
-    at_least: float
-    also_at_least: dict[str, float] = Field(default_factory=dict)
-    every: int = Field(50, ge=1)
-    max_steps: int = Field(1000, ge=1)
-    if_missed: Literal["skip_rest", "go_on", "fail"] = "skip_rest"
-
-    @property
-    def wanted(self) -> tuple[tuple[str, float], ...]:
-        """Each measure and the least that is wanted of it."""
-        return ((self.metric, self.at_least), *self.also_at_least.items())
-
-    def is_met(self, measured: Mapping[str, float | None]) -> bool:
-        """Return whether a look reached it; a measure without a single case has not been."""
-        return all((measured.get(name) or 0.0) >= least for name, least in self.wanted)
-
-    def compared(self, measured: Mapping[str, float]) -> str:
-        """Return each measure at a look and what was wanted of it, in words."""
-        return "; ".join(
-            f"{name} {measured.get(name, 0.0):.3f}, wanted at least {least}"
-            for name, least in self.wanted
-        )
-
-    def next_look(self, steps: int, done: int) -> int:
-        """Return at how many steps of the phase, `done` or more, it is next looked at."""
-        looks = max(0, -(-(done - steps) // self.every))
-        return min(steps + looks * self.every, self.max_steps)
-
-    def is_due(self, steps: int, done: int) -> bool:
-        """Return whether it is looked at after so many steps of a phase of `steps`."""
-        return done >= self.max_steps or self.next_look(steps, done) == done
-
-
-class KeepBest(Config):
-    """Which checkpoint is kept besides the last ones.
-
-    Args:
-        metric: Name as in the evaluation on the dev split, such as eval/majority/accuracy.
-        mode: Whether the largest or the smallest value is best.
-    """
-
-    metric: str
-    mode: Literal["max", "min"] = "max"
-
-    def is_better(self, value: float, best: "Best | None") -> bool:
-        """Return whether a value is better than the best so far; equal ones are not."""
-        if best is None or best.metric != self.metric:
-            return True
-        return value > best.value if self.mode == "max" else value < best.value
-
-
-class Checkpointing(Config):
-    """When the run can be resumed from.
-
-    Args:
-        every: Steps between checkpoints; 0 counts minutes alone.
-        every_minutes: Minutes after which a step is followed by a checkpoint; 0 counts steps alone.
-        keep_last: How many of the last checkpoints are kept.
-        keep_best: Whenever an evaluation on the dev split is the best so far, a checkpoint is kept.
-    """
-
-    every: int = Field(0, ge=0)
-    every_minutes: float = Field(15.0, ge=0)
-    keep_last: int = Field(2, ge=1)
-    keep_best: KeepBest | None = None
 
 
 class Recording(Config):
@@ -128,38 +44,6 @@ class Recording(Config):
 
 FolderName = Annotated[str, Field(pattern=r"^\w[\w .,+=@~-]{0,99}$")]
 """One file name, of a length that every disk takes."""
-
-
-class KeepIf(Config):
-    """What must not have fallen on the dev split for the weights of a phase to be kept.
-
-    Args:
-        metric: Name as in the evaluation, such as eval/majority/accuracy.
-        since: The phase whose start it is compared with and comes back; None is the phase itself.
-        tolerance: How far it may fall.
-    """
-
-    metric: str
-    since: str | None = None
-    tolerance: float = Field(0.0, ge=0)
-
-    def described(self, phase: str) -> str:
-        """Return what it asks of a phase, in one sentence."""
-        less = f" less {self.tolerance:g}" if self.tolerance else ""
-        return (
-            f"kept only if {self.metric} on the dev split is not below what it is at the start of "
-            f"{self.since or phase}{less}; else the weights of that start come back"
-        )
-
-    def keeps(self, start: Mapping[str, float], end: Mapping[str, float]) -> bool:
-        """Return whether the measure at the end is not below that at the start.
-
-        Without a case at the start nothing can have fallen; without one at the end it has.
-        """
-        least = start.get(self.metric)
-        if least is None:
-            return True
-        return self.metric in end and end[self.metric] >= least - self.tolerance
 
 
 PARTS = ("model", "data", "debate", "reward", "loss", "trainer")

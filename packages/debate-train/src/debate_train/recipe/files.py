@@ -5,7 +5,6 @@ what is valid. `extends: other.yaml` makes a file a mapping of differences.
 """
 
 import itertools
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -208,36 +207,6 @@ def _resolved(
             raw: Any = OmegaConf.to_container(held, resolve=False)
             kept[here] = raw[key]
     return values if isinstance(held, DictConfig) else list(values.values())
-
-
-Changes = dict[str, dict[str, object]]
-"""Full dotted keys, each with its values `before` and `now`; one that is not there is left out."""
-
-
-def recipe_changes(before: str, now: str) -> Changes:
-    """Return what differs between two resolved recipes.
-
-    Both are read as they are written, so what the environment gives stays `${oc.env:…}`.
-    """
-    old, new = (dict(_leaf_values(yaml.safe_load(text) or {})) for text in (before, now))
-    return {
-        key: {
-            when: values[key] for when, values in (("before", old), ("now", new)) if key in values
-        }
-        for key in old | new
-        if key not in old or key not in new or repr(old[key]) != repr(new[key])
-    }
-
-
-def _leaf_values(values: Mapping[object, object], above: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in values.items():
-        name = f"{above}{key}"
-        if isinstance(value, Mapping) and value:
-            yield from _leaf_values(value, f"{name}.")
-        elif isinstance(value, float) and not math.isfinite(value):  # JSON has no such number.
-            yield name, yaml.safe_dump(value).split()[0]
-        else:
-            yield name, value
 
 
 HERE = Path("recipes")
