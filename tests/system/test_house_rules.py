@@ -33,7 +33,6 @@ LONG_FILES: frozenset[str] = frozenset(
         "packages/debate-train/src/debate_train/batches/forward.py",
         "packages/debate-train/src/debate_train/monitoring/detectors.py",
         "packages/debate-train/src/debate_train/playing/rollouts.py",
-        "packages/debate-train/src/debate_train/recipe/files.py",
         "packages/debate-train/src/debate_train/running/run_context.py",
         "packages/debate-train/src/debate_train/trainers/deepspeed_worker.py",
         "packages/debate-train/src/debate_train/trainers/torch_session.py",

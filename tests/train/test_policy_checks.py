@@ -10,7 +10,7 @@ from debate_rollout import engine as engines
 from debate_train.commands.cli import main
 from debate_train.interrupts import RecipeError
 from debate_train.recipe.check import check
-from debate_train.recipe.check_parts import device_errors
+from debate_train.recipe.check_parts import refuse_absent_devices
 from debate_train.running.run_context import refuse_unusable_engine
 from train.test_plan import QWEN3_8B
 from train.test_policies import LEARNER_AGAINST_START, OTHER, TWO_MODELS, recipe
@@ -67,9 +67,9 @@ def test_check_compares_each_policy_with_its_own_window() -> None:
 def test_devices_of_policies_are_looked_for() -> None:
     there = {"type": "model", "model": OTHER, "engine": {"type": "transformers"}}
     absent = {**there, "engine": {"type": "transformers", "device": "cuda:77"}}
-    assert device_errors(recipe(TWO_MODELS, policies={"rival": there})) == []
-    (error,) = device_errors(recipe(TWO_MODELS, policies={"rival": absent}))
-    assert error.startswith("rollout.policies.rival.engine.device: found 'cuda:77'")
+    refuse_absent_devices(recipe(TWO_MODELS, policies={"rival": there}))
+    with pytest.raises(RecipeError, match=r"^rollout.policies.rival.engine.device: found"):
+        refuse_absent_devices(recipe(TWO_MODELS, policies={"rival": absent}))
 
 
 def test_plan_counts_the_models_of_all_policies(

@@ -7,16 +7,7 @@ from itertools import groupby, pairwise
 
 from markupsafe import Markup
 
-from debate_report.timeline import (
-    Along,
-    Axis,
-    Form,
-    plain,
-    render,
-    tick_text,
-    ticks,
-    write_value,
-)
+from debate_report.timeline import Along, Axis, Form, plain, render, tick_text, ticks, write_value
 
 WIDTH, HEIGHT = 360, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 26

@@ -5,25 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from markupsafe import Markup
 
-from debate_report.charts import (
-    MAX_SERIES,
-    Bound,
-    Chart,
-    Marks,
-    Series,
-    line_chart,
-    parts_of,
-)
+from debate_report.charts import MAX_SERIES, Bound, Chart, Marks, Series, line_chart, parts_of
 from debate_report.run_files import MAX_STEP, Row, RunFiles, Stage, finite, stages, step_of
-from debate_report.timeline import (
-    PANELS,
-    Along,
-    Form,
-    Panel,
-    phases,
-    render,
-    write_duration,
-)
+from debate_report.timeline import PANELS, Along, Form, Panel, phases, render, write_duration
 
 ROW_KEYS = ("phase", "step", "time_s")
 MAX_PHASES = 20

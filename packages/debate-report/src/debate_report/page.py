@@ -21,13 +21,7 @@ from debate_protocol.command_line import (
     run_command,
 )
 from debate_report.browsing import Browser, browser, read_all
-from debate_report.comparison import (
-    as_text,
-    comparison,
-    results,
-    setting_of,
-    shared_setting,
-)
+from debate_report.comparison import as_text, comparison, results, setting_of, shared_setting
 from debate_report.curves import curves, seconds_of
 from debate_report.debates import Debates
 from debate_report.run_files import RunFiles, finite, read_run, read_source

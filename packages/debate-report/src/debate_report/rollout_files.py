@@ -10,12 +10,7 @@ from typing import cast, get_args
 
 from debate_protocol.command_line import UsageError, transcripts_in
 from debate_protocol.parsing import get_contract
-from debate_protocol.transcripts.files import (
-    TranscriptError,
-    from_json,
-    json_lines,
-    json_value,
-)
+from debate_protocol.transcripts.files import TranscriptError, from_json, json_lines, json_value
 from debate_protocol.types import Message, Protocol, Question, Role, Transcript, Turn
 
 __all__ = ["import_rollouts"]

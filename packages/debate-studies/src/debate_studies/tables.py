@@ -10,14 +10,7 @@ from statistics import fmean
 
 from debate_report.charts import MAX_SERIES, Bound, Chart, Series, image
 from debate_report.timeline import Along, phases, plain
-from debate_studies.lines import (
-    Finished,
-    Runs,
-    interval,
-    seeds_of,
-    table,
-    with_interval,
-)
+from debate_studies.lines import Finished, Runs, interval, seeds_of, table, with_interval
 from debate_studies.study_file import BEFORE, Compared, Study
 from debate_train.checkpoints.whole_files import write_whole
 from debate_train.recipe.files import opening

@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field
 
-from debate_rollout.engine import (
-    Capability,
-    EngineSettings,
-    Footprint,
-    Place,
-    missing_extra,
-)
+from debate_rollout.engine import Capability, EngineSettings, Footprint, Place, missing_extra
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from debate_protocol.plugins import did_you_mean
-from debate_train.checkpoints import (
-    MANIFEST,
-    RefusedCheckpoint,
-    file_hashes,
-    verify,
-)
+from debate_train.checkpoints import MANIFEST, RefusedCheckpoint, file_hashes, verify
 from debate_train.checkpoints.run_directory import refuse_used
 from debate_train.commands.compare import chosen_benchmarks, compare_main, finished_table
 from debate_train.commands.evaluation_files import NAME, NamedPolicy

@@ -10,20 +10,9 @@ from statistics import fmean, stdev
 from debate_protocol.transcripts.files import with_counts
 from debate_protocol.types import Ask, DebateRun, Gate, Question, Reply, Transcript
 from debate_rewards.answer_checking import same_answer
-from debate_rewards.estimates import (
-    bootstrap_estimates,
-    bootstrap_interval,
-    pooled,
-    range_of,
-)
+from debate_rewards.estimates import bootstrap_estimates, bootstrap_interval, pooled, range_of
 from debate_rollout.engine import Engine
-from debate_train.evaluation.modes import (
-    Curves,
-    EvaluationMode,
-    Plays,
-    Point,
-    Values,
-)
+from debate_train.evaluation.modes import Curves, EvaluationMode, Plays, Point, Values
 from debate_train.evaluation.settings import Setup, full_name, is_standard
 from debate_train.playing import Watch, unwatched
 

@@ -17,14 +17,7 @@ from pydantic import TypeAdapter
 from debate_protocol.forms import DebateForm
 from debate_protocol.transcripts.files import TranscriptError, from_json, json_line, to_json
 from debate_protocol.types import TRAINED, Branch, Reply, Transcript, Turn, roles_of
-from debate_rollout.engine import (
-    Capability,
-    Engine,
-    EngineSettings,
-    Finished,
-    Request,
-    Weights,
-)
+from debate_rollout.engine import Capability, Engine, EngineSettings, Finished, Request, Weights
 from debate_rollout.routing import ForwardingEngine
 from debate_train.checkpoints.run_directory import written
 from debate_train.checkpoints.whole_files import whole_file

@@ -23,12 +23,12 @@ from debate_train.recipe.context import (
     TokenCounter,
     Window,
     context_window,
+    hold,
     longest_prompt,
     many,
     step_counts,
     token_counter,
 )
-from debate_train.recipe.signal_check import hold
 
 
 def known_policies(recipe: Recipe) -> dict[str, PolicyConfig]:
@@ -188,27 +188,23 @@ def process_errors(recipe: Recipe, size: int) -> list[str]:
 
 
 def refuse_absent_devices(recipe: Recipe) -> None:
-    """Refuse devices that are not there before a model is loaded for them.
+    """Refuse devices that are not there before a model is loaded for them; needs torch.
 
     Raises:
         RecipeError: The recipe names one.
     """
-    if errors := device_errors(recipe):
-        raise RecipeError("\n".join(errors))
-
-
-def device_errors(recipe: Recipe) -> list[str]:
-    """Return which devices that the recipe names are not there; needs torch."""
     named = {f"{key}.device": one.named_device() for key, one in engines_used(recipe).items()}
     for name, phase in recipe.phase_recipes().items():
         where = f"phases.{name}." if "trainer" in recipe.phases.get(name, {}) else ""
         named[f"{where}trainer.device"] = phase.trainer.named_device()
-    return [
+    errors = [
         f"{key}: found {device!r}, which cannot be used here ({why}); expected auto, or a device "
         "of this machine"
         for key, device in named.items()
         if (why := absent_device(device)) is not None
     ]
+    if errors:
+        raise RecipeError("\n".join(errors))
 
 
 def _place(recipe: Recipe, size: int) -> Place:

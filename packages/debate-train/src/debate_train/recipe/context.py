@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.parsing import Contract, neutralised
-from debate_protocol.types import Ask, Gate, Message, Question, Reply, Sent
+from debate_protocol.types import Ask, DebateRun, Gate, Message, Question, Reply, Sent, Transcript
 from debate_rewards.decisions import GateRule, divided
 from debate_train.data import DataSettings, DataSource
 from debate_train.data.source import keep_apart
@@ -128,6 +128,8 @@ def longest_prompt(
 ) -> Longest:
     """Hold a debate in which every reply has `max_tokens` tokens; return its longest prompt.
 
+    A mark stands for all tokens of an answer, which differs by agent.
+
     Args:
         form: The debate.
         question: The longest question; None stands for one of `ASSUMED_QUESTION_TOKENS`.
@@ -152,28 +154,31 @@ def longest_prompt(
             text = text.replace(mark, "")
         return count(text) + total
 
-    for asks in held(form, question):
-        for ask in () if isinstance(asks, Gate) else asks:
-            found = counter.per_prompt + sum(tokens(message) for message in ask.messages)
-            if found > longest.prompt_tokens and (agents is None or ask.agent in agents):
-                longest = Longest(found, ask.agent, ask.round, sum(sizes.values()))
+    def measured(ask: Ask) -> Reply:
+        nonlocal longest
+        found = counter.per_prompt + sum(map(tokens, ask.messages))
+        if found > longest.prompt_tokens and (agents is None or ask.agent in agents):
+            longest = Longest(found, ask.agent, ask.round, sum(sizes.values()))
+        return Reply(contract.reply(f"{_REPLY} {ask.agent}"))
+
+    hold(form.start(question, seed=0), measured)
     return longest
 
 
-def held(form: DebateForm, question: Question) -> Iterator[Sequence[Ask] | Gate]:
-    """Hold a debate; yield its asks and gates. Answers stand for all tokens and differ by agent."""
-    run, contract = form.start(question, seed=0), form.contract_rules()
-    sent: Sent | None = None
+def hold(
+    run: DebateRun, script: Callable[[Ask], Reply], at_gate: Callable[[Gate], None] | None = None
+) -> Transcript:
+    """Hold one debate; gates, of which `at_gate` is told, go on."""
+    yielded = next(run)
     while True:
+        if isinstance(yielded, Gate) and at_gate is not None:
+            at_gate(yielded)
+        sent: Sent = "go_on" if isinstance(yielded, Gate) else [script(ask) for ask in yielded]
         try:
-            step = next(run) if sent is None else run.send(sent)
-        except StopIteration:
-            return
-        yield step
-        if isinstance(step, Gate):
-            sent = "go_on"
-        else:
-            sent = [Reply(contract.reply(f"{_REPLY} {ask.agent}")) for ask in step]
+            yielded = run.send(sent)
+        except StopIteration as ended:
+            transcript: Transcript = ended.value
+            return transcript
 
 
 def _stand_in(
@@ -253,13 +258,16 @@ def _parts(form: DebateForm, debates: int, rule: GateRule | None) -> tuple[Part,
     if rule is None:
         return (Part(debates, form.turn_count(), form.turn_count()),)
     trained, found = form.trained_agents(), [Part(debates, 0, 0)]
-    for step in held(form, Question("count", "?")):
-        if isinstance(step, Gate):
-            found.append(Part(rule.most_going_on(found[-1].debates, step.name), 0, 0))
-        else:
-            part = found[-1]
-            ours = sum(ask.agent in trained for ask in step)
-            found[-1] = Part(part.debates, part.turns + len(step), part.trained + ours)
+
+    def counted(ask: Ask) -> Reply:
+        part = found[-1]
+        found[-1] = Part(part.debates, part.turns + 1, part.trained + (ask.agent in trained))
+        return Reply(form.contract_rules().reply(f"{_REPLY} {ask.agent}"))
+
+    def divide(gate: Gate) -> None:
+        found.append(Part(rule.most_going_on(found[-1].debates, gate.name), 0, 0))
+
+    hold(form.start(Question("count", "?"), seed=0), counted, divide)
     # A question without an answer has no turns beside its debate: they come last.
     said = sum(part.turns for part in found[:-1])
     found[-1] = found[-1]._replace(turns=form.turn_count() - said)

@@ -8,16 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from debate_protocol.parsing import get_contract
-from debate_protocol.types import (
-    Ask,
-    DebateRun,
-    Gate,
-    Question,
-    Reply,
-    Sent,
-    Transcript,
-    TurnKey,
-)
+from debate_protocol.types import Ask, Question, Reply, Transcript, TurnKey
 from debate_rewards.reward import (
     ReadDebate,
     RewardConfig,
@@ -29,7 +20,7 @@ from debate_rollout.rendering import TokenText
 from debate_train.batches.rows import stream_credit, turn_tokens
 from debate_train.playing import named_debates
 from debate_train.recipe import Recipe
-from debate_train.recipe.context import many
+from debate_train.recipe.context import hold, many
 
 Script = Callable[[Ask], Reply]
 Taught = tuple[str, str]
@@ -83,18 +74,6 @@ def scripted_step(recipe: Recipe, number: int, *, answers: bool) -> list[Transcr
 
 def _questions(phase: Recipe) -> int:
     return max(_QUESTIONS, *(part.least_questions for part in phase.reward.parts().values()))
-
-
-def hold(run: DebateRun, script: Script) -> Transcript:
-    """Hold one debate; gates go on."""
-    yielded = next(run)
-    while True:
-        sent: Sent = "go_on" if isinstance(yielded, Gate) else [script(ask) for ask in yielded]
-        try:
-            yielded = run.send(sent)
-        except StopIteration as ended:
-            transcript: Transcript = ended.value
-            return transcript
 
 
 class _Script:

@@ -16,13 +16,7 @@ from debate_rollout.engines.transformers import Device
 from debate_train.batches.row_types import Batch, Share, minibatches, part_count, weigh
 from debate_train.losses import Loss
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.trainers.optimizers import (
-    Adam,
-    AdamW,
-    AdamW8bit,
-    Muon,
-    TorchOptimizer,
-)
+from debate_train.trainers.optimizers import Adam, AdamW, AdamW8bit, Muon, TorchOptimizer
 
 if TYPE_CHECKING:
     from torch.nn import Parameter

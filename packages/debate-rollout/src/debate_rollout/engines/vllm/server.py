@@ -39,11 +39,7 @@ from debate_rollout.engines.vllm.control import (
     is_healthy,
     server_command,
 )
-from debate_rollout.engines.vllm.model import (
-    ServedModel,
-    finish_of,
-    write_weights,
-)
+from debate_rollout.engines.vllm.model import ServedModel, finish_of, write_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
