@@ -20,7 +20,7 @@ def recipe(**changes: Any) -> Recipe:
         "name": "t",
         "steps": 10,
         "model": {"type": "scratch", "context_window": 4096},
-        "data": {"type": "signs_puzzle", "batch_size": 8},
+        "data": {"type": "signs_puzzle", "batch_size": 8, "largest_digit": 4},
         "debate": PLAIN | {"num_agents": 5, "max_rounds": 2},
         "rollout": {"max_tokens": 64},
         "advantage": {"baseline": "question_round"},

@@ -69,14 +69,16 @@ def _split_of(text: str) -> Split:
     return "dev" if bucket == 0 else "test" if bucket == 1 else "train"
 
 
-def _puzzle(rng: random.Random, num_digits: int, largest_digit: int) -> Question:
+def _puzzle(rng: random.Random, num_digits: int, largest_digit: int) -> str:
     while True:
-        digits = tuple(rng.randint(1, largest_digit) for _ in range(num_digits))
-        signs = [rng.choice(SIGNS) for _ in digits[1:]]
-        target = running_totals(digits, signs)[-1]
+        digits = [rng.randint(1, largest_digit) for _ in range(num_digits)]
+        target = running_totals(digits, [rng.choice(SIGNS) for _ in digits[1:]])[-1]
         if target >= 0:
-            break
-    text = f"make {target} Q {' '.join(map(str, digits))}"
+            return f"make {target} Q {' '.join(map(str, digits))}"
+
+
+def _with_answers(text: str) -> Question:
+    digits, target = read_puzzle(Question(text, text))
     accept = solutions(digits, target)
     meta = {"accept": list(accept), "wrong_answers": wrong_signs(digits, target)}
     return Question(text, text, accept[0], {"kind": "text", **meta})
@@ -119,10 +121,10 @@ class SignsPuzzleSource(DataSource):
         found: dict[str, Question] = {}
         fruitless = 0
         while len(found) < size and fruitless < PATIENCE:
-            question = _puzzle(rng, self.config.num_digits, self.config.largest_digit)
+            text = _puzzle(rng, self.config.num_digits, self.config.largest_digit)
             fruitless += 1
-            if _split_of(question.text) == split and question.text not in found:
-                found[question.text] = question
+            if text not in found and _split_of(text) == split:
+                found[text] = _with_answers(text)
                 fruitless = 0
         return list(found.values())
 
