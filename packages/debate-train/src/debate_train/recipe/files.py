@@ -56,8 +56,8 @@ def parse(text: str, name: str) -> Source:
     Raises:
         RecipeError: It is not YAML, or is not a mapping.
     """
-    loader = get_yaml_loader()(text)
     try:
+        loader = get_yaml_loader()(text)
         node = loader.get_single_node()
         if node is None:
             return Source({}, {})
@@ -69,8 +69,6 @@ def parse(text: str, name: str) -> Source:
         line = f":{mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or _first_line(error)
         raise RecipeError(f"{name}{line}: not readable as YAML ({problem})") from error
-    finally:
-        loader.dispose()
 
 
 def _first_line(error: Exception) -> str:
