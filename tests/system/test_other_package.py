@@ -66,7 +66,7 @@ def test_variants_from_outside_are_checked_and_counted(site: Path) -> None:
     # Of each of 2 questions 1 direct reply, a debate of 4 turns and 2 more of the mode's.
     assert "1 direct reply and 4 turns of debate and 8 turns of second_thoughts" in done.stdout
     assert "at most 26 turns, 416 tokens in replies" in done.stdout
-    assert "context: at most 100 tokens (prompt 84 of agent 0 in round 2 + reply 16" in done.stdout
+    assert "context: at most 103 tokens (prompt 87 of agent 0 in round 2 + reply 16" in done.stdout
 
 
 @pytest.mark.parametrize(
