@@ -82,29 +82,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-PEAK_TFLOPS = {
-    "B200": 2250.0,
-    "GH200": 989.5,
-    "H200": 989.5,
-    "H100 PCIe": 756.5,
-    "H100 NVL": 835.5,
-    "H100": 989.5,
-    "A100": 312.0,
-    "L40S": 362.1,
-    "RTX 4090": 165.2,
-}
-"""Dense bfloat16 of NVIDIA's datasheets, in 10^12 FLOP/s, by part of the device's name."""
-
-
 def peak_of(options: argparse.Namespace) -> float | None:
     """Return the peak in FLOP/s that utilisation refers to, None where it is not known."""
-    import torch
+    from debate_train.monitoring.throughput import peak_flops
 
-    tflops = options.peak_tflops
-    if tflops is None and torch.cuda.is_available():
-        name = torch.cuda.get_device_name()
-        tflops = next((peak for part, peak in PEAK_TFLOPS.items() if part in name), None)
-    return None if tflops is None else tflops * 1e12
+    return peak_flops(options.peak_tflops)
 
 
 class Runner:

@@ -144,6 +144,7 @@ def test_phases_share_the_axis_in_order_and_none_vanishes(lengths):
 
 def test_measures_are_drawn_by_name_where_they_are_there():
     named = {
+        "Model-FLOP utilisation": {"time/mfu": 0.3},
         "Throughput": {"tokens_per_s": 9.0, "tokens_per_s/trained": 99.0},
         "No advantage, by cause": {"advantage/zero/no_value": 0.2, "advantage/zero/share": 0.3},
         "Questions left out": {"sampling/all_right": 3},

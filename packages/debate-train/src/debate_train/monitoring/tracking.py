@@ -131,6 +131,8 @@ class Tracking(Config):
     """Steps between two such tables; the first step has one."""
     checkpoints: bool = False
     """Whether W&B gets the last checkpoint as an artifact at the end of the run."""
+    peak_tflops: float | None = Field(None, gt=0)
+    """Peak of one training device in 10^12 FLOP/s, the base of `time/mfu`; null looks it up."""
 
     def open(
         self, run_directory: RunDirectory, name: str, resolved: Mapping[str, object]

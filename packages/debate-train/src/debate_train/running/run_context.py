@@ -378,8 +378,9 @@ class Saving:
         self._unrecorded: Step | None = None
         self._seconds: dict[str, float] = {}
         """Of checkpoints since the last step."""
-        engine, epochs = phase.recipe.rollout.engine, phase.recipe.trainer.epochs
-        self._speed = Speed.of(engine, own_place().size, epochs)
+        engine, tflops = phase.recipe.rollout.engine, phase.recipe.tracking.peak_tflops
+        size, epochs = own_place().size, phase.recipe.trainer.epochs
+        self._speed = Speed.of(engine, run.loaded.model, size, epochs, tflops)
         rows, watched = run.directory.metrics(), phase.recipe
         self.watch = HealthWatch(
             phase.name, watched.health, facts_of(watched), rows, run.state.phase_start
