@@ -168,7 +168,7 @@ def longest_prompt(
 def hold(
     run: DebateRun, script: Callable[[Ask], Reply], at_gate: Callable[[Gate], None] | None = None
 ) -> Transcript:
-    """Hold one debate; gates, of which `at_gate` is told, go on."""
+    """Hold one debate; gates go on, after `at_gate` was called with each."""
     yielded = next(run)
     while True:
         if isinstance(yielded, Gate) and at_gate is not None:
