@@ -267,7 +267,7 @@ def streaming(engine: Engine) -> StreamingEngine | None:
     return cast(StreamingEngine, engine) if "streams" in engine.capabilities else None
 
 
-def generate_by_streaming(engine: StreamingEngine, requests: Sequence[Request]) -> list[Reply]:
+def generate_by_streaming(engine: Queue, requests: Sequence[Request]) -> list[Reply]:
     """Answer a batch by `submit` and `collect`: `generate` of a streaming engine.
 
     Outcomes of requests that were open before are taken and lost: a driver either submits or calls

@@ -8,6 +8,7 @@ import queue
 import re
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
@@ -36,8 +37,12 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class Background:
-    """Runs coroutines on its own loop; an engine's `submit`, `collect` and `cancel`."""
+class HttpEngine(ABC):
+    """An engine whose replies are coroutines, on an event loop in a thread of its own.
+
+    Args:
+        name: Of the thread.
+    """
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -47,16 +52,30 @@ class Background:
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, work: Coroutine[object, None, Reply]) -> int:
-        """Start a request and return its ticket."""
+    @abstractmethod
+    async def _reply(self, request: Request) -> Reply:
+        """Return the reply to a request."""
+
+    @abstractmethod
+    async def _disconnect(self) -> None:
+        """Close connections, when all requests have ended."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Reply]:
+        """Return one reply a request, in order."""
+        return generate_by_streaming(self, requests)
+
+    def submit(self, request: Request) -> int:
+        """Take a request and return its ticket."""
+        if self._loop.is_closed():
+            raise EndpointError("the engine is closed")
         ticket = next(self._tickets)
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = asyncio.run_coroutine_threadsafe(self._reply(request), self._loop)
         self._open[ticket] = future
         future.add_done_callback(lambda done: self._ended.put(_finished(ticket, done)))
         return ticket
 
     def collect(self, timeout_s: float) -> list[Finished]:
-        """Return the requests that have ended since the last call, as engines do."""
+        """Wait until a request has ended or the time is over."""
         deadline = time.monotonic() + timeout_s
         found: list[Finished] = []
         while self._open and not found:
@@ -71,7 +90,7 @@ class Background:
         return found
 
     def cancel(self, ticket: int) -> None:
-        """Give a request up; `collect` never returns it."""
+        """Give a request up; its connection is closed."""
         future = self._open.pop(ticket, None)
         if future is not None:
             future.cancel()
@@ -91,15 +110,14 @@ class Background:
             future.cancel()
             raise RolloutError(f"{what}: not done after {timeout_s:g} s") from error
 
-    def close(self, last: Callable[[], Coroutine[object, None, None]] | None = None) -> None:
-        """Cancel what is open, run `last` on the loop and end the thread."""
+    def close(self) -> None:
+        """Cancel what is open, close all connections and end the thread."""
         if not self._thread.is_alive():
             return
         self._open.clear()
         try:
             self.run(_cancel_all(), 30.0, "cancelling requests")
-            if last is not None:
-                self.run(last(), 30.0, "closing an engine")
+            self.run(self._disconnect(), 30.0, "closing an engine")
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(30.0)
@@ -248,13 +266,18 @@ class _Passing(Exception):
         self.is_silence = is_silence
 
 
-class OpenAISampler:
-    """Asks an endpoint for replies, many at once, each as soon as there is room."""
+class OpenAISampler(HttpEngine):
+    """Asks an endpoint for replies, many at once, each as soon as there is room.
+
+    Endpoints cut the stop string off. Replies have text only; what the endpoint refuses to say is
+    empty, and a prompt that it finds too long has finish `context_overflow`.
+    """
 
     renderer = None
     context_window: int | None = None
 
     def __init__(self, config: "OpenAIEngine", key: str | None) -> None:
+        super().__init__("openai")
         self.capabilities = config.capabilities
         self._config = config
         self._url = f"{config.base_url}/chat/completions"
@@ -268,44 +291,17 @@ class OpenAISampler:
             trust_env=not is_near(urlsplit(config.base_url).hostname or ""),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         )
-        self._background = Background("openai")
-        self._closed = False
         self._said = ""
 
     def __repr__(self) -> str:
         return f"OpenAISampler({self._config.model!r} at {self._config.base_url})"
 
-    def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Return one reply a request, in order.
-
-        Endpoints cut the stop string off. Replies have text only; what the endpoint refuses to
-        say is empty, and a prompt that it finds too long has finish `context_overflow`.
-        """
-        return generate_by_streaming(self, requests)
-
-    def submit(self, request: Request) -> int:
-        """Take a request and return its ticket."""
-        if self._closed:
-            raise EndpointError(f"{self._url}: the engine is closed")
-        return self._background.submit(self._reply(request))
-
-    def collect(self, timeout_s: float) -> list[Finished]:
-        """Wait until a request has ended or the time is over."""
-        return self._background.collect(timeout_s)
-
-    def cancel(self, ticket: int) -> None:
-        """Give a request up; its connection is closed."""
-        self._background.cancel(ticket)
-
     def load(self, weights: Weights) -> None:
         """Refuse: an endpoint serves its own weights."""
         raise EngineConfigError("the openai engine serves what its endpoint serves: no weights")
 
-    def close(self) -> None:
-        """Cancel what is open and close all connections."""
-        if not self._closed:
-            self._closed = True
-            self._background.close(self._client.aclose)
+    async def _disconnect(self) -> None:
+        await self._client.aclose()
 
     async def _reply(self, request: Request) -> Reply:
         body, silent, longest = request_body(self._config, request), 0, self._config.longest_pause_s

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,16 +19,14 @@ from debate_rollout.engine import (
     Capability,
     EndpointError,
     EngineConfigError,
-    Finished,
     Request,
     RetriesExhaustedError,
     Weights,
-    generate_by_streaming,
     missing_extra,
     of_adapter,
     overflow,
 )
-from debate_rollout.engines.endpoints import Background
+from debate_rollout.engines.endpoints import HttpEngine
 from debate_rollout.engines.vllm import BACKEND, BATCH_INVARIANT, serving_arguments
 from debate_rollout.engines.vllm.control import (
     ServerControl,
@@ -52,8 +50,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-class VllmServer:
-    """Samples from a vLLM server over HTTP."""
+class VllmServer(HttpEngine):
+    """Samples from a vLLM server over HTTP, as `VllmSampler` does in this process."""
 
     def __init__(
         self,
@@ -73,7 +71,7 @@ class VllmServer:
         self._sent: dict[object, str] = {}
         self._adapters: dict[str, str] = {}
         self._folders: dict[str, Path] = {}
-        self._background = Background("vllm_server")
+        super().__init__("vllm_server")
         try:
             if config.url is None:
                 self._connect(*self._start(model))
@@ -82,22 +80,6 @@ class VllmServer:
         except BaseException:
             self.close()
             raise
-
-    def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Return one reply a request, in order; see `VllmSampler.generate`."""
-        return generate_by_streaming(self, requests)
-
-    def submit(self, request: Request) -> int:
-        """Take a request and return its ticket."""
-        return self._background.submit(self._reply(request))
-
-    def collect(self, timeout_s: float) -> list[Finished]:
-        """Wait until a request has ended or the time is over."""
-        return self._background.collect(timeout_s)
-
-    def cancel(self, ticket: int) -> None:
-        """Give a request up; the server stops working on it when the connection closes."""
-        self._background.cancel(ticket)
 
     def load(self, weights: Weights) -> None:
         """Serve these weights and drop every prefix that old ones made; see `VllmSampler.load`.
@@ -109,25 +91,24 @@ class VllmServer:
         self._check_alive()
         refresh = self._load_adapter if weights.kind == "lora" else self._load_full
         what = f"refreshing the weights of {self._url}"
-        self._background.run(refresh(weights), self._config.load_timeout_s, what)
+        self.run(refresh(weights), self._config.load_timeout_s, what)
 
     def close(self) -> None:
         """End a server that was started here, and remove the files; a crash leaves its log."""
-
-        async def last() -> None:
-            for client in self._clients:
-                await client.aclose()
-
         process = self._process
         ended_itself = process is not None and process.code is not None
         try:
-            self._background.close(last)
+            super().close()
         finally:
             if process is not None:
                 process.close()
                 if self._config.log_file is None and not ended_itself:
                     process.log.unlink(missing_ok=True)
             self._served.close()
+
+    async def _disconnect(self) -> None:
+        for client in self._clients:
+            await client.aclose()
 
     def _start(self, model: "PreTrainedModel | str") -> tuple[str, str]:
         try:
@@ -176,7 +157,7 @@ class VllmServer:
         self._controls = self._controls or [self._control]
 
         facts = [
-            self._background.run(control.describe(), 60.0, f"looking at {control.url}")
+            self.run(control.describe(), 60.0, f"looking at {control.url}")
             for control in self._controls
         ]
         self._model, window, label = facts[0]
@@ -193,7 +174,7 @@ class VllmServer:
             from debate_rollout.engines.vllm.nccl import NcclTransfer
 
             self._nccl = NcclTransfer(url, headers, self._config.load_timeout_s)
-        self._background.run(self._check_log_probabilities(), 120.0, f"sampling from {url}")
+        self.run(self._check_log_probabilities(), 120.0, f"sampling from {url}")
 
     async def _check_log_probabilities(self) -> None:
         prompt = [self._served.end_ids[0] if self._served.end_ids else 0]
