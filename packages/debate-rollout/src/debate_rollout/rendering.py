@@ -9,8 +9,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from debate_protocol.types import Ask, Message, Reply, Role
-from debate_rollout.engine import EngineConfigError
+from debate_protocol.types import Ask, Finish, Message, Reply, Role
+from debate_rollout.engine import EngineConfigError, Request
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -240,6 +240,27 @@ class Renderer:
                 return Rendered(extended, True)
         plain = [_with(message, self.plain(message["content"])) for message in messages]
         return Rendered(tuple(self.encode(self._template(plain, True))), False)
+
+    def reply(
+        self,
+        request: Request,
+        ids: Sequence[int],
+        logps: Sequence[float],
+        finish: Finish,
+        version: int,
+    ) -> Reply:
+        """Return the reply of these sampled ids; `version` is that of the weights."""
+        said = token_text(self.tokenizer, ids)
+        return Reply(
+            text=said.text,
+            starts=said.starts,
+            finish=finish,
+            prompt_ids=request.prompt_ids,
+            token_ids=tuple(ids),
+            logps=tuple(logps),
+            temperature=request.sampling.temperature,
+            weight_version=version,
+        )
 
     def plain(self, text: str) -> str:
         """Return text in which no special token or role mark can be read.

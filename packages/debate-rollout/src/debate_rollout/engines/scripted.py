@@ -25,7 +25,7 @@ from debate_rollout.engine import (
     overflow,
     room_of,
 )
-from debate_rollout.rendering import Renderer, token_text
+from debate_rollout.rendering import Renderer
 from debate_rollout.routing import ForwardingEngine
 
 if TYPE_CHECKING:
@@ -195,33 +195,19 @@ class ScriptedPlayer:
 
     def _reply(self, request: Request) -> Reply:
         text, finish = _until_stop(self._script(request.ask), request.sampling)
-        token_ids: list[int] = []
-        starts: tuple[int, ...] = ()
-        if self.renderer is not None:
-            room = room_of(request, self.context_window)
-            if room < 1:
-                return overflow(request, self._version)
-            token_ids, finish = self._ids(text, finish, room)
-            said = token_text(self.renderer.tokenizer, token_ids)
-            text, starts = said.text, said.starts
-        return Reply(
-            text=text,
-            starts=starts,
-            finish=finish,
-            prompt_ids=request.prompt_ids,
-            token_ids=tuple(token_ids),
-            logps=(0.0,) * len(token_ids),
-            temperature=request.sampling.temperature,
-            weight_version=self._version,
-        )
-
-    def _ids(self, text: str, finish: Finish, room: int) -> tuple[list[int], Finish]:
-        assert self.renderer is not None
+        if self.renderer is None:
+            temperature = request.sampling.temperature
+            return Reply(text, finish, request.prompt_ids, (), (), temperature, self._version)
+        room = room_of(request, self.context_window)
+        if room < 1:
+            return overflow(request, self._version)
         ids = self.renderer.encode(self.renderer.plain(text))
         end = self.renderer.tokenizer.eos_token_id
         if finish == "end" and end is not None:
             ids.append(end)
-        return (ids[:room], "length") if len(ids) > room else (ids, finish)
+        finish = finish if len(ids) <= room else "length"
+        logps = [0.0] * len(ids[:room])
+        return self.renderer.reply(request, ids[:room], logps, finish, self._version)
 
 
 def _until_stop(text: str, sampling: Sampling) -> tuple[str, Finish]:

@@ -27,7 +27,7 @@ from debate_rollout.engine import (
 )
 from debate_rollout.engines.sampling import Draws, StopStrings
 from debate_rollout.engines.weights import ONLY, load_full, load_lora
-from debate_rollout.rendering import Renderer, token_text
+from debate_rollout.rendering import Renderer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -412,7 +412,10 @@ class TransformersSampler:
                 chunk = own[start : start + self._config.max_batch]
                 found = self._decoder.sample([job for _, job in chunk])
                 for (at, _), sampled in zip(chunk, found, strict=True):
-                    replies[at] = self._reply(requests[at], sampled)
+                    ids, logps, finish = sampled.ids, sampled.logps, sampled.finish
+                    replies[at] = self.renderer.reply(
+                        requests[at], ids, logps, finish, self._version
+                    )
         return [reply for reply in replies if reply is not None]
 
     def load(self, weights: Weights) -> None:
@@ -446,19 +449,6 @@ class TransformersSampler:
             self._stops[stop] = StopStrings(self._tokenizer, stop, size)
         return Job(
             request.prompt_ids, replace(request.sampling, max_tokens=room), self._stops[stop]
-        )
-
-    def _reply(self, request: Request, sampled: Sampled) -> Reply:
-        said = token_text(self._tokenizer, sampled.ids)
-        return Reply(
-            text=said.text,
-            starts=said.starts,
-            finish=sampled.finish,
-            prompt_ids=request.prompt_ids,
-            token_ids=tuple(sampled.ids),
-            logps=tuple(sampled.logps),
-            temperature=request.sampling.temperature,
-            weight_version=self._version,
         )
 
 

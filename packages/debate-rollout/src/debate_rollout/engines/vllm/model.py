@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,7 +30,7 @@ from debate_rollout.engine import (
 from debate_rollout.engines.sampling import seed_bits
 from debate_rollout.engines.vllm import VllmSettings
 from debate_rollout.engines.weights import check_complete, check_fits, with_tied
-from debate_rollout.rendering import Renderer, token_text
+from debate_rollout.rendering import Renderer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -145,7 +145,6 @@ class ServedModel:
         with torch.device("meta"):
             self._blank = AutoModelForCausalLM.from_config(shape, trust_remote_code=False)
         self._settings = settings
-        self._tokenizer = tokenizer
         self._shapes = self._blank.state_dict(keep_vars=True)
         self._adapters = 0
         self._adapter_shapes: tuple[str, Mapping[str, Tensor]] = ("", {})
@@ -195,18 +194,8 @@ class ServedModel:
             raise RolloutError(
                 f"vLLM gave {len(logps)} log-probabilities to {len(ids)} tokens; expected one each"
             )
-        said = token_text(self._tokenizer, ids)
-        return Reply(
-            text=said.text,
-            starts=said.starts,
-            finish=finish,
-            prompt_ids=request.prompt_ids,
-            token_ids=tuple(ids),
-            logps=tuple(logps),
-            temperature=request.sampling.temperature,
-            weight_version=spans[-1][0],
-            version_spans=tuple(spans) if len(spans) > 1 else (),
-        )
+        reply = self.renderer.reply(request, ids, logps, finish, spans[-1][0])
+        return replace(reply, version_spans=tuple(spans)) if len(spans) > 1 else reply
 
     @property
     def label(self) -> str:
@@ -339,7 +328,7 @@ class ServedModel:
             )
         else:
             model.save_pretrained(path)
-        self._tokenizer.save_pretrained(path)
+        self.renderer.tokenizer.save_pretrained(path)
         return str(path)
 
 
