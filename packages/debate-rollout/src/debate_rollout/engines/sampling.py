@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -72,15 +72,8 @@ class Draws:
 
     def rows(self, kept: Tensor) -> "Draws":
         """Return the draws of some rows."""
-        return Draws(
-            uniforms_BT=self.uniforms_BT[kept],
-            temperature_B=self.temperature_B[kept],
-            greedy_B=self.greedy_B[kept],
-            top_k_B=self.top_k_B[kept],
-            top_p_B=self.top_p_B[kept],
-            min_p_B=self.min_p_B[kept],
-            filtered=self.filtered,
-        )
+        columns = [one.name for one in fields(self) if one.name != "filtered"]
+        return replace(self, **{name: getattr(self, name)[kept] for name in columns})
 
     def draw(self, logits_BV: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Draw one token a row.
