@@ -181,12 +181,17 @@ class Sampled:
 
 @dataclass(slots=True)
 class _Batch:
-    """The rows still being sampled. `row_B` is their place in the jobs."""
+    """The rows still being sampled. `row_B` is their place in the jobs.
+
+    `may_stop_SV` says which tokens may complete a stop string, for each different set of these;
+    `stops_J` is which set each of the jobs has.
+    """
 
     row_B: Tensor
     limit_B: Tensor
     done_B: Tensor
-    may_stop_BV: Tensor | None
+    may_stop_SV: Tensor | None
+    stops_J: Tensor
     position_B: Tensor
     mask_BT: Tensor
     draws: Draws
@@ -199,8 +204,6 @@ class _Batch:
         self.position_B = self.position_B[kept]
         self.mask_BT = self.mask_BT[kept]
         self.draws = self.draws.rows(kept)
-        if self.may_stop_BV is not None and self.may_stop_BV.shape[0] > 1:
-            self.may_stop_BV = self.may_stop_BV[kept]
         self.cache.batch_select_indices(kept)
 
 
@@ -265,14 +268,9 @@ class Decoder:
     def _mark_stops(
         self, jobs: Sequence[Job], batch: _Batch, ids_B: Tensor, out_BT: Tensor, why_B: Tensor
     ) -> None:
-        if batch.may_stop_BV is None:
+        if batch.may_stop_SV is None:
             return
-        table_BV = batch.may_stop_BV
-        may_B = (
-            table_BV[0, ids_B]
-            if table_BV.shape[0] == 1
-            else table_BV.gather(1, ids_B[:, None])[:, 0]
-        )
+        may_B = batch.may_stop_SV[batch.stops_J[batch.row_B], ids_B]
         for at in torch.nonzero(may_B & ~batch.done_B)[:, 0].tolist():
             row = int(batch.row_B[at])
             stops = jobs[row].stops
@@ -300,6 +298,9 @@ class Decoder:
         source_B = torch.tensor(source, device=self._device)
         if len(places) < len(jobs):
             cache.batch_select_indices(source_B)
+        different = list(dict.fromkeys(job.stops for job in jobs))
+        may_stop_SV = torch.stack([stops.may_complete_V for stops in different])
+        stops = [different.index(job.stops) for job in jobs]
         lengths_B = torch.tensor([len(job.prompt_ids) for job in jobs], device=self._device)
         samplings = [job.sampling for job in jobs]
         limits = torch.tensor([s.max_tokens for s in samplings], device=self._device)
@@ -307,7 +308,8 @@ class Decoder:
             row_B=torch.arange(len(jobs), device=self._device),
             limit_B=limits,
             done_B=torch.zeros(len(jobs), dtype=torch.bool, device=self._device),
-            may_stop_BV=_stop_table(jobs, self._device),
+            may_stop_SV=may_stop_SV.to(self._device) if bool(may_stop_SV.any()) else None,
+            stops_J=torch.tensor(stops, device=self._device),
             position_B=lengths_B,
             mask_BT=mask_UT[source_B],
             draws=Draws.of(samplings, longest, self._device),
@@ -327,17 +329,6 @@ class Decoder:
         ).logits[:, -1]
         batch.position_B = batch.position_B + 1
         return logits_BV
-
-
-def _stop_table(jobs: Sequence[Job], device: torch.device) -> Tensor | None:
-    """Return which tokens may complete a stop: one row for all jobs, a row a job, or None."""
-    different = {id(job.stops): job.stops for job in jobs}
-    tables = [stops.may_complete_V for stops in different.values()]
-    if not any(bool(table.any()) for table in tables):
-        return None
-    if len(tables) == 1:
-        return tables[0][None].to(device)
-    return torch.stack([job.stops.may_complete_V for job in jobs]).to(device)
 
 
 _FINISH: dict[int, Literal["end", "stop", "length"]] = {1: "end", 2: "stop", 3: "length"}
@@ -390,33 +381,26 @@ class TransformersSampler:
         Raises:
             EngineConfigError: When a prompt has no ids.
         """
-        replies: list[Reply | None] = [None] * len(requests)
-        jobs: list[tuple[int, Job]] = []
         rooms = [room_of(request, self.context_window) for request in requests]
         adapters = [of_adapter(self._adapters, request.ask) for request in requests]
-        for at, (request, room) in enumerate(zip(requests, rooms, strict=True)):
-            if room < 1:
-                replies[at] = overflow(request, self._version)
-            else:
-                jobs.append((at, self._job(request, room)))
+        full = [at for at, room in enumerate(rooms) if room < 1]
+        replies = {at: overflow(requests[at], self._version) for at in full}
+        asked = [at for at in range(len(requests)) if at not in replies]
         # Like lengths side by side: less padding, and rows that end at about the same time.
-        jobs.sort(key=lambda placed: len(placed[1].prompt_ids))
+        asked.sort(key=lambda at: len(requests[at].prompt_ids))
         # A batch is sampled with one adapter.
-        by_adapter: dict[str | None, list[tuple[int, Job]]] = {}
-        for at, job in jobs:
-            by_adapter.setdefault(adapters[at], []).append((at, job))
-        for name, own in by_adapter.items():
+        for name in dict.fromkeys(adapters[at] for at in asked):
+            own = [at for at in asked if adapters[at] == name]
             if name is not None:
                 self._model.set_adapter(name, inference_mode=True)
             for start in range(0, len(own), self._config.max_batch):
                 chunk = own[start : start + self._config.max_batch]
-                found = self._decoder.sample([job for _, job in chunk])
-                for (at, _), sampled in zip(chunk, found, strict=True):
-                    ids, logps, finish = sampled.ids, sampled.logps, sampled.finish
+                found = self._decoder.sample([self._job(requests[at], rooms[at]) for at in chunk])
+                for at, one in zip(chunk, found, strict=True):
                     replies[at] = self.renderer.reply(
-                        requests[at], ids, logps, finish, self._version
+                        requests[at], one.ids, one.logps, one.finish, self._version
                     )
-        return [reply for reply in replies if reply is not None]
+        return [replies[at] for at in range(len(requests))]
 
     def load(self, weights: Weights) -> None:
         """Copy weights into the served model: every parameter, or adapters on its base.
