@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 from debate_protocol.types import TRAINED, Ask, Reply
 from debate_rollout.engine import (
@@ -14,7 +14,6 @@ from debate_rollout.engine import (
     Request,
     StreamingEngine,
     Weights,
-    streaming,
 )
 from debate_rollout.rendering import Rendered
 
@@ -35,6 +34,7 @@ class ForwardingEngine:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._stream = cast(StreamingEngine, engine)  # Where `capabilities` say that it streams.
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -65,21 +65,15 @@ class ForwardingEngine:
 
     def submit(self, request: Request) -> int:
         """Take a request and return its ticket."""
-        return self._streaming.submit(request)
+        return self._stream.submit(request)
 
     def collect(self, timeout_s: float) -> list[Finished]:
         """Return the requests that have ended since the last call."""
-        return self._streaming.collect(timeout_s)
+        return self._stream.collect(timeout_s)
 
     def cancel(self, ticket: int) -> None:
         """Give a request up."""
-        self._streaming.cancel(ticket)
-
-    @property
-    def _streaming(self) -> StreamingEngine:
-        engine = streaming(self._engine)
-        assert engine is not None  # Where it does not stream, `capabilities` does not say it does.
-        return engine
+        self._stream.cancel(ticket)
 
 
 class HeardEngine(ForwardingEngine):
@@ -144,9 +138,9 @@ class RoutedEngine:
         shared: set[Capability] = {"seeds", "streams"}
         lacking = {c for c in shared if any(c not in e.capabilities for e in others.values())}
         self.capabilities: frozenset[Capability] = trained.capabilities - lacking
-        self._tickets: dict[int, tuple[StreamingEngine, int]] = {}
-        self._numbers: dict[tuple[int, int], int] = {}
-        self._given = 0
+        self._streams = [cast(StreamingEngine, engine) for engine in self._engines.values()]
+        # A ticket says whose it is: the engine's own one, times their number, plus its place.
+        self._open: set[int] = set()
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """Return one reply a request, in order.
@@ -173,37 +167,34 @@ class RoutedEngine:
 
     def submit(self, request: Request) -> int:
         """Take a request and return its ticket."""
-        engine = streaming(self._engine(request.ask.policy))
-        assert engine is not None  # Where one does not stream, this engine does not say it does.
-        own = engine.submit(request)
-        self._given += 1
-        self._tickets[self._given] = (engine, own)
-        self._numbers[id(engine), own] = self._given
-        return self._given
+        place = list(self._engines.values()).index(self._engine(request.ask.policy))
+        ticket = self._streams[place].submit(request) * len(self._streams) + place
+        self._open.add(ticket)
+        return ticket
 
     def collect(self, timeout_s: float) -> list[Finished]:
         """Return the requests of all engines that have ended since the last call."""
         until = time.monotonic() + timeout_s
         while True:
-            open_ones = {id(engine): engine for engine, _ in self._tickets.values()}
-            left = until - time.monotonic()
-            wait = max(0.0, left) if len(open_ones) == 1 else min(_SLICE_S, max(0.0, left))
-            found = [one for e in open_ones.values() for one in self._ended(e, wait)]
-            if found or not open_ones or left <= 0:
+            places = {ticket % len(self._streams) for ticket in self._open}
+            left = max(0.0, until - time.monotonic())
+            wait = left if len(places) == 1 else min(_SLICE_S, left)
+            found = [one for place in places for one in self._ended(place, wait)]
+            if found or not places or left == 0:
                 return found
 
     def cancel(self, ticket: int) -> None:
         """Give a request up."""
-        if ticket in self._tickets:
-            engine, own = self._tickets.pop(ticket)
-            del self._numbers[id(engine), own]
-            engine.cancel(own)
+        if ticket in self._open:
+            self._open.remove(ticket)
+            own, place = divmod(ticket, len(self._streams))
+            self._streams[place].cancel(own)
 
-    def _ended(self, engine: StreamingEngine, wait_s: float) -> Iterable[Finished]:
-        for done in engine.collect(wait_s):
-            ticket = self._numbers.pop((id(engine), done.ticket), None)
-            if ticket is not None:
-                del self._tickets[ticket]
+    def _ended(self, place: int, wait_s: float) -> Iterable[Finished]:
+        for done in self._streams[place].collect(wait_s):
+            ticket = done.ticket * len(self._streams) + place
+            if ticket in self._open:
+                self._open.remove(ticket)
                 yield Finished(ticket, done.outcome)
 
     def _engine(self, policy: str) -> Engine:
