@@ -287,14 +287,10 @@ class Decoder:
         mask = [[0] * (width - len(p)) + [1] * len(p) for p in places]
         mask_UT = torch.tensor(mask, device=self._device)
         cache = growing_cache(self._model.config)
-        logits_UV = self._model(
-            input_ids=torch.tensor(ids, device=self._device),
-            attention_mask=mask_UT,
-            position_ids=(mask_UT.cumsum(-1) - 1).clamp(min=0),
-            past_key_values=cache,
-            use_cache=True,
-            **self._last_only,
-        ).logits[:, -1]
+        positions_UT = (mask_UT.cumsum(-1) - 1).clamp(min=0)
+        logits_UV = self._logits(
+            torch.tensor(ids, device=self._device), mask_UT, positions_UT, cache
+        )
         source_B = torch.tensor(source, device=self._device)
         if len(places) < len(jobs):
             cache.batch_select_indices(source_B)
@@ -319,16 +315,21 @@ class Decoder:
     def _step(self, batch: _Batch, ids_B: Tensor) -> Tensor:
         one_B1 = torch.ones_like(batch.mask_BT[:, :1])
         batch.mask_BT = torch.cat((batch.mask_BT, one_B1), dim=1)
-        logits_BV: Tensor = self._model(
-            input_ids=ids_B[:, None],
-            attention_mask=batch.mask_BT,
-            position_ids=batch.position_B[:, None],
-            past_key_values=batch.cache,
+        position_B1 = batch.position_B[:, None]
+        batch.position_B = batch.position_B + 1
+        return self._logits(ids_B[:, None], batch.mask_BT, position_B1, batch.cache)
+
+    def _logits(self, ids_BT: Tensor, mask_BT: Tensor, positions_BT: Tensor, cache: Any) -> Tensor:
+        """Return the next token's logits after these ids, whose keys and values the cache gets."""
+        logits_BTV: Tensor = self._model(
+            input_ids=ids_BT,
+            attention_mask=mask_BT,
+            position_ids=positions_BT,
+            past_key_values=cache,
             use_cache=True,
             **self._last_only,
-        ).logits[:, -1]
-        batch.position_B = batch.position_B + 1
-        return logits_BV
+        ).logits
+        return logits_BTV[:, -1]
 
 
 _FINISH: dict[int, Literal["end", "stop", "length"]] = {1: "end", 2: "stop", 3: "length"}
