@@ -374,11 +374,6 @@ class EngineSettings(Config):
         """
 
     @property
-    def in_trainer(self) -> bool:
-        """Whether it computes in the process, and on the device, that trains."""
-        return False
-
-    @property
     def needs_model(self) -> bool:
         """Whether it is opened with a model and its tokenizer, or with neither."""
         return True

@@ -67,11 +67,6 @@ class TransformersEngine(EngineSettings):
         """What the opened engine can do."""
         return frozenset(("tokens", "logps", "seeds", "full_weights", "lora", "adapters"))
 
-    @property
-    def in_trainer(self) -> bool:
-        """Whether it computes on the device that trains."""
-        return self.device in ("auto", "cpu")
-
     def problems(self, place: Place) -> list[str]:
         """Return what keeps it from serving a trainer."""
         if self.copy_model:

@@ -106,9 +106,7 @@ class VllmSettings(EngineSettings):
     def capabilities(self) -> frozenset[Capability]:
         """What the opened engine can do."""
         shared: set[Capability] = {"tokens", "logps", "seeds", "streams", "prefix_cache"}
-        weights: set[Capability] = {"full_weights"}
-        if self.max_lora_rank is not None:
-            weights = {"lora", "adapters"}
+        weights: set[Capability] = {"lora", "adapters"} if self.max_lora_rank else {"full_weights"}
         return frozenset(shared | weights | {"load_in_flight"})
 
     def problems(self, place: Place) -> list[str]:
@@ -210,11 +208,6 @@ class VllmEngine(VllmSettings):
     one_in_process: ClassVar[bool] = True
 
     type: Literal["vllm"] = "vllm"
-
-    @property
-    def in_trainer(self) -> bool:
-        """Whether it computes in the process that trains."""
-        return True
 
     def problems(self, place: Place) -> list[str]:
         """Return what keeps it from serving a trainer."""
