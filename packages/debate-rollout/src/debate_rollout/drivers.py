@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from itertools import count
 from math import inf
 from operator import itemgetter
@@ -322,12 +322,8 @@ _BURST = 64
 """Debates that go on before the engine is looked at again: it works while prompts are made."""
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """What a debate waits for; `replies` by the number of the ask."""
-
-    missing: int
-    replies: dict[int, Reply] = field(default_factory=dict)
+_Waiting = dict[int, list[Reply | None]]
+"""By the place of a debate the replies that it waits for, None where one is not in."""
 
 
 def _run(
@@ -349,7 +345,7 @@ def _run(
     """
     most, burst = (inf, inf) if in_flight is None else (in_flight, _BURST)
     ready: deque[tuple[int, Sent | None]] = deque((place, None) for place in range(len(debates)))
-    waiting: dict[int, _Waiting] = {}
+    waiting: _Waiting = {}
     try:
         while ready or waiting:
             begun = 0
@@ -360,7 +356,7 @@ def _run(
                 if isinstance(found, Transcript):
                     yield place, found
                 elif found:
-                    waiting[place] = _Waiting(len(found))
+                    waiting[place] = [None] * len(found)
                     for number, ask in enumerate(found):
                         flight.submit(requests.make(place, number, ask))
                 elif found is not None:
@@ -377,18 +373,16 @@ def _run(
         flight.close()
 
 
-def _completed(
-    flight: Flight, waiting: dict[int, _Waiting], patience_s: float
-) -> list[tuple[int, Sent]]:
+def _completed(flight: Flight, waiting: _Waiting, patience_s: float) -> list[tuple[int, Sent]]:
     """Wait for replies; return the debates that have all of theirs, the first in first."""
     complete: list[tuple[int, Sent]] = []
     for asked, reply in flight.wait(patience_s):
-        one = waiting[asked.place]
-        one.replies[asked.number] = reply
-        one.missing -= 1
-        if not one.missing:
+        replies = waiting[asked.place]
+        replies[asked.number] = reply
+        sent = [one for one in replies if one is not None]
+        if len(sent) == len(replies):
             del waiting[asked.place]
-            complete.append((asked.place, [one.replies[k] for k in range(len(one.replies))]))
+            complete.append((asked.place, sent))
     return complete
 
 
