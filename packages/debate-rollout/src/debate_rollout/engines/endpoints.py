@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
@@ -168,21 +168,14 @@ def request_body(config: "OpenAIEngine", request: Request) -> bytes:
         for message in request.ask.messages
     ]
     body: dict[str, object] = {**config.extra_body, "model": config.model, "messages": messages}
-    fields: dict[str, object] = {
-        "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "seed": sampling.seed,
+    changes = {
+        "stop": sampling.stop != (),
+        "top_p": sampling.top_p < 1,
+        "top_k": sampling.top_k > 0,
+        "min_p": sampling.min_p > 0,
     }
-    if sampling.stop:
-        fields["stop"] = list(sampling.stop)
-    if sampling.top_p < 1:
-        fields["top_p"] = sampling.top_p
-    if sampling.top_k > 0:
-        fields["top_k"] = sampling.top_k
-    if sampling.min_p > 0:
-        fields["min_p"] = sampling.min_p
-    for name, value in fields.items():
-        if name not in config.leave_out:
+    for name, value in asdict(sampling).items():
+        if changes.get(name, True) and name not in config.leave_out:
             body[config.max_tokens_field if name == "max_tokens" else name] = value
     return json.dumps(body).encode()
 
