@@ -5,7 +5,8 @@ by one and hands each reply over when it is done, so that no debate waits for an
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, cast
@@ -65,12 +66,20 @@ class RetriesExhaustedError(EndpointError):
     """An endpoint that kept failing a request, which its engine has tried again in vain."""
 
 
-def missing_extra(what: str, extra: str, cause: ImportError) -> MissingExtraError:
-    """Return the error that says which extra to install."""
-    return MissingExtraError(
-        f"{what} needs libraries that cannot be imported ({cause}). "
-        f"Install them: pip install 'debate-rollout[{extra}]'"
-    )
+@contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Say which extra to install where an import fails.
+
+    Raises:
+        MissingExtraError: When something cannot be imported in this context.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{what} needs libraries that cannot be imported ({error}). "
+            f"Install them: pip install 'debate-rollout[{extra}]'"
+        ) from error
 
 
 Capability = Literal[

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from debate_rollout.engine import Capability, EngineConfigError, EngineSettings, missing_extra
+from debate_rollout.engine import Capability, EngineConfigError, EngineSettings, needs_extra
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -147,10 +147,8 @@ class OpenAIEngine(EngineSettings):
             EngineConfigError: When there is no name of a model or no key, or when the key would
                 travel unencrypted.
         """
-        try:
+        with needs_extra("the openai engine", "openai"):
             from debate_rollout.engines.endpoints import OpenAISampler
-        except ImportError as error:
-            raise missing_extra("the openai engine", "openai", error) from error
         name = self.model or (model if isinstance(model, str) else None)
         if not name:
             raise EngineConfigError(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field
 
-from debate_rollout.engine import Capability, EngineSettings, Footprint, Place, missing_extra
+from debate_rollout.engine import Capability, EngineSettings, Footprint, Place, needs_extra
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -91,8 +91,6 @@ class TransformersEngine(EngineSettings):
         template_kwargs: Mapping[str, object] = {},
     ) -> "TransformersSampler":
         """Return the running engine."""
-        try:
+        with needs_extra("the transformers engine", "transformers"):
             from debate_rollout.engines.transformers_sampler import TransformersSampler
-        except ImportError as error:
-            raise missing_extra("the transformers engine", "transformers", error) from error
         return TransformersSampler(self, model, tokenizer, template_kwargs)

@@ -15,7 +15,7 @@ from debate_rollout.engine import (
     Place,
     RolloutError,
     WeightsError,
-    missing_extra,
+    needs_extra,
 )
 from debate_rollout.engines.openai import refuse_other_key
 
@@ -239,10 +239,8 @@ class VllmEngine(VllmSettings):
         template_kwargs: Mapping[str, object] = {},
     ) -> "VllmSampler":
         """Return the running engine; a model in memory is written to a temporary directory."""
-        try:
+        with needs_extra("the vllm engine", "vllm"):
             from debate_rollout.engines.vllm.sampler import VllmSampler
-        except ImportError as error:
-            raise missing_extra("the vllm engine", "vllm", error) from error
         return VllmSampler(self, model, tokenizer, template_kwargs)
 
 
@@ -338,10 +336,8 @@ class VllmServerEngine(VllmSettings):
             EngineConfigError: When the server does not run as training needs it.
             EndpointError: When it does not start or answer.
         """
-        try:
+        with needs_extra("the vllm_server engine", "vllm"):
             from debate_rollout.engines.vllm.server import VllmServer
-        except ImportError as error:
-            raise missing_extra("the vllm_server engine", "vllm", error) from error
         return VllmServer(self, model, tokenizer, template_kwargs)
 
     @model_validator(mode="after")

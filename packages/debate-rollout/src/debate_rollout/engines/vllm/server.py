@@ -22,7 +22,7 @@ from debate_rollout.engine import (
     Request,
     RetriesExhaustedError,
     Weights,
-    missing_extra,
+    needs_extra,
     of_adapter,
     overflow,
 )
@@ -111,10 +111,8 @@ class VllmServer(HttpEngine):
             await client.aclose()
 
     def _start(self, model: "PreTrainedModel | str") -> tuple[str, str]:
-        try:
+        with needs_extra("starting a vLLM server", "vllm"):
             from debate_rollout.engines.vllm.sampler import engine_arguments
-        except ImportError as error:
-            raise missing_extra("starting a vLLM server", "vllm", error) from error
         config, key = self._config, secrets.token_hex(16)
         transfer = BACKEND if config.transfer == "file" else "nccl"
         ours = serving_arguments(config, self._served.dtype, self._served.window, transfer)
