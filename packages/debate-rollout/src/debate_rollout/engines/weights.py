@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from debate_protocol.plugins import did_you_mean
 from debate_rollout.engine import Weights, WeightsError
@@ -30,7 +31,7 @@ def load_full(model: "PreTrainedModel", weights: Weights) -> "PreTrainedModel":
         WeightsError: When a name or a shape does not fit, or a parameter is missing; the model is
             as it was then.
     """
-    own = _base_tensors(model)
+    own = base_tensors(model)
     given = weights.tensors
     check_fits(own, given)
     check_complete(own, weights)
@@ -87,7 +88,13 @@ def _with_adapter(model: "PreTrainedModel", name: str, weights: Weights) -> "Pre
     return model
 
 
-def _base_tensors(model: "PreTrainedModel") -> dict[str, Tensor]:
+def blank_model(config: object) -> "PreTrainedModel":
+    """Return a model of this configuration without values."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+
+
+def base_tensors(model: "PreTrainedModel") -> dict[str, Tensor]:
     """Return the tensors of a model by its own names, those of an adapter on it left out."""
     if not hasattr(model, "peft_config"):
         tensors: dict[str, Tensor] = model.state_dict(keep_vars=True)

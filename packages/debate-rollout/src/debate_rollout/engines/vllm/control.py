@@ -314,7 +314,16 @@ class ServerControl:
             EndpointError: When they cannot be loaded.
         """
         async with self.paused():
-            await self._load_file(file, label)
+            await self._call("POST", "/start_weight_update")
+            try:
+                for only_check in (True, False):
+                    update = {"path": str(file), "only_check": only_check}
+                    await self._call("POST", "/update_weights", {"update_info": update})
+                await self._call("POST", "/finish_weight_update", {"weight_version": label})
+            except EndpointError as error:
+                with suppress(EndpointError):
+                    await self._call("POST", "/finish_weight_update", {})
+                raise refresh_error(error, only_check) from error
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -342,18 +351,6 @@ class ServerControl:
             await self._call("POST", "/resume")
         except EndpointError as error:  # Requests would wait for ever.
             self._broken = self._broken or f"{error}; all requests are held since a refresh"
-
-    async def _load_file(self, file: Path, label: str) -> None:
-        await self._call("POST", "/start_weight_update")
-        try:
-            for only_check in (True, False):
-                update = {"path": str(file), "only_check": only_check}
-                await self._call("POST", "/update_weights", {"update_info": update})
-            await self._call("POST", "/finish_weight_update", {"weight_version": label})
-        except EndpointError as error:
-            with suppress(EndpointError):
-                await self._call("POST", "/finish_weight_update", {})
-            raise refresh_error(error, only_check) from error
 
     async def load_adapters(self, folders: Mapping[str, Path]) -> None:
         """Serve adapters by their names.

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from debate_protocol.types import Finish, Reply
 from debate_rollout.engine import (
@@ -29,7 +29,13 @@ from debate_rollout.engine import (
 )
 from debate_rollout.engines.sampling import seed_bits
 from debate_rollout.engines.vllm import VllmSettings
-from debate_rollout.engines.weights import check_complete, check_fits, with_tied
+from debate_rollout.engines.weights import (
+    base_tensors,
+    blank_model,
+    check_complete,
+    check_fits,
+    with_tied,
+)
 from debate_rollout.rendering import Renderer
 
 if TYPE_CHECKING:
@@ -142,8 +148,7 @@ class ServedModel:
         shape = (
             AutoConfig.from_pretrained(model, trust_remote_code=False) if named else model.config
         )
-        with torch.device("meta"):
-            self._blank = AutoModelForCausalLM.from_config(shape, trust_remote_code=False)
+        self._blank = blank_model(shape)
         self._settings = settings
         self._shapes = self._blank.state_dict(keep_vars=True)
         self._adapters = 0
@@ -307,10 +312,7 @@ class ServedModel:
         if self._adapter_shapes[0] != key:
             settings = {k: v for k, v in adapter.items() if k != "peft_type"}
             with torch.device("meta"):
-                blank = AutoModelForCausalLM.from_config(
-                    self._blank.config, trust_remote_code=False
-                )
-                model = get_peft_model(blank, LoraConfig(**settings))
+                model = get_peft_model(blank_model(self._blank.config), LoraConfig(**settings))
             self._adapter_shapes = (key, get_peft_model_state_dict(model))
         return self._adapter_shapes[1]
 
@@ -319,15 +321,10 @@ class ServedModel:
         if isinstance(model, str | Path):
             return str(model)
         path = self.folder / "model"
-        if hasattr(model, "peft_config"):
-            # What peft would save is the adapter alone; vLLM needs the base under its own names.
-            base = model.get_base_model()
-            own = {k: v for k, v in base.state_dict().items() if ".lora_" not in k}
-            base.save_pretrained(
-                path, state_dict={k.replace(".base_layer.", "."): v for k, v in own.items()}
-            )
-        else:
-            model.save_pretrained(path)
+        # What peft would save is the adapter alone; vLLM needs the base under its own names.
+        has_adapter = hasattr(model, "peft_config")
+        base = model.get_base_model() if has_adapter else model
+        base.save_pretrained(path, state_dict=base_tensors(model) if has_adapter else None)
         self.renderer.tokenizer.save_pretrained(path)
         return str(path)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -25,7 +24,7 @@ from vllm.model_executor.model_loader.reload import (
 
 from debate_rollout.engine import Weights, WeightsError
 from debate_rollout.engines.vllm import BACKEND, OLD_WEIGHTS_SERVE
-from debate_rollout.engines.weights import check_complete, check_fits, with_tied
+from debate_rollout.engines.weights import blank_model, check_complete, check_fits, with_tied
 
 
 @dataclass
@@ -67,7 +66,7 @@ class FileTransfer(WeightTransferEngine[NothingToInit, FileUpdate]):  # type: ig
             WeightsError: When the file is torn or does not fit; the old weights go on serving.
         """
         config = self.model_config.hf_config
-        shapes = served_shapes(config)
+        shapes = blank_model(config).state_dict(keep_vars=True)
         check_file(update_info.path, shapes)
         if update_info.only_check:
             return
@@ -82,15 +81,6 @@ class FileTransfer(WeightTransferEngine[NothingToInit, FileUpdate]):  # type: ig
 
 class WorkerExtension:
     """Makes vLLM import this module in its workers."""
-
-
-def served_shapes(config: object) -> dict[str, torch.Tensor]:
-    """Return the tensors of a Hugging Face model without values; tied ones are one object."""
-    with torch.device("meta"):
-        shapes: dict[str, torch.Tensor] = AutoModelForCausalLM.from_config(
-            config, trust_remote_code=False
-        ).state_dict(keep_vars=True)
-    return shapes
 
 
 def check_file(path: str, shapes: Mapping[str, torch.Tensor]) -> None:
