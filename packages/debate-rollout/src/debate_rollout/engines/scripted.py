@@ -5,6 +5,7 @@ import math
 import random
 import time
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -217,14 +218,8 @@ def _until_stop(text: str, sampling: Sampling) -> tuple[str, Finish]:
 
 def _read(replies: tuple[str, ...] | dict[str, str]) -> Script:
     if isinstance(replies, tuple):
-        said = 0
-
-        def in_order(ask: Ask) -> str:
-            nonlocal said
-            said += 1
-            return replies[(said - 1) % len(replies)]
-
-        return in_order
+        again_and_again = cycle(replies)
+        return lambda ask: next(again_and_again)
 
     def by_turn(ask: Ask) -> str:
         keys = (f"{ask.agent}/{ask.round}", f"{ask.agent}/*", f"*/{ask.round}", "*")
