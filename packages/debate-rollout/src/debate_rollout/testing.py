@@ -374,18 +374,14 @@ _LONG = 192
 def check_full_refresh(bench: Bench) -> None:
     """After a load, replies carry its version and come from the new weights."""
     for refresh in _of(bench, "full", 1):
-        before = _scored(bench)
-        bench.load(refresh)
-        _check_served(bench, before)
+        _check_load(bench, refresh)
 
 
 def check_lora_refresh(bench: Bench) -> None:
     """Adapters follow each other, one that came before comes back, and all are served right."""
     adapters = _of(bench, "lora", 2)
     for refresh in (*adapters, adapters[0]):
-        before = _scored(bench)
-        bench.load(refresh)
-        _check_served(bench, before)
+        _check_load(bench, refresh)
 
 
 def check_adapters(bench: Bench) -> None:
@@ -498,7 +494,9 @@ def _any(bench: Bench) -> Refresh:
     return bench.refreshes[0]
 
 
-def _check_served(bench: Bench, before: Reply) -> None:
+def _check_load(bench: Bench, refresh: Refresh) -> None:
+    before = _scored(bench)
+    bench.load(refresh)
     after = _scored(bench)
     _check_version(bench, after)
     if bench.can("logps"):
