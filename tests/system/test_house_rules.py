@@ -28,7 +28,6 @@ LONG_FILES: frozenset[str] = frozenset(
         "packages/debate-protocol/src/debate_protocol/transcripts/files.py",
         "packages/debate-protocol/src/debate_protocol/types.py",
         "packages/debate-rewards/src/debate_rewards/final_answers.py",
-        "packages/debate-rollout/src/debate_rollout/drivers.py",
         "packages/debate-rollout/src/debate_rollout/testing.py",
         "packages/debate-train/src/debate_train/batches/forward.py",
         "packages/debate-train/src/debate_train/monitoring/detectors.py",
