@@ -127,7 +127,7 @@ def test_every_turn_is_parsed_and_its_tokens_decoded_once_a_step(
         return token_text(tokenizer, ids)
 
     monkeypatch.setattr("debate_protocol.parsing.scan", scanned)
-    monkeypatch.setattr("debate_rollout.engines.scripted.token_text", decoding)
+    monkeypatch.setattr("debate_rollout.rendering.token_text", decoding)
     monkeypatch.setattr("debate_train.batches.rows.token_text", decoding)
     # Two rewards read the debates, and then rows and metrics do.
     components = {n: {"reward": {"type": n}, "weight": 1.0} for n in ("v2", "verifiable")}
