@@ -43,7 +43,7 @@ def test_evaluation_leaves_results_and_transcripts_and_no_single_replies(
     expected = {
         *(f"policies/{name}.json" for name in ("recipe", "other")),
         *(f"transcripts/{name}/direct.jsonl" for name in ("recipe", "other")),
-        *("evaluation.json", "recipe.yaml", "results.json", "results.csv"),
+        *("evaluation.json", "recipe.yaml", "results.json"),
     }
     files = {name.removeprefix("found/") for name in found["files"]}
     assert expected <= files

@@ -1,6 +1,5 @@
 """The debate-eval command: which policies it measures, what it writes, and what it refuses."""
 
-import csv
 import json
 import shutil
 from pathlib import Path
@@ -79,16 +78,14 @@ def test_adapters_are_loaded_into_one_engine_and_merged_for_another_model(
     assert said(home, "merged") == first
 
 
-def test_results_values_and_table_say_the_same(home: Path) -> None:
+def test_results_and_values_say_the_same(home: Path) -> None:
     results = evaluated(home, "recipe", f"{home / 'run'}", more=("evaluation.runs=2",))
     assert results["schema"] == "debate-eval/1"
     assert (results["split"], results["questions"]["count"], results["runs"]) == ("test", 2, 2)
     found = home / "found"
     kept = [json.loads(file.read_text()) for file in (found / "policies").iterdir()]
     values = {policy["name"]: policy["values"] for policy in kept}
-    with (found / "results.csv").open() as file:
-        table = {(row["policy"], row["figure"]): row for row in csv.DictReader(file)}
-    assert len(table) == sum(len(one["figures"]) for one in results["policies"]) > 8
+    assert sum(len(one["figures"]) for one in results["policies"]) > 8
     for policy in results["policies"]:
         for figure, measure in policy["figures"].items():
             own = list(values[policy["name"]].get(figure, {}).values())
@@ -96,10 +93,8 @@ def test_results_values_and_table_say_the_same(home: Path) -> None:
                 continue  # A ratio of sums over all questions; a question has no value of its own.
             assert len(own) == measure["questions"]
             assert sum(own) / len(own) == pytest.approx(measure["mean"], abs=1e-12)
-            row = table[policy["name"], figure]
-            assert [float(row[key]) for key in ("mean", "low", "high", "run_deviation")] == [
-                measure[key] for key in ("mean", "low", "high", "run_deviation")
-            ]
+            assert measure["low"] <= measure["mean"] <= measure["high"]
+            assert measure["run_deviation"] >= 0
 
 
 def test_opponents_can_be_named_beside_those_of_the_recipe(

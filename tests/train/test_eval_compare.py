@@ -9,7 +9,7 @@ import pytest
 
 from debate_protocol.forms import Simultaneous
 from debate_train.commands.evaluate import main
-from debate_train.commands.evaluation_files import EvaluationDirectory, write_all
+from debate_train.commands.evaluation_files import EvaluationDirectory, write_results
 from debate_train.evaluation import Debate, DirectAnswers
 from debate_train.evaluation.settings import Setup
 
@@ -46,7 +46,7 @@ def written(path: Path, policies: dict[str, dict[str, list[float]]], digest: str
     with EvaluationDirectory(path, plan, "name: t\n") as directory:
         for one in found:
             directory.keep(one)
-        write_all(directory, plan, SETUP, found)
+        write_results(directory, plan, SETUP, found)
     return str(path)
 
 

@@ -22,7 +22,7 @@ from debate_train.commands.evaluation_files import (
     found_of,
     journaled,
     print_table,
-    write_all,
+    write_results,
 )
 from debate_train.data import DataSource
 from debate_train.data.source import Split
@@ -242,7 +242,7 @@ def run_evaluation(
         found = [measured(number, policy) for number, policy in enumerate(wanted.policies, 1)]
         serving.close()
         progress.close()
-        write_all(directory, plan, setup, found)
+        write_results(directory, plan, setup, found)
         print_table(setup, f"{wanted.split} split", found, all_=all_figures)
         print(f"results: {directory.path}")
     return path

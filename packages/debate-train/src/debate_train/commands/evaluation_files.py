@@ -5,8 +5,6 @@ is answered by the journal where a reply is known, and samples the rest: the cal
 are then those of an evaluation that nobody stopped.
 """
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -171,7 +169,7 @@ def journaled(engine: Engine, journal: ReplyJournal) -> HeardEngine:
 
 
 SCHEMA = "debate-eval/1"
-RESULTS, TABLE, PLAN = "results.json", "results.csv", "evaluation.json"
+RESULTS, PLAN = "results.json", "evaluation.json"
 _FOLDERS = ("policies", "transcripts", "replies")
 
 Plan = Mapping[str, Any]
@@ -296,27 +294,16 @@ def _points(points: Sequence[Point]) -> list[dict[str, object]]:
     return found
 
 
-_COLUMNS = ("mean", "low", "high", "questions", "runs", "run_deviation")
-
-
-def write_all(
+def write_results(
     directory: EvaluationDirectory, plan: Plan, setup: Setup, found: Sequence[Found]
 ) -> None:
-    """Write table and results; `results.json` last, which says that all is there."""
-    rows, text = _rows(setup), io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(("policy", "figure", "row", *_COLUMNS))
-    for one in found:
-        for figure, measure in one["figures"].items():
-            own = (measure.get(column, "") for column in _COLUMNS)
-            table.writerow((one["name"], figure, rows.get(figure, ""), *own))
-    directory.write(TABLE, text.getvalue())
+    """Write `results.json`, the last file, which says that all is there."""
     policies = [{k: v for k, v in one.items() if k not in ("values", "sha256")} for one in found]
     results = {
         "schema": SCHEMA,
         **plan,
         "measured": setup.described(),
-        "rows": rows,
+        "rows": _rows(setup),
         "listed": list(setup.listed()),
         "policies": policies,
     }
