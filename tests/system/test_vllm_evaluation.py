@@ -47,7 +47,7 @@ def test_every_benchmark_is_evaluated_with_vllm(tmp_path: Path) -> None:
     }
     file, output = tmp_path / "recipe.yaml", tmp_path / "found"
     file.write_text(yaml.safe_dump(recipe))
-    command = [sys.executable, "-m", "debate_train.commands.evaluate", str(file)]
+    command = [str(Path(sys.executable).with_name("debate-eval")), str(file)]
     done = subprocess.run(
         [*command, "--output", str(output)],
         capture_output=True,

@@ -63,7 +63,7 @@ def test_main_collects_every_debate_when_the_engine_waits_or_streams(
 
 def test_main_goes_on_and_repeats_nothing_when_it_was_killed(recipe: str, tmp_path: Path) -> None:
     folder, file = tmp_path / "out", tmp_path / "out" / "transcripts.jsonl"
-    command = [sys.executable, "-m", "debate_train.commands.rollout", recipe, SLOW]
+    command = [str(Path(sys.executable).with_name("debate-rollout")), recipe, SLOW]
     process = subprocess.Popen([*command, "--output", str(folder)], stderr=subprocess.DEVNULL)
     until = time.monotonic() + 60
     while not file.exists() or file.read_bytes().count(b"\n") < 3:

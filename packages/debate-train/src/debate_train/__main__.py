@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from importlib import import_module
 
 from debate_train.interrupts import leave_on_interrupt
@@ -18,30 +19,12 @@ def _run(module: str) -> int:
     return int(import_module(f"debate_train.commands.{module}").main())
 
 
-def train() -> int:
-    """Run `debate-train`; return its exit code."""
-    return _run("cli")
-
-
-def rollout() -> int:
-    """Run `debate-rollout`; return its exit code."""
-    return _run("rollout")
-
-
-def preflight() -> int:
-    """Run `debate-preflight`; return its exit code."""
-    return _run("preflight")
-
-
-def evaluate() -> int:
-    """Run `debate-eval`; return its exit code."""
-    return _run("evaluate")
-
-
-def ask() -> int:
-    """Run `debate-ask`; return its exit code."""
-    return _run("ask")
-
+# Of the console scripts, each returns its exit code.
+train = partial(_run, "cli")
+rollout = partial(_run, "rollout")
+preflight = partial(_run, "preflight")
+evaluate = partial(_run, "evaluate")
+ask = partial(_run, "ask")
 
 if __name__ == "__main__":
     sys.exit(train())

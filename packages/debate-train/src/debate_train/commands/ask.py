@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -291,7 +290,3 @@ def command_parser() -> argparse.ArgumentParser:
     add("--until-agreed", action="store_true", help="end as soon as all agents agree")
     add("--json", action="store_true", help="print one JSON object")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

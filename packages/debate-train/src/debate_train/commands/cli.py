@@ -4,6 +4,7 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from debate_protocol.parsing import get_contract
@@ -134,18 +135,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv and argv[0] in COMMANDS:
         name, *rest = argv
         return command(NAME, part_parser(name), rest, COMMANDS[name][1])
-    code = command(NAME, command_parser(), argv, _main)
+    code = command(NAME, command_parser(), argv, partial(_main, argv))
     end_at_once(code)
     return code
 
 
-def _main(arguments: argparse.Namespace) -> int:
+def _main(argv: Sequence[str], arguments: argparse.Namespace) -> int:
     for option in ("gpus", "gpu_memory") if not arguments.plan else ():
         if getattr(arguments, option) is not None:
             raise UsageError(f"--{option.replace('_', '-')}: found without --plan; expected both")
     alone = arguments.check or arguments.plan or arguments.print or arguments.explain
-    if arguments.nproc and not alone:
-        return launch(arguments.nproc, _again(arguments))
+    if arguments.nproc and arguments.interrupts is None and not alone:
+        return launch(arguments.nproc, argv)
     place = own_place()
     if place.rank > 0:
         return serve()
@@ -197,15 +198,6 @@ def _check(recipe: Recipe, processes: int, with_tokenizer: bool) -> CheckReport:
     return found
 
 
-def _again(arguments: argparse.Namespace) -> list[str]:
-    """Return the arguments for each of several processes."""
-    found = [arguments.recipe, *arguments.overrides]
-    found += ["--resume"] if arguments.resume else []
-    found += ["--quiet"] if arguments.quiet else []
-    found += ["--verbose"] * arguments.verbose
-    return found if arguments.output is None else [*found, f"--output={arguments.output}"]
-
-
 def _gigabytes(text: str) -> float:
     if not 0 < (memory := float(text)) < math.inf:
         raise argparse.ArgumentTypeError(f"found {text}; expected GB of a GPU, above 0")
@@ -230,7 +222,3 @@ def command_parser() -> argparse.ArgumentParser:
     parser.add_argument("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--interrupts", type=Path, help=argparse.SUPPRESS)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

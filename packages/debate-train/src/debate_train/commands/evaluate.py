@@ -286,7 +286,3 @@ def command_parser() -> argparse.ArgumentParser:
     add("--output", type=Path, metavar="DIR", help=folder)
     add("--resume", action="store_true", help="measure only what --output does not hold yet")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import TypeAdapter
 from rich.console import Console
@@ -108,7 +108,7 @@ class ResumableFolder:
         """Let other processes write here."""
         self._lock.release()
 
-    def __enter__(self) -> "ResumableFolder":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -206,9 +206,6 @@ class EvaluationDirectory(ResumableFolder):
         if resolved_yaml is not None and not (path / RECIPE).exists():
             self.write(RECIPE, resolved_yaml)
         self.keep_environment(resumed=False)
-
-    def __enter__(self) -> "EvaluationDirectory":
-        return self
 
     def measured(self, name: str) -> Found | None:
         """Return what a policy was found to do; None where that is still to be measured."""

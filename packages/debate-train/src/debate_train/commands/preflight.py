@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -151,7 +150,3 @@ def command_parser() -> argparse.ArgumentParser:
     add("--no-update", action="store_true", help="leave out the update")
     add("--json", type=Path, metavar="FILE", help="write what was found there")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,13 +3,9 @@
 import argparse
 import json
 import logging
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from debate_protocol.transcripts.files import json_line, to_json
 from debate_protocol.types import DebateRun, Transcript
@@ -31,11 +27,12 @@ from debate_train.playing import named_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check_collecting
 from debate_train.recipe.check_parts import refuse_absent_devices
+from debate_train.recipe.files import recipe_changes
 from debate_train.running.run_context import open_sampling
 
 TRANSCRIPTS = "transcripts.jsonl"
-_DECIDES = ("seed", "model", "data", "debate")
-"""Keys that decide what is said, beside those of the rollout."""
+_DECIDES = ("seed", "model", "data", "debate", "rollout")
+"""Keys that decide what is said."""
 _FREE = ("rollout.engine", "rollout.driver")
 """Keys that may change between two calls."""
 
@@ -64,7 +61,7 @@ class Collection(ResumableFolder):
             """Debates that are there."""
             kept = path / RECIPE
             if self.ids and kept.is_file():
-                _compare(yaml.safe_load(kept.read_text(encoding="utf-8")), resolved_yaml, path)
+                _refuse_another(kept, resolved_yaml)
             self.write(RECIPE, resolved_yaml)
             self.keep_environment(resumed=True)
             self._file = self.file.open("ab")
@@ -83,23 +80,17 @@ class Collection(ResumableFolder):
         self._file.close()
         super().close()
 
-    def __enter__(self) -> "Collection":
-        return self
 
-
-def _compare(before: Mapping[str, Any], resolved_yaml: str, path: Path) -> None:
+def _refuse_another(kept: Path, resolved_yaml: str) -> None:
     """Refuse to go on with a recipe by which the debates would be others."""
-    now = yaml.safe_load(resolved_yaml)
-    old, new = before.get("rollout", {}), now.get("rollout", {})
-    changed = [key for key in _DECIDES if before.get(key) != now.get(key)]
-    changed += [f"rollout.{key}" for key in old | new if old.get(key) != new.get(key)]
-    for key in changed:
-        if key not in _FREE:
+    for key in recipe_changes(kept.read_text(encoding="utf-8"), resolved_yaml):
+        if key.startswith(_FREE):
+            _log.warning("%s is another than before", key)
+        elif key.partition(".")[0] in _DECIDES:
             raise UsageError(
-                f"{key}: found another than in {path / RECIPE}, by which the transcripts there "
-                "were collected; expected the same, or another --output"
+                f"{key}: found another than in {kept}, by which the transcripts there were "
+                "collected; expected the same, or another --output"
             )
-        _log.warning("%s is another than before", key)
 
 
 def _ids(path: Path) -> set[str]:
@@ -229,7 +220,3 @@ def command_parser() -> argparse.ArgumentParser:
     folder = "new or empty folder, or that of an earlier call to go on with"
     parser.add_argument("--output", type=Path, metavar="DIR", help=folder)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

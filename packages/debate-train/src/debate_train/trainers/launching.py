@@ -59,7 +59,7 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
         # Read and write, so that neither end ever waits for the other to open it.
         handle = os.open(pipe, os.O_RDWR)
         try:
-            return _run(command_line(processes, [*arguments, f"--interrupts={pipe}"]), handle)
+            return _run(command_line(processes, [f"--interrupts={pipe}", *arguments]), handle)
         finally:
             os.close(handle)
 
