@@ -10,7 +10,6 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import get_args
 
 from pydantic import BaseModel
 
@@ -26,7 +25,7 @@ from debate_train.losses import LOSSES
 from debate_train.models import MODELS
 from debate_train.monitoring import DETECTORS
 from debate_train.trainers import TRAINERS
-from debate_train.trainers.trainer import OptimizerConfig
+from debate_train.trainers.trainer import OPTIMIZERS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUR = ("debate_protocol", "debate_rewards", "debate_rollout", "debate_train")
@@ -66,9 +65,8 @@ def sources() -> dict[str, str]:
 def variants() -> dict[str, str]:
     """Return the names of our variants and of their base classes, each with its module."""
     unions: list[Variants] = [FORMS, REWARDS, DRIVERS, DATA, ENGINES, LOSSES, MODELS, TRAINERS]
-    unions += [ADVANTAGES, MODES, DETECTORS]
+    unions += [ADVANTAGES, MODES, DETECTORS, OPTIMIZERS]
     models = {model for union in unions for model in union.own.values()}
-    models |= set(get_args(get_args(OptimizerConfig)[0]))
     known = {
         parent
         for model in models

@@ -8,15 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from debate_protocol.plugins import Config
+from debate_protocol.plugins import Config, Variants
 from debate_rollout.engine import Weights
 from debate_rollout.engines.transformers import Device
 from debate_train.batches.row_types import Batch, Share, minibatches, part_count, weigh
 from debate_train.losses import Loss
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.trainers.optimizers import Adam, AdamW, AdamW8bit, Muon, TorchOptimizer
+from debate_train.trainers.optimizers import (
+    Adam,
+    AdamW,
+    AdamW8bit,
+    Muon,
+    OptimizerBase,
+    TorchOptimizer,
+)
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
@@ -27,10 +34,9 @@ if TYPE_CHECKING:
 
 
 Schedule = Literal["constant", "linear", "cosine"]
-OptimizerConfig = Annotated[
-    AdamW | Adam | AdamW8bit | Muon | TorchOptimizer,
-    Field(discriminator="type"),
-]
+OPTIMIZERS: Variants[OptimizerBase] = Variants(
+    None, OptimizerBase, AdamW, Adam, AdamW8bit, Muon, TorchOptimizer
+)
 
 
 class Trainer(Protocol):
@@ -117,7 +123,7 @@ class TrainerSettings(Config):
     """After the warm-up: stay, or fall along a line or a cosine over the phase's `steps`."""
     min_lr_ratio: float = Field(0.0, ge=0, le=1)
     """Share of the learning rate that a falling schedule ends at, and stays at."""
-    optimizer: OptimizerConfig = AdamW()
+    optimizer: Annotated[OptimizerBase, OPTIMIZERS] = AdamW()
     """The rule of an update."""
     max_grad_norm: float = Field(1.0, gt=0, allow_inf_nan=True)
     """Gradients are scaled down to this norm; .inf leaves them as they are."""
@@ -192,16 +198,6 @@ class TrainerSettings(Config):
     def make_optimizer(self, parameters: "Mapping[str, Parameter]") -> "Optimizer":
         """Return the optimizer of these parameters, by name, at the full learning rate."""
         return self.optimizer.make(parameters, self.learning_rate)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_optimizer(cls, data: object) -> object:
-        if not isinstance(data, Mapping):
-            return data
-        part = data.get("optimizer")
-        if isinstance(part, Mapping) and "type" not in part:
-            return {**data, "optimizer": {"type": "adamw", **part}}
-        return data
 
 
 class TorchTrainer(TrainerSettings):
