@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from debate_train.interrupts import ModelError
-from debate_train.models.loaded_model import ONLY, LoadedModel, adapter_of
+from debate_train.models.loaded_model import LoadedModel, adapter_of, adapter_tensors
 
 FILE_BYTES = 4 << 30
 """A file is closed when it holds this much; one tensor is never split."""
@@ -195,18 +195,7 @@ def _read(read: Callable[[], Tensor], name: str, shape: torch.Size) -> Tensor:
 def _targets(loaded: LoadedModel) -> dict[str, Tensor]:
     """Return the model's own tensors under the names that they have in files."""
     own = dict(loaded.model.state_dict(keep_vars=True))
-    if loaded.lora is None:
-        return own
-    from peft import get_peft_model_state_dict
-
-    model = loaded.model
-    return {
-        f"{name}/{key}".removeprefix("/"): tensor
-        for name in _names(loaded)
-        for key, tensor in get_peft_model_state_dict(
-            model, state_dict=own, adapter_name=name or ONLY
-        ).items()
-    }
+    return own if loaded.lora is None else adapter_tensors(loaded, loaded.lora.adapters, own)
 
 
 def _source(

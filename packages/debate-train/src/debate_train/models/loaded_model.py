@@ -1,6 +1,6 @@
 """A model in memory: its LoRA adapters, which of its parameters are trained, its weights."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,7 +14,7 @@ from debate_train.batches.row_types import let_speak
 from debate_train.interrupts import ModelError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from debate_protocol.forms import DebateForm
@@ -110,17 +110,29 @@ def export_weights(loaded: LoadedModel, version: int) -> Weights:
     """Return all weights, or only those of adapters when these are trained."""
     if loaded.lora is None:
         return Weights(version, loaded.model.state_dict())
+    config, names = lora_config(loaded.lora).to_dict(), loaded.lora.adapters
+    return Weights(version, adapter_tensors(loaded, names), "lora", config, names)
+
+
+def adapter_tensors(
+    loaded: LoadedModel, names: Iterable[str], state: "dict[str, Tensor] | None" = None
+) -> "dict[str, Tensor]":
+    """Return the tensors of adapters as peft names them, after the name of each that has one.
+
+    Args:
+        loaded: A model with adapters.
+        names: Of the adapters; without any it is the one that has no name.
+        state: Tensors of the model, else those of its `state_dict`.
+    """
     from peft import get_peft_model_state_dict
 
-    config, names = lora_config(loaded.lora).to_dict(), loaded.lora.adapters
-    if not names:
-        return Weights(version, get_peft_model_state_dict(loaded.model), "lora", config)
-    tensors = {
-        f"{name}/{key}": tensor
-        for name in names
-        for key, tensor in get_peft_model_state_dict(loaded.model, adapter_name=name).items()
+    return {
+        f"{name}/{key}".removeprefix("/"): tensor
+        for name in names or ("",)
+        for key, tensor in get_peft_model_state_dict(
+            loaded.model, state_dict=state, adapter_name=name or ONLY
+        ).items()
     }
-    return Weights(version, tensors, "lora", config, names)
 
 
 ONLY = "default"

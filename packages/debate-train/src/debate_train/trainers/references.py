@@ -6,7 +6,7 @@ memory, each process keeping what it holds of a parameter.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,11 +35,10 @@ class AdapterOff:
     def __init__(self, model: nn.Module) -> None:
         self._model: PeftModel = model
 
-    @contextmanager
-    def acting(self) -> Iterator[None]:
+    def acting(self) -> AbstractContextManager[None]:
         """Let the model be this policy for a while."""
-        with self._model.disable_adapter():
-            yield
+        off: AbstractContextManager[None] = self._model.disable_adapter()
+        return off
 
 
 class KeptReference:
