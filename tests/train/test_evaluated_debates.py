@@ -15,13 +15,13 @@ from debate_train.checkpoints import RunState
 from debate_train.commands.rollout import main as rollout_main
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
-from debate_train.evaluation.measuring import Measures, evaluate
+from debate_train.evaluation.measuring import Measures, evaluate, measures_json
 from debate_train.interrupts import RecipeError
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check, check_collecting
-from debate_train.running.phases import measures_json, print_results, results_table, write_results
+from debate_train.running.phases import print_results, results_table, write_results
 from debate_train.running.run import run
 
 QUESTIONS = SignsPuzzle().open().split("dev", 3)

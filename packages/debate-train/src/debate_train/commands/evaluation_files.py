@@ -37,7 +37,7 @@ from debate_train.checkpoints.whole_files import (
     remove_unfinished,
     write_whole,
 )
-from debate_train.evaluation.measuring import Measures, ask_key
+from debate_train.evaluation.measuring import Measures, ask_key, measures_json
 from debate_train.evaluation.modes import Point
 from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import UsageError
@@ -267,10 +267,7 @@ def _refuse_another(path: Path, plan: Plan) -> None:
 
 def found_of(policy: NamedPolicy, measures: Measures, runs: int) -> Found:
     """Return what a policy was found to do."""
-    figures = {
-        name: {k: v for k, v in asdict(one).items() if v is not None} | {"runs": runs}
-        for name, one in measures.found.items()
-    }
+    figures = {name: one | {"runs": runs} for name, one in measures_json(measures).items()}
     return {
         "name": policy.name,
         "source": policy.source,

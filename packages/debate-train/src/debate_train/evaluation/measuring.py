@@ -2,8 +2,8 @@
 
 import hashlib
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import fmean, stdev
 
@@ -106,6 +106,14 @@ class Measures:
         return {f"eval/direct/maj@{one.x}": fmean(one.values.values()) for one in chosen}
 
 
+def measures_json(measures: Measures) -> dict[str, dict[str, float]]:
+    """Return measures as JSON holds them."""
+    return {
+        name: {key: value for key, value in asdict(measure).items() if value is not None}
+        for name, measure in measures.found.items()
+    }
+
+
 def evaluate(
     setup: Setup,
     engine: Engine,
@@ -133,10 +141,11 @@ def evaluate(
     for mode_name, mode in setup.modes.items():
         runs: list[list[Sequence[Transcript]]] = [[] for _ in range(setup.runs)]
         for plays in mode.plays(setup.form):
+            first, each = plays.share
             debates = [
                 shared.over(debate)
                 for run in range(setup.runs)
-                for debate in _start(setup.seed, plays, _shared_out(questions, plays), name, run)
+                for debate in _start(setup.seed, plays, questions[first::each], name, run)
             ]
             what = plays.what if is_standard(mode_name) else f"{mode_name} {plays.what}"
             watched = watch(debates, plays.form.turn_count(), f"{name} {what}")
@@ -146,12 +155,10 @@ def evaluate(
                 its.append(ended[run * size : (run + 1) * size])
         played[mode_name] = [debate for its in runs for part in its for debate in part]
         if runs[0]:
-            measured = _measured(mode, runs, mode.figures(setup.form))
-            for figure, (measure, by_question) in measured.items():
-                name_of = full_name(mode_name, figure)
-                found[name_of], values[name_of] = measure, by_question
-            for figure, measure in _ratios(mode, runs, mode.figures(setup.form)).items():
+            for figure, measure, by_question in _measured(mode, runs, mode.figures(setup.form)):
                 found[full_name(mode_name, figure)] = measure
+                if by_question is not None:
+                    values[full_name(mode_name, figure)] = by_question
             for curve, points in mode.curves(_pooled(runs)).items():
                 curves[full_name(mode_name, curve)] = points
     return Measures(found, played, values, curves)
@@ -166,7 +173,9 @@ def _start(
         plays.form.start(
             question,
             seed=zlib.crc32(f"{seed}/{name}{mark}/{question.id}/{copy}".encode()),
-            debate_id="/".join(filter(None, (f"{question.id}{mark}", plays.mark, _number(copy)))),
+            debate_id="/".join(
+                filter(None, (f"{question.id}{mark}", plays.mark, str(copy) if copy >= 0 else ""))
+            ),
             same_answer=partial(same_answer, question),
         )
         for question in questions
@@ -174,59 +183,34 @@ def _start(
     ]
 
 
-def _shared_out(questions: Sequence[Question], plays: Plays) -> Sequence[Question]:
-    first, each = plays.share
-    return questions[first::each]
-
-
-def _number(copy: int) -> str:
-    return str(copy) if copy >= 0 else ""
-
-
 def _measured(
     mode: EvaluationMode, runs: Sequence[Sequence[Sequence[Transcript]]], figures: Mapping[str, str]
-) -> dict[str, tuple[Measure, Mapping[str, float]]]:
-    """Return the mode's figures, each with its values; those that it does not name are left out."""
-    each = [mode.values(parts) for parts in runs]
-    found = mode.values(_pooled(runs)) if len(runs) > 1 else each[0]
-    return {
-        name: (_measure(name, found[name], [one[name] for one in each if name in one]), found[name])
-        for name in figures
-        if found.get(name)
-    }
+) -> Iterator[tuple[str, Measure, Mapping[str, float] | None]]:
+    """Yield the mode's figures, each with its values, and then its ratios of sums over questions.
 
-
-def _ratios(
-    mode: EvaluationMode, runs: Sequence[Sequence[Sequence[Transcript]]], figures: Mapping[str, str]
-) -> dict[str, Measure]:
-    """Return the mode's ratios of sums over questions; those that it does not name are left out."""
-    each = [mode.ratios(parts) for parts in runs]
-    of_all = mode.ratios(_pooled(runs)) if len(runs) > 1 else each[0]
-    found: dict[str, Measure] = {}
+    What the mode does not name is left out.
+    """
+    parts = [*runs, _pooled(runs)] if len(runs) > 1 else runs
+    values, ratios = [mode.values(one) for one in parts], [mode.ratios(one) for one in parts]
     for name in figures:
-        rows = [{name: moments} for moments in of_all.get(name, {}).values()]
-        if name not in pooled(rows).values():
-            continue
-        estimate = bootstrap_estimates(rows)[name]
-        by_run = [
-            pooled({name: own} for own in one.get(name, {}).values()).values() for one in each
-        ]
-        means = [one[name] for one in by_run if name in one]
-        deviation = stdev(means) if len(means) > 1 else None
-        ends = estimate.low, estimate.high
-        found[name] = Measure(estimate.value, *ends, estimate.questions, deviation)
-    return found
+        if found := values[-1].get(name):
+            interval = bootstrap_interval(list(found.values()), within=range_of(name))
+            means = [fmean(one[name].values()) for one in values[: len(runs)] if one.get(name)]
+            yield name, Measure(*interval, len(found), _deviation(means)), found
+    for name in figures:
+        rows = [[{name: sums} for sums in one.get(name, {}).values()] for one in ratios]
+        every = [pooled(own).values() for own in rows]
+        if name in every[-1]:
+            whole = bootstrap_estimates(rows[-1])[name]
+            deviation = _deviation([one[name] for one in every[: len(runs)] if name in one])
+            ends = whole.low, whole.high
+            yield name, Measure(whole.value, *ends, whole.questions, deviation), None
+
+
+def _deviation(means: Sequence[float]) -> float | None:
+    return stdev(means) if len(means) > 1 else None
 
 
 def _pooled(runs: Sequence[Sequence[Sequence[Transcript]]]) -> list[list[Transcript]]:
     """Return what was played of each of a mode's plays, over all runs."""
     return [[one for part in parts for one in part] for parts in zip(*runs, strict=True)]
-
-
-def _measure(
-    name: str, by_question: Mapping[str, float], runs: Sequence[Mapping[str, float]]
-) -> Measure:
-    interval = bootstrap_interval(list(by_question.values()), within=range_of(name))
-    means = [fmean(values.values()) for values in runs if values]
-    deviation = stdev(means) if len(means) > 1 else None
-    return Measure(*interval, len(by_question), deviation)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from debate_train.checkpoints import RunState
 from debate_train.checkpoints.policy_files import load_policy
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.checkpoints.trainer_state import load_random_states
-from debate_train.evaluation.measuring import Measures
+from debate_train.evaluation.measuring import measures_json
 from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import RunFailure
 from debate_train.models.loaded_model import LoadedModel, export_weights, trained_adapters
@@ -302,14 +302,6 @@ def _measure(run: RunContext, when: str) -> dict[str, Any] | None:
     taken = run.state.seconds.get("evaluation", 0.0) + time.perf_counter() - started
     run.state.seconds["evaluation"] = taken
     return measures_json(found)
-
-
-def measures_json(measures: Measures) -> dict[str, dict[str, float]]:
-    """Return measures as JSON holds them."""
-    return {
-        name: {key: value for key, value in asdict(measure).items() if value is not None}
-        for name, measure in measures.found.items()
-    }
 
 
 def write_results(
