@@ -45,7 +45,7 @@ def fill(run):
     """A run of two phases with everything a report can show, and hostile texts in it."""
     noise = random.Random(0)
     for step in range(1, 121):
-        run.log("warm_start", step, {"loss": 2 / step + 0.1, "optim/grad_norm": 1 / step})
+        run.metrics.log("warm_start", step, {"loss": 2 / step + 0.1, "optim/grad_norm": 1 / step})
     for step in range(1, 61):
         way = step / 60
         row = {
@@ -72,7 +72,7 @@ def fill(run):
             row["eval/direct/accuracy"] = 0.42 + 0.2 * way
             row["eval/majority/accuracy"] = 0.5 + 0.2 * way
             row["eval/peer_vote/accuracy"] = 0.6 + 0.15 * way
-        run.log("self_play", step, row)
+        run.metrics.log("self_play", step, row)
     run.write_results(
         {
             "table": [
@@ -195,7 +195,7 @@ def test_same_files_give_the_same_page(tmp_path):
 def test_unfinished_run_has_a_page_too(tmp_path):
     run = RunDirectory.create(tmp_path / "run", RECIPE)
     assert "No steps measured yet" in write_report(run.path).read_text()
-    run.log("warm_start", 1, {"loss": 1.0, "text": "x", "flag": True})
+    run.metrics.log("warm_start", 1, {"loss": 1.0, "text": "x", "flag": True})
     with run.metrics_path.open("a") as file:
         file.write('{"phase": "warm')
     (run.transcripts_path / "torn.jsonl").write_text('{"question": ')

@@ -66,9 +66,9 @@ def fill(path):
     run.write_transcripts("self_play", 2, own)
     write_credit(run, 2, credit(*own))
     for step in (1, 2):
-        run.log("warm_start", step, {"loss": 1 / step})
+        run.metrics.log("warm_start", step, {"loss": 1 / step})
     for step in (3, 4, 5, 6):
-        run.log("self_play", step, {"loss": 1 / step, "reward/total": step})
+        run.metrics.log("self_play", step, {"loss": 1 / step, "reward/total": step})
     return run
 
 

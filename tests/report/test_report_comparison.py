@@ -19,7 +19,7 @@ def run_of(path, seed, after, reward="v2"):
         path, f"seed: {seed}\nmodel: {{type: scratch}}\nreward: {{type: {reward}}}\n"
     )
     for step in (1, 2, 3):
-        run.log("train", step, {"loss": seed / step, "reward/total": step / 9})
+        run.metrics.log("train", step, {"loss": seed / step, "reward/total": step / 9})
     change = {"low": 0.01, "high": 0.25, "won": 9, "lost": 2}
     row = {"measure": "majority vote", "before": {"mean": 0.5}, "after": {"mean": after}}
     run.write_results({"summary": f"Seed {seed} rose.", "table": [row | {"change": change}]})

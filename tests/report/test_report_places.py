@@ -25,7 +25,7 @@ def poison(run):
     )
     for step in (7, 8):
         named = {HOSTILE: step / 9, f"reward/role/{HOSTILE}": step / 9, f"eval/{HOSTILE}/x": 0.5}
-        run.log(HOSTILE, step, named | {f"health/alarm/{HOSTILE}": 1.0})
+        run.metrics.log(HOSTILE, step, named | {f"health/alarm/{HOSTILE}": 1.0})
     row = {"measure": HOSTILE, "name": "eval/format", "before": {"mean": 0.4, "questions": 5}}
     row |= {"after": {"mean": 0.6, "questions": 5}, "change": {"low": 0.1, "high": 0.3}}
     run.write_results({"summary": HOSTILE, "table": [row], HOSTILE: HOSTILE})

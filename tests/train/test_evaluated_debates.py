@@ -12,6 +12,7 @@ from debate_protocol.types import Ask, Reply
 from debate_rollout.engine import Request
 from debate_rollout.engines import ScriptedEngine, TransformersEngine
 from debate_train.checkpoints import RunState
+from debate_train.checkpoints.run_directory import MetricsFile
 from debate_train.commands.rollout import main as rollout_main
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
@@ -242,11 +243,10 @@ def test_results_say_how_they_were_measured(capsys: pytest.CaptureFixture[str]) 
     kept: list[Any] = []
 
     class Directory:
+        metrics = MetricsFile(Path("none"))
+
         def write_results(self, results: Any) -> None:
             kept.append(results)
-
-        def metrics(self) -> list[Any]:
-            return []
 
     measure = {"mean": 0.5, "low": 0.4, "high": 0.6, "questions": 3}
     names = ("format", "maj/last", "judge/accuracy", "direct/accuracy", "maj/first")

@@ -185,7 +185,7 @@ def test_run_stops_on_an_alarm_and_goes_on_past_it(
     # Means of two steps: the first at which both are longer is step 5, of more than twice as much.
     with pytest.raises(RunFailure, match=r"train 5: health: length: .*stop_on ends the run here"):
         trained(run, Trainer())
-    rows = run.directory.metrics()
+    rows = run.directory.metrics.rows()
     alarms = [
         {"phase": "train", "step": 5, "detector": "length", "value": rows[4]["health/length"]}
     ]
@@ -193,7 +193,7 @@ def test_run_stops_on_an_alarm_and_goes_on_past_it(
     write_results(run.directory, [], {}, run.state, form.evaluated())
     assert json.loads((tmp_path / "run/results.json").read_text())["health"] == alarms
     resumed = context(form, tmp_path / "second", engine, source, tokenizer)
-    resumed.directory.metrics = lambda: rows
+    resumed.directory.metrics.rows = lambda: rows
     resumed.state.step = 5
     ended, kept = trained(resumed, Trainer())
     assert (ended, kept.logged) == ("finished", [5, 6, 7])

@@ -82,7 +82,7 @@ def test_discard_unused_keeps_what_has_trained(tmp_path):
     for began in (False, True):
         run = RunDirectory.create(tmp_path / "run", RECIPE)
         if began:
-            run.log("train", 1, {"loss": 1.0})
+            run.metrics.log("train", 1, {"loss": 1.0})
         run.discard_unused()
         run.discard_unused()
         assert run.path.exists() == began
@@ -126,7 +126,7 @@ def test_open_completes_a_folder_whose_making_was_stopped(tmp_path):
         folder.rmdir()
     run.metrics_path.unlink()
     run.close()
-    RunDirectory.open(run.path).log("train", 1, {"loss": 0.5})
+    RunDirectory.open(run.path).metrics.log("train", 1, {"loss": 0.5})
     assert run.checkpoints_path.is_dir() and run.tokens_path.is_dir()
     assert len(run.metrics_path.read_text().splitlines()) == 1
 
@@ -156,8 +156,10 @@ def test_note_resume_keeps_the_first_environment(tmp_path):
 
 def test_log_appends_rows_that_every_json_reader_takes(tmp_path):
     run = RunDirectory.create(tmp_path / "run", RECIPE)
-    run.log("self_play", 1, {"loss": torch.tensor(0.5), "reward": math.nan, "judge": None, "n": 3})
-    run.log("self_play", 2, {"loss": math.inf})
+    run.metrics.log(
+        "self_play", 1, {"loss": torch.tensor(0.5), "reward": math.nan, "judge": None, "n": 3}
+    )
+    run.metrics.log("self_play", 2, {"loss": math.inf})
     lines = run.metrics_path.read_text().splitlines()
     rows = [json.loads(line, parse_constant=pytest.fail) for line in lines]
     times = [row.pop("time_s") for row in rows]
@@ -171,26 +173,26 @@ def test_log_appends_rows_that_every_json_reader_takes(tmp_path):
 def test_go_back_drops_what_was_written_after_a_checkpoint(tmp_path):
     run = with_checkpoint(tmp_path / "run")
     for step in (1, 2):
-        run.log("warm_start", step, {"loss": 1.0})
-    run.log("warm_start", 2, {"eval/format": 1.0})
+        run.metrics.log("warm_start", step, {"loss": 1.0})
+    run.metrics.log("warm_start", 2, {"eval/format": 1.0})
     state = RunState(step=2)
     run.count_into(state)
-    before = run.metrics()
+    before = run.metrics.rows()
     # A second look after the same step was logged, too, when the run was stopped.
-    run.log("warm_start", 2, {"eval/format": 0.5})
-    run.log("self_play", 3, {"loss": 1.0})
+    run.metrics.log("warm_start", 2, {"eval/format": 0.5})
+    run.metrics.log("self_play", 3, {"loss": 1.0})
     for step in (2, 3, 10):
         (run.transcripts_path / f"self_play-{step:06d}.jsonl").touch()
         (run.tokens_path / f"step-{step}.safetensors").touch()
     run.close()
     run = RunDirectory.open(run.path)
     run.begin(state)
-    assert run.metrics() == before
+    assert run.metrics.rows() == before
     assert [path.name for path in run.transcripts_path.iterdir()] == ["self_play-000002.jsonl"]
     assert [path.name for path in run.tokens_path.iterdir()] == ["step-2.safetensors"]
     run.begin(state)
     run.begin(RunState())
-    assert run.metrics() == []
+    assert run.metrics.rows() == []
 
 
 def test_open_drops_a_torn_line_and_time_goes_on(tmp_path):
@@ -199,8 +201,8 @@ def test_open_drops_a_torn_line_and_time_goes_on(tmp_path):
     run.metrics_path.write_text(json.dumps(row) + '\n{"phase": "self_pl')
     run.close()
     run = RunDirectory.open(run.path)
-    run.log("self_play", 2, {})
-    first, second = run.metrics()
+    run.metrics.log("self_play", 2, {})
+    first, second = run.metrics.rows()
     assert first == row
     assert 100.0 <= second["time_s"] < 110.0
 

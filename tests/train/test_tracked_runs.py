@@ -229,5 +229,5 @@ def test_tensorboard_drops_steps_that_are_made_again(tmp_path: Path) -> None:
 
 def test_a_run_directory_with_trackers_is_taken_for_one(tracked: Tracked) -> None:
     run = RunDirectory.open(tracked.folder)
-    assert len(run.metrics()) == 4
+    assert len(run.metrics.rows()) == 4
     run.close()

@@ -260,7 +260,7 @@ class RunDirectory:
         """Whether the run writes here: before that it may still be refused."""
         self.records: dict[str, str] = {}
         """SHA-256 of the samples that were written, by their path in the folder."""
-        self._rows = MetricsFile(self.metrics_path)
+        self.metrics = MetricsFile(self.metrics_path)
 
     @classmethod
     def create(cls, path: str | Path, resolved_recipe_yaml: str) -> "RunDirectory":
@@ -306,7 +306,7 @@ class RunDirectory:
             run._mend()
         except OSError as error:
             raise not_writable(path, error) from error
-        run._rows.go_on()
+        run.metrics.go_on()
         return run
 
     def describe(self, facts: Mapping[str, object]) -> None:
@@ -334,27 +334,19 @@ class RunDirectory:
         """Whether the run has found what it was to find, and that is as it was written."""
         return read_as_written(self.path / RESULTS) is not None
 
-    def log(self, phase: str, step: int, metrics: Mapping[str, object]) -> None:
-        """Append one row to `metrics.jsonl`; see `MetricsFile`."""
-        self._rows.log(phase, step, metrics)
-
-    def metrics(self) -> list[dict[str, object]]:
-        """Return all rows so far, in order; of a resumed run those that are kept."""
-        return self._rows.rows()
-
     def count_into(self, state: RunState) -> None:
         """Let a state know the rows so far and the samples of its steps.
 
         Samples of a step are written before its update, and do not count if that fails.
         """
-        self._rows.count_into(state)
+        self.metrics.count_into(state)
         state.records = {
             name: digest for name, digest in self.records.items() if _step_of(name) <= state.step
         }
 
     def return_to(self, state: RunState) -> None:
         """Show only the rows and samples of a checkpoint, until `begin`."""
-        self._rows.return_to(state.rows)
+        self.metrics.return_to(state.rows)
         self.records = dict(state.records)
 
     def begin(self, state: RunState | None = None) -> None:
@@ -362,7 +354,7 @@ class RunDirectory:
         self.has_begun = True
         if state is None:
             return
-        self._rows.go_back(state.rows)
+        self.metrics.go_back(state.rows)
         of_steps = [folder.iterdir() for folder in self._folders()[:-1]]
         # Sets of examples are named by the step at whose weights they were made.
         for path in chain(*of_steps, self.offline_path.glob("*"), self.path.glob(LATER_RECIPES)):

@@ -154,7 +154,7 @@ class Tracking(Config):
             shown[key] = getattr(self, key)
         parts: Any = shareable({"shown": shown, "recipe": dict(resolved)}, os.environ)
         start = Start(run_directory.path, resolved, checkpoints=self.checkpoints, **parts)
-        rows = run_directory.metrics()
+        rows = run_directory.metrics.rows()
         started = Tracker(len(rows), self._view)
         last: Any = rows[-1]["step"] if rows else None
         if self.wandb and os.environ.get("WANDB_MODE", "").strip().lower() != "disabled":

@@ -90,7 +90,7 @@ def measure_held_out(run: RunContext, phase: Phase, examples: PhaseExamples) -> 
     after = phase.trainer.score(example_batch(examples.held_out, 0))
     found = held_out_accuracies(examples.held_out, before, after)
     state.held_out[phase.name] = found
-    run.directory.log(phase.name, state.step, found)
+    run.directory.metrics.log(phase.name, state.step, found)
     run.tracker.log(phase.name, state.step, found)
 
     def shown(name: str) -> str:

@@ -331,7 +331,7 @@ def write_results(
             "exit_criteria": state.exit_criteria,
             "kept": state.kept,
             "held_out": state.held_out,
-            "health": alarms_of(directory.metrics()),
+            "health": alarms_of(directory.metrics.rows()),
             "steps": state.step,
             "seconds": state.seconds,
         }

@@ -25,7 +25,7 @@ from debate_train.checkpoints.resumes import (
     refuse_other_files,
     shown_changes,
 )
-from debate_train.checkpoints.run_directory import RunDirectory
+from debate_train.checkpoints.run_directory import METRICS, MetricsFile, RunDirectory
 from debate_train.checkpoints.trainer_state import seed_all
 from debate_train.function_reward import FunctionReward, RewardFunction
 from debate_train.interrupts import Interrupts, RecipeError, UsageError
@@ -310,13 +310,12 @@ def _rewarded(recipe: Recipe, function: RewardFunction) -> Recipe:
 
 
 def _trained(path: Path, *, finished: bool) -> Trained:
-    results, rows = path / "results.json", path / "metrics.jsonl"
-    lines = rows.read_text(encoding="utf-8").splitlines() if rows.is_file() else []
+    results = path / "results.json"
     written = sorted((path / "checkpoints").glob("step-*"))
     return Trained(
         path,
         json.loads(results.read_text(encoding="utf-8")) if results.is_file() else {},
-        [json.loads(line) for line in lines],
+        MetricsFile(path / METRICS).rows(),
         written[-1] if written else None,
         finished,
     )

@@ -381,7 +381,7 @@ class Saving:
         engine, tflops = phase.recipe.rollout.engine, phase.recipe.tracking.peak_tflops
         size, epochs = own_place().size, phase.recipe.trainer.epochs
         self._speed = Speed.of(engine, run.loaded.model, size, epochs, tflops)
-        rows, watched = run.directory.metrics(), phase.recipe
+        rows, watched = run.directory.metrics.rows(), phase.recipe
         self.watch = HealthWatch(
             phase.name, watched.health, facts_of(watched), rows, run.state.phase_start
         )
@@ -453,7 +453,7 @@ class Saving:
         """Write a row with what the health watch adds to it; return its new alarms."""
         run, name, step = self._run, self._phase.name, self._state.step
         more, alarms = self.watch.see(step, found, due)
-        run.directory.log(name, step, found | more)
+        run.directory.metrics.log(name, step, found | more)
         run.tracker.log(name, step, found | more, made)
         return alarms
 
