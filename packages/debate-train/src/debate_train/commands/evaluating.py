@@ -41,7 +41,7 @@ from debate_train.running.run_context import open_engine, open_sampling
 
 
 class Serving:
-    """Serves policies of a recipe; close it, or use it in `with`.
+    """Serves policies of a recipe; close it.
 
     Checkpoints of the recipe's model are loaded into one engine. A model of another shape is opened
     in an engine of its own, after that before it is closed.
@@ -88,12 +88,6 @@ class Serving:
         if self._engine is not None:
             self._engine.close()
             self._engine, self._is_other = None, False
-
-    def __enter__(self) -> "Serving":
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.close()
 
     def _own_model(self, policy: NamedPolicy) -> LoadedModel:
         if self._loaded is None or (policy.model is None and not self._is_own):
@@ -222,7 +216,7 @@ def run_evaluation(
     alone = all(policy.model is None for policy in wanted.policies)
     with (
         EvaluationDirectory(path, plan, text, resume=resume) as directory,
-        Serving(wanted.recipe, source, alone=alone) as serving,
+        closing(Serving(wanted.recipe, source, alone=alone)) as serving,
         Progress() as progress,
     ):
 

@@ -151,7 +151,7 @@ class Progress:
 
         One of 0 has no steps to count, such as an evaluation.
         """
-        self._end_phase()
+        self.close()
         self._phase, self._total, self._started = phase, total, self._clock()
         self._ends.clear()
         self._ends.append((self._started, -1))
@@ -162,7 +162,7 @@ class Progress:
             self._task = self._bar.add_task(phase, total=max(1, total), said=self._done)
             self._bar.start()
         else:
-            self._print(f"{phase}: {total} {unit}" if total else phase)
+            self.note(f"{phase}: {total} {unit}" if total else phase)
 
     def watch(self, runs: Sequence[DebateRun], turns: int, what: str) -> list[DebateRun]:
         """Return these debates; while they are played, the display shows how many turns are.
@@ -194,7 +194,7 @@ class Progress:
             self._done, self._measures = f"{step}/{total}", (*shown, left)
             self._draw(total, step)
         else:
-            self._print("  ".join(filter(None, (f"{self._phase} {step}/{total}", *shown, left))))
+            self.note("  ".join(filter(None, (f"{self._phase} {step}/{total}", *shown, left))))
 
     def _draw(self, total: int | None = None, completed: int | None = None) -> None:
         if self._bar is not None:
@@ -202,23 +202,20 @@ class Progress:
             self._bar.update(self._task, total=total, completed=completed, said=said)
 
     def note(self, text: str) -> None:
-        """Write a line of its own above the display."""
-        self._print(text)
+        """Write a line of its own, on a terminal above the display."""
+        self._console.print(Text(text), soft_wrap=True)
 
     def close(self) -> None:
         """End the display; a second call does nothing."""
-        self._end_phase()
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
 
     def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, *failure: object) -> None:
         self.close()
-
-    def _end_phase(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
 
     def _time_left(self, step: int) -> str:
         (first_s, first), (last_s, last) = self._ends[0], self._ends[-1]
@@ -227,9 +224,6 @@ class Progress:
         if last <= first:
             return ""
         return f"{_duration((last_s - first_s) / (last - first) * (self._total - step))} left"
-
-    def _print(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
 
 
 def _shown(metrics: Mapping[str, Any]) -> list[str]:
