@@ -1,8 +1,9 @@
 """The `deepspeed` trainer (ZeRO, Rajbhandari et al. 2020): what recipes say, what it reads."""
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
+from omegaconf import OmegaConf
 from pydantic import Field, field_validator, model_validator
 
 from debate_train.losses import Loss
@@ -149,9 +150,5 @@ def _holds(settings: Mapping[str, object], name: str) -> bool:
 
 def _merged(under: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
     """Return both, `over` where they meet."""
-    found = dict(under)
-    for key, value in over.items():
-        below = found.get(key)
-        both = isinstance(value, Mapping) and isinstance(below, Mapping)
-        found[key] = _merged(below, value) if both else value  # type: ignore[arg-type]
-    return found
+    merged = OmegaConf.merge(dict(under), dict(over))
+    return cast(dict[str, object], OmegaConf.to_container(merged))
