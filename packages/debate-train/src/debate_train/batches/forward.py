@@ -314,16 +314,14 @@ class TokenLogps(torch.autograd.Function):
             else:  # One kernel does both.
                 wide = grad_weight.dtype
                 torch.addmm(grad_weight, slopes.T, hidden[part], out_dtype=wide, out=grad_weight)
-        return grad_hidden, _as(weight, grad_weight), None, None, None
+        if grad_weight is not None:
+            grad_weight = grad_weight.to(weight.dtype)
+        return grad_hidden, grad_weight, None, None, None
 
 
 def fuses(weight: Tensor) -> bool:
     """Return whether a chunk is one pass over its logits for this head."""
     return weight.is_cuda
-
-
-def _as(weight: Tensor, gradient: Tensor | None) -> Tensor | None:
-    return None if gradient is None else gradient.to(weight.dtype)
 
 
 def _scaled(logits: Tensor, temperatures: Tensor, cap: float | None) -> Tensor:
@@ -429,11 +427,6 @@ def _compiled(function: Callable[..., Any], logits: Tensor, *given: object) -> A
         return function(logits, *given)
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which probabilities are computed: float32 at least."""
-    return torch.promote_types(dtype, torch.float32)
-
-
 def hidden_logps(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperatures: Tensor, cap: float | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -446,7 +439,8 @@ def hidden_logps(
         temperatures: that logits are divided by.
         cap: logits z are cap · tanh(z / cap) before that, as in Gemma 2; None leaves them.
     """
-    heat = temperatures.to(_wide(hidden.dtype))
+    # Probabilities are computed in float32 at least.
+    heat = temperatures.to(torch.promote_types(hidden.dtype, torch.float32))
     found: tuple[Tensor, Tensor] = TokenLogps.apply(  # type: ignore[no-untyped-call]
         hidden, weight, targets, heat, cap
     )
