@@ -110,10 +110,14 @@ def write_json(path: Path, value: Mapping[str, object]) -> Path:
     return path
 
 
+def json_hash(value: object) -> str:
+    """Return the SHA-256 of a value as JSON; what JSON cannot hold counts as its text."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
 def with_hash(values: Mapping[str, object]) -> dict[str, object]:
     """Return values that JSON can hold with their own SHA-256, as `as_written` expects them."""
-    text = json.dumps(values, sort_keys=True)
-    return {**values, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    return {**values, "sha256": json_hash(values)}
 
 
 def as_written(text: str | bytes) -> dict[str, Any] | None:

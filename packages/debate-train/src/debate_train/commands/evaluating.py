@@ -1,7 +1,5 @@
 """One call of `debate-eval`: every policy is measured in every mode, and all of it is kept."""
 
-import hashlib
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -12,6 +10,7 @@ from pathlib import Path
 from debate_protocol.types import Question
 from debate_rollout.engine import Engine
 from debate_train.checkpoints.policy_files import load_policy
+from debate_train.checkpoints.run_directory import json_hash
 from debate_train.commands.evaluate import weights_hash
 from debate_train.commands.evaluation_files import (
     SCHEMA,
@@ -252,9 +251,9 @@ def _plan(wanted: Evaluating, questions: Sequence[Question]) -> Plan:
     asked = [(q.id, q.text, q.answer) for q in questions]
     return {
         "schema": SCHEMA,
-        "recipe": {"name": wanted.recipe.name, "sha256": _hash(decisive)},
+        "recipe": {"name": wanted.recipe.name, "sha256": json_hash(decisive)},
         "split": wanted.split,
-        "questions": {"count": len(questions), "sha256": _hash(asked)},
+        "questions": {"count": len(questions), "sha256": json_hash(asked)},
         "runs": setup.runs,
         "seed": setup.seed,
         "modes": list(setup.modes),
@@ -267,11 +266,6 @@ def _shown(policy: NamedPolicy, recipe: Recipe) -> dict[str, str]:
     name = getattr(recipe.model, "name", "") if policy.model is None else ""
     digest = weights_hash(name, "model.name") if name else policy.sha256
     return {"name": policy.name, "source": policy.source, "sha256": digest}
-
-
-def _hash(value: object) -> str:
-    text = json.dumps(value, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 _WEIGHTS = ("full_weights", "lora")

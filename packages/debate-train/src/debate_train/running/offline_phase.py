@@ -1,6 +1,5 @@
 """Phases that learn from a set of examples: made once with the policy as it is at their start."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from debate_rollout.rendering import Renderer
 from debate_train.checkpoints.run_directory import (
     as_written,
     file_name,
+    json_hash,
     read_as_written,
     with_hash,
     write_json,
@@ -273,8 +273,7 @@ def _made_from(recipe: Recipe, name: str, start: int) -> str:
     dumped = recipe.model_dump(mode="json", include=set(_DECIDES))
     rollout = recipe.rollout.model_dump(mode="json", exclude={"engine", "driver"})
     read = [] if recipe.offline is None else [files_digest(recipe.offline)]
-    said = json.dumps([name, start, dumped, rollout, *read], sort_keys=True, default=str)
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    return json_hash([name, start, dumped, rollout, *read])[:16]
 
 
 def _bare(transcript: Transcript) -> Transcript:
