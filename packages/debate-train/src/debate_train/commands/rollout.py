@@ -11,6 +11,7 @@ from debate_protocol.transcripts.files import json_line, to_json
 from debate_protocol.types import DebateRun, Transcript
 from debate_rollout.drivers import play_each
 from debate_rollout.engine import Engine, streaming
+from debate_train.checkpoints.resumes import recipe_changes
 from debate_train.checkpoints.whole_files import cut_torn_line
 from debate_train.commands.evaluation_files import RECIPE, ResumableFolder
 from debate_train.commands.recipe_command import (
@@ -27,7 +28,6 @@ from debate_train.playing import named_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check_collecting
 from debate_train.recipe.check_parts import refuse_absent_devices
-from debate_train.recipe.files import recipe_changes
 from debate_train.running.run_context import open_sampling
 
 TRANSCRIPTS = "transcripts.jsonl"
