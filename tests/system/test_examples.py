@@ -190,6 +190,7 @@ def test_one_debate_prints_two_rounds(run: Run) -> None:
     assert printed[-1] == "Ended: max_rounds"
 
 
+@pytest.mark.slow
 def test_rl_loop_learns(run: Run) -> None:
     printed = run("rl_loop.py")
     before, after = (float(line.split()[-2]) for line in printed if line.startswith("after"))

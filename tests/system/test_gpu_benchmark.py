@@ -36,6 +36,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run
 
 
+@pytest.mark.slow
 def test_all_parts_go_through_when_run_in_miniature() -> None:
     program = f"import sys; sys.modules.update(dict.fromkeys({ABSENT}))\n"
     program += f"sys.path.insert(0, {str(ROOT)!r})\n"

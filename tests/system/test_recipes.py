@@ -166,6 +166,7 @@ def test_wrong_data_leaves_no_run_directory(tmp_path: Path) -> None:
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_interrupt_ends_in_130_after_a_checkpoint(tmp_path: Path) -> None:
     output = tmp_path / "run"
     argv = [sys.executable, "-m", "debate_train", "quickstart", *TINY, "--output", str(output)]

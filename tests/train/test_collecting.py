@@ -61,6 +61,7 @@ def test_main_collects_every_debate_when_the_engine_waits_or_streams(
     assert found(tmp_path / "a") == found(tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_main_goes_on_and_repeats_nothing_when_it_was_killed(recipe: str, tmp_path: Path) -> None:
     folder, file = tmp_path / "out", tmp_path / "out" / "transcripts.jsonl"
     command = [str(Path(sys.executable).with_name("debate-rollout")), recipe, SLOW]

@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 pytestmark = [
     pytest.mark.fake_cuda,
+    pytest.mark.slow,
     pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler"),
     pytest.mark.skipif(torch.version.cuda is not None, reason="needs a torch built without CUDA"),
     pytest.mark.skipif(sys.platform != "linux", reason="preloads a library"),

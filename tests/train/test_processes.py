@@ -15,6 +15,7 @@ from debate_train.trainers.launching import command_line, launch, visible_device
 from debate_train.trainers.processes import Place, own_device, own_place, slurm_place
 
 
+@pytest.mark.slow
 def test_launcher_is_quiet_about_what_it_runs_on_when_there_is_no_gpu() -> None:
     alone = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
     command = command_line(1, [])
@@ -56,6 +57,7 @@ def test_launch_refuses_more_processes_than_visible_gpus(
     assert f"--nproc: found 2, but CUDA_VISIBLE_DEVICES={visible} names 1" in error
 
 
+@pytest.mark.slow
 def test_ranks_see_the_visible_gpus_when_deepspeed_starts_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

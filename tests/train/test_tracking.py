@@ -108,6 +108,7 @@ def test_a_run_that_cannot_be_started_costs_one_warning(tmp_path, monkeypatch, c
     assert "kept offline" not in said
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers_leaves_a_run_that_wandb_sync_finds(
     tmp_path, monkeypatch, capfd
 ):
