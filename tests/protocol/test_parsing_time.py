@@ -68,7 +68,6 @@ def growth(read: Read, piece: str, small: int, large: int) -> float:
 
     def seconds(size: int) -> float:
         text = piece * (size // len(piece))
-        gc.collect()
         gc.disable()  # Or it would walk all that other tests left behind.
         try:
             start = time.process_time()
