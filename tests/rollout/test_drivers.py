@@ -171,6 +171,15 @@ def test_play_refuses_an_engine_that_loses_replies() -> None:
         play([form("a", 1)], Forgetful(), max_tokens=9)
 
 
+def test_play_refuses_an_engine_that_answers_with_nothing() -> None:
+    class Mute(Watched):
+        def generate(self, requests: Sequence[Request]) -> list[Reply]:
+            return [None] * len(requests)  # type: ignore[list-item]
+
+    with pytest.raises(EngineFailure, match="failed twice"):
+        play([form("a", 1)], Mute(), max_tokens=9)
+
+
 def test_play_hands_an_overflow_to_the_form(byte_bpe: Any) -> None:
     engine = ScriptedEngine(replies=("x",), context_window=5).open(None, byte_bpe)
     assert isinstance(engine, ScriptedPlayer)

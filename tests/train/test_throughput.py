@@ -51,6 +51,9 @@ def test_cost_is_three_forward_passes_and_two_where_weights_are_frozen() -> None
     # 6 weights of the layer, 8 of the head; of a pair 4 features of queries and keys, and values.
     assert Cost.of(Model()) == Cost(token=6 * 6.0, pair=12 * 2.0, action=6 * 8.0)
     assert Cost.of(Model(frozen=True)) == Cost(token=4 * 6.0, pair=12 * 2.0, action=6 * 8.0)
+    adapted = Model(frozen=True)
+    adapted.head.weight.requires_grad_(False)
+    assert Cost.of(adapted) == Cost(token=4 * 6.0, pair=12 * 2.0, action=4 * 8.0)
     assert Cost.of(Model()) is not None and Cost.of(None) is None
     routed = Model()
     routed.config = SimpleNamespace(num_experts=8)

@@ -216,10 +216,10 @@ class Flight:
             one = self._open.pop(done.ticket, None)
             if one is None:
                 continue
-            if isinstance(done.outcome, Exception):
-                self._end(one, done.outcome)
-            else:
+            if isinstance(done.outcome, Reply):
                 replies.append((one.asked, done.outcome))
+            else:
+                self._end(one, done.outcome)
         self._end_overdue()
         return replies
 

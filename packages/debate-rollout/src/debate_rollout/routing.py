@@ -167,7 +167,8 @@ class RoutedEngine:
 
     def submit(self, request: Request) -> int:
         """Take a request and return its ticket."""
-        place = list(self._engines.values()).index(self._engine(request.ask.policy))
+        own = self._engine(request.ask.policy)
+        place = next(n for n, engine in enumerate(self._streams) if engine is own)
         ticket = self._streams[place].submit(request) * len(self._streams) + place
         self._open.add(ticket)
         return ticket

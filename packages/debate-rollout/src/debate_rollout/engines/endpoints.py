@@ -270,7 +270,6 @@ class OpenAISampler(HttpEngine):
     context_window: int | None = None
 
     def __init__(self, config: "OpenAIEngine", key: str | None) -> None:
-        super().__init__("openai")
         self.capabilities = config.capabilities
         self._config = config
         self._url = f"{config.base_url}/chat/completions"
@@ -285,6 +284,7 @@ class OpenAISampler(HttpEngine):
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         )
         self._said = ""
+        super().__init__("openai")
 
     def __repr__(self) -> str:
         return f"OpenAISampler({self._config.model!r} at {self._config.base_url})"

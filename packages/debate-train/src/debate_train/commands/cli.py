@@ -145,6 +145,7 @@ def _main(argv: Sequence[str], arguments: argparse.Namespace) -> int:
         if getattr(arguments, option) is not None:
             raise UsageError(f"--{option.replace('_', '-')}: found without --plan; expected both")
     alone = arguments.check or arguments.plan or arguments.print or arguments.explain
+    alone = alone or arguments.check_data
     if arguments.nproc and arguments.interrupts is None and not alone:
         return launch(arguments.nproc, argv)
     place = own_place()

@@ -98,15 +98,16 @@ class Cost:
         if model is None:
             return None
         config = model.config.get_text_config()
-        if any((getattr(config, name, None) or 1) > 1 for name in _EXPERTS):
+        heads = getattr(config, "num_attention_heads", None)
+        if not heads or any((getattr(config, name, None) or 1) > 1 for name in _EXPERTS):
             return None
-        heads = config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // heads
-        ends = [model.get_input_embeddings(), model.get_output_embeddings()]
-        apart = {id(p) for end in ends if end is not None for p in end.parameters()}
-        layers = sum(size for p, size in _matrices(model) if id(p) not in apart)
-        head = 6.0 * sum(_size(p) for p in ends[1].parameters()) if ends[1] is not None else 0.0
-        return cls(layers, 12.0 * heads * width * config.num_hidden_layers, head)
+        layers = {id(parameter): size for parameter, size in _matrices(model)}
+        last = model.get_output_embeddings()
+        head = 0.0 if last is None else sum(layers.pop(id(p), 0.0) for p in last.parameters())
+        for parameter in model.get_input_embeddings().parameters():
+            layers.pop(id(parameter), None)
+        return cls(sum(layers.values()), 12.0 * heads * width * config.num_hidden_layers, head)
 
     def __call__(self, work: Work) -> float:
         """Return the FLOPs of an update."""

@@ -169,16 +169,16 @@ def hold(
     run: DebateRun, script: Callable[[Ask], Reply], at_gate: Callable[[Gate], None] | None = None
 ) -> Transcript:
     """Hold one debate; gates go on, after `at_gate` was called with each."""
-    yielded = next(run)
+    sent: Sent | None = None
     while True:
-        if isinstance(yielded, Gate) and at_gate is not None:
-            at_gate(yielded)
-        sent: Sent = "go_on" if isinstance(yielded, Gate) else [script(ask) for ask in yielded]
         try:
-            yielded = run.send(sent)
+            yielded = next(run) if sent is None else run.send(sent)
         except StopIteration as ended:
             transcript: Transcript = ended.value
             return transcript
+        if isinstance(yielded, Gate) and at_gate is not None:
+            at_gate(yielded)
+        sent = "go_on" if isinstance(yielded, Gate) else [script(ask) for ask in yielded]
 
 
 def _stand_in(

@@ -145,7 +145,7 @@ def _holds(settings: Mapping[str, object], name: str) -> bool:
     if first not in settings:
         return False
     below = settings[first]
-    return not rest or (isinstance(below, Mapping) and _holds(below, rest))
+    return not rest or not isinstance(below, Mapping) or _holds(below, rest)
 
 
 def _merged(under: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
