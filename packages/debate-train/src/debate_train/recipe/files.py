@@ -130,8 +130,8 @@ def read_overrides(arguments: Sequence[str]) -> Source:
 def _value(argument: str, text: str) -> object:
     try:
         value = parse(f"value: {text}", f"{COMMAND_LINE} {argument[:200]!r}").data["value"]
-    except (RecipeError, KeyError):
-        if text[:1] in "[{\"'":
+    except (RecipeError, KeyError) as error:
+        if text[:1] in "[{\"'" or isinstance(error.__cause__, UnicodeError):
             raise
         return text
     if value is None and text not in _NULLS:
