@@ -39,6 +39,7 @@ from debate_train.recipe.problems import (
 )
 
 COMMAND_LINE = "command line"
+_ODD_VALUES = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 _NULLS = ("", "~", "null", "Null", "NULL")
 
 
@@ -64,7 +65,7 @@ def parse(text: str, name: str) -> Source:
         if node.tag != "tag:yaml.org,2002:map":
             raise RecipeError(f"{name}:1: found no `key: value` lines; expected a YAML mapping")
         return Source(loader.construct_document(node), dict(_origins(node, name)))
-    except (yaml.YAMLError, ValueError, KeyError, OverflowError, RecursionError) as error:
+    except (yaml.YAMLError, *_ODD_VALUES) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or _first_line(error)
