@@ -3,17 +3,18 @@
 import functools
 import json
 import threading
+from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from debate_protocol import from_json, read_transcripts
+from debate_protocol import from_json, read_transcripts, to_json
 from debate_protocol.cli import main
+from debate_protocol.transcripts.files import json_line
 from debate_protocol.transcripts.log_files import rollout_rows, to_inspect, to_verifiers
 from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnKey
-from debate_rewards.cli import main as rewards
 
 DEBATES = Path(__file__).resolve().parents[2] / "examples/data/debates.jsonl"
 TURNS = (
@@ -46,7 +47,9 @@ def test_log_has_a_sample_for_each_debate_with_its_turns_in_order() -> None:
 @pytest.fixture
 def logs(capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> Path:
     """A folder of one log, whose name begins as inspect wants it."""
-    rewards(["score", str(DEBATES), "--reward", "v2", "--to", "inspect"])
+    debates = [replace(one, meta={"won": n}) for n, one in enumerate(read_transcripts(DEBATES))]
+    (tmp_path / "debates.jsonl").write_bytes(b"".join(json_line(to_json(one)) for one in debates))
+    main(["export", str(tmp_path / "debates.jsonl"), "--to", "inspect"])
     (tmp_path / "logs").mkdir()
     log = tmp_path / "logs" / "2026-01-01T00-00-00_debates.json"
     log.write_bytes(capsysbinary.readouterr().out)
@@ -55,21 +58,17 @@ def logs(capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> Path:
 
 @pytest.mark.tools
 @pytest.mark.parametrize("header_only", [True, False])
-def test_inspect_reads_the_log_and_what_debates_scored(logs: Path, header_only: bool) -> None:
+def test_inspect_reads_the_log_and_what_debates_hold(logs: Path, header_only: bool) -> None:
     from inspect_ai import log
 
     (path,) = logs.iterdir()
     read = log.read_eval_log(str(path), header_only=header_only)
     means = {score.name: score.metrics["mean"].value for score in read.results.scores}
-    # Last answers: all three right, all three, one of three; the fourth question is an open one.
-    assert means["right"] == pytest.approx((1 + 1 + 1 / 3) / 3)
-    assert means["peer_vote"] == 1 and means["majority"] == pytest.approx(2 / 3)
+    assert means == {"won": (0 + 1 + 2 + 3) / 4}
     assert read.status == "success"
     if not header_only:
         assert read.samples[0].messages[1].text.startswith("Agent 0, round 0")
-        assert read.samples[1].scores["votes"].explanation.splitlines()[0] == (
-            "agent 0, round 1: 1 > 2"
-        )
+        assert read.samples[1].scores["won"].value == 1
 
 
 @pytest.mark.tools
@@ -85,7 +84,7 @@ def test_inspect_view_shows_the_debates(logs: Path, browser: Any) -> None:
         page.goto(f"http://127.0.0.1:{server.server_port}/")
         page.get_by_text("4 samples", exact=False).first.wait_for()
         text = page.inner_text("body")
-        assert "PEER_VOTE" in text and "1/4" in text
+        assert "WON" in text.upper()
         page.get_by_text("A rope of 15 m").first.click()
         page.get_by_text("15 minus 3 is").first.wait_for()
         page.close()
