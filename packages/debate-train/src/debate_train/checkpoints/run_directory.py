@@ -175,6 +175,13 @@ def _git_commit() -> str | None:
     return done.stdout.strip()
 
 
+def new_folder(name: str) -> Path:
+    """Return a folder below `runs/` that is not there, named with the time."""
+    path = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = (path.name, *(f"{path.name}-{number}" for number in range(2, 100)))
+    return next((one for one in map(path.with_name, names) if not one.exists()), path)
+
+
 class MetricsFile:
     """Rows `{"phase", "step", "time_s", **metrics}`, appended one at a time.
 

@@ -5,7 +5,6 @@ import hashlib
 import json
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, get_args
 
 from debate_protocol.plugins import did_you_mean
 from debate_train.checkpoints import MANIFEST, RefusedCheckpoint, file_hashes, verify
-from debate_train.checkpoints.run_directory import refuse_used
+from debate_train.checkpoints.run_directory import new_folder, refuse_used
 from debate_train.commands.compare import chosen_benchmarks, compare_main, finished_table
 from debate_train.commands.evaluation_files import NAME, NamedPolicy
 from debate_train.commands.recipe_command import (
@@ -206,7 +205,7 @@ def _main(arguments: argparse.Namespace) -> int:
     plans = [_planned(arguments, [*arguments.overrides, *keys]) for keys in chosen.values()]
     if not all(plans):  # Nothing but what was asked about is said.
         return DONE
-    folder = arguments.output or Path("runs") / time.strftime("benchmarks-%Y%m%d-%H%M%S")
+    folder = arguments.output or new_folder("benchmarks")
     if not arguments.resume:
         refuse_used(folder)
     for name, (planned,) in zip(chosen, plans, strict=True):

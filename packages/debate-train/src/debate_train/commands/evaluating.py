@@ -1,7 +1,6 @@
 """One call of `debate-eval`: every policy is measured in every mode, and all of it is kept."""
 
 import os
-import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from debate_protocol.types import Question
 from debate_rollout.engine import Engine
 from debate_train.checkpoints.policy_files import load_policy
-from debate_train.checkpoints.run_directory import json_hash
+from debate_train.checkpoints.run_directory import json_hash, new_folder
 from debate_train.commands.evaluate import weights_hash
 from debate_train.commands.evaluation_files import (
     SCHEMA,
@@ -203,8 +202,7 @@ def run_evaluation(
     Raises:
         UsageError: The folder cannot be used, or there is nothing to measure.
     """
-    named = f"{wanted.recipe.name}-eval-{time.strftime('%Y%m%d-%H%M%S')}"
-    path = output or Path("runs") / named
+    path = output or new_folder(f"{wanted.recipe.name}-eval")
     source = wanted.recipe.data.open(wanted.recipe.seed)
     questions = source.split(wanted.split, wanted.recipe.evaluation.questions)
     if not questions:

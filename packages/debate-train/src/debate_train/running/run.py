@@ -5,7 +5,6 @@ import os
 import re
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from debate_train.checkpoints.resumes import (
     refuse_other_files,
     shown_changes,
 )
-from debate_train.checkpoints.run_directory import METRICS, MetricsFile, RunDirectory
+from debate_train.checkpoints.run_directory import METRICS, MetricsFile, RunDirectory, new_folder
 from debate_train.checkpoints.trainer_state import seed_all
 from debate_train.function_reward import FunctionReward, RewardFunction
 from debate_train.interrupts import Interrupts, RecipeError, UsageError
@@ -67,7 +66,7 @@ def run(
     """
     if resume and output is None:
         raise RecipeError("--resume: found no --output; expected the directory of the run")
-    path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path = output or new_folder(recipe.name)
     _refuse_early(recipe)
     directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
     with _held(directory, is_new=not resume):
@@ -271,7 +270,7 @@ def train(
         raise UsageError(loaded.reading.redact("\n".join(report.errors)))
     for line in report.warnings:
         print(loaded.reading.redact(f"warning: {line}"), file=sys.stderr)
-    folder = Path("runs") / f"{wanted.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = new_folder(wanted.name)
     path = folder if output is None else Path(output)
     code = run(wanted, text, path, resume, on_step_end=on_step_end)
     return _trained(path, finished=code == 0)
