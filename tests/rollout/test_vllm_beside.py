@@ -23,8 +23,7 @@ pytestmark = [
 ]
 
 NEAR = 3e-5
-"""Of log-probabilities near -5 of two float32 engines; thousands differ by up to 1.2e-5, weights
-of the next version by hundredths."""
+"""For log-probabilities near -5 of two float32 engines: of thousands one differed by 1.2e-5."""
 SETTINGS: dict[str, Any] = {"enforce_eager": True, "kv_cache_mib": 64, "max_batch": 16}
 SAMPLING = Sampling(max_tokens=12, temperature=0.7)
 WINDOW = 2048
