@@ -18,7 +18,7 @@ from debate_rewards.final_answers import (
     compare_text,
     final_answer,
 )
-from debate_rewards.math_pool import Comparison, shared_pool
+from debate_rewards.math_pool import Comparison, shared_pool, task_text
 
 LIMIT_S = 5.0
 # Most pairs of answers that one division into classes compares by more than their text.
@@ -195,6 +195,8 @@ def _quick_check(question: Question, prediction: str | None) -> Verdict | tuple[
     answer = None if prediction is None else final_answer(prediction, kind)
     if answer is None:
         return Verdict("wrong", "no_answer")
+    if kind == "reasoning_gym":
+        return [task_text(question.meta.get(kind))], answer.text
     given = canonical(question, kind, answer)
     if given is None:
         return Verdict("wrong", "unparsable")

@@ -32,12 +32,27 @@ _PROGRAM = """
 import json, sys
 sys.path.append(sys.argv[1])
 try:
+    for name in sys.argv[2:]:
+        __import__(name)
     from debate_rewards.math_worker import main
 except ImportError as error:
     print(json.dumps({"error": str(error)}))
 else:
     main()
 """
+
+
+TASK = "reasoning_gym"
+"""The library whose verifiers judge its own tasks, and what their golds begin with."""
+_needed: list[str] = []
+"""Libraries that workers import before they take a job."""
+
+
+def task_text(task: object) -> str:
+    """Return the gold for `MathPool.compare` of a task of reasoning-gym, see `data.gym`."""
+    if TASK not in _needed:
+        _needed.append(TASK)
+    return f"{TASK}{json.dumps(task, sort_keys=True)}"
 
 
 class Comparison(NamedTuple):
@@ -56,7 +71,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM, str(Path(__file__).parents[1])],
+            [sys.executable, "-P", "-c", _PROGRAM, str(Path(__file__).parents[1]), *_needed],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -69,6 +84,7 @@ class _Worker:
         os.set_blocking(self._jobs.fileno(), False)
         self._buffer = b""
         self._child = 0
+        self.imported = len(_needed)
         try:
             message = self._read(time.monotonic() + START_TIMEOUT_S)
         except _WorkerGone:
@@ -81,7 +97,7 @@ class _Worker:
             cause = message["error"] if message else f"no answer in {START_TIMEOUT_S:g} s"
             raise RuntimeError(
                 f"math answers: cannot start a Math-Verify worker ({cause}); "
-                "install it with: pip install 'debate-rewards[math]'"
+                f"install it with: pip install 'debate-rewards[math]' {' '.join(_needed)}".rstrip()
             )
 
     def compare(self, job: dict[str, object], limit_s: float) -> Outcome:
@@ -244,7 +260,7 @@ class MathPool:
         try:
             if self._closed:
                 raise RuntimeError("math answers: the pool of workers is closed")
-            if worker is not None and not worker.alive():
+            if worker and not (worker.alive() and worker.imported == len(_needed)):
                 self._drop(worker)
                 worker = None
             if worker is None:

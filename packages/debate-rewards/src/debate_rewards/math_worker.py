@@ -32,6 +32,8 @@ from math_verify import grader
 from sympy.core import random
 from sympy.core.relational import Relational
 
+from debate_rewards.math_pool import TASK
+
 _SPELLING = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
 )
@@ -256,10 +258,35 @@ def _read_jobs(jobs: "queue.SimpleQueue[str]") -> None:
     os._exit(0)
 
 
+def _scored(task: str, given: str, say: Say) -> str:
+    """Return what the verifier of a task of reasoning-gym finds."""
+    try:
+        dataset, entry = _entry(task)
+    except Exception:
+        return "gold_unparsable"
+    say({"stage": "gold"})
+    try:
+        return "equal" if dataset.score_answer(given, entry) >= 1 else "different"
+    except (Exception, RecursionError, MemoryError):
+        return "unparsable"
+
+
+@functools.lru_cache(maxsize=4096)
+def _entry(task: str) -> tuple[Any, dict[str, Any]]:
+    """Make a task again, from its name, settings, seed and number."""
+    from reasoning_gym.factory import create_dataset  # Imported before; not all have it.
+
+    said = json.loads(task)
+    dataset = create_dataset(said["task"], seed=said["seed"], size=said["size"], **said["config"])
+    return dataset, dataset[said["index"]]
+
+
 def _compare(job: dict[str, Any], say: Say) -> str:
     """Return the outcome; say `gold` once the gold answer has been read and compared with 1."""
     if not job["cached"]:
         read.cache_clear()
+    if job["gold"].startswith(TASK):
+        return _scored(job["gold"].removeprefix(TASK), job["prediction"], say)
     try:
         gold = read(job["gold"])
         equal(gold, ONE)

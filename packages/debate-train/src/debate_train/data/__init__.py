@@ -4,13 +4,14 @@ from typing import Annotated
 
 from debate_protocol.plugins import Variants
 from debate_train.data.benchmarks import Benchmark
+from debate_train.data.gym import ReasoningGym
 from debate_train.data.mixture import Mixture
 from debate_train.data.questions import Questions
 from debate_train.data.signs_puzzle import SignsPuzzle
 from debate_train.data.source import DataSettings, DataSource, Seeds, Split
 
 DATA: Variants[DataSettings] = Variants(
-    "debate_train.data", DataSettings, Questions, Benchmark, Mixture, SignsPuzzle
+    "debate_train.data", DataSettings, Questions, Benchmark, ReasoningGym, Mixture, SignsPuzzle
 )
 """All sources of questions, those of other installed packages included."""
 
@@ -25,6 +26,7 @@ __all__ = [
     "DataSource",
     "Mixture",
     "Questions",
+    "ReasoningGym",
     "Seeds",
     "SignsPuzzle",
     "Split",

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from debate_protocol.plugins import Config, Variants
 from debate_protocol.types import Ask, Question
 from debate_train.data.benchmarks import Benchmark
+from debate_train.data.gym import ReasoningGym
 from debate_train.data.questions import Questions
 from debate_train.data.signs_puzzle import SignsPuzzle
 from debate_train.data.source import DataSettings, DataSource, Split
@@ -16,7 +17,7 @@ from debate_train.data.source import DataSettings, DataSource, Split
 _OF = "data"
 """Key of a question's meta: the name of the source that it comes from."""
 _SINGLE: Variants[DataSettings] = Variants(
-    "debate_train.data", DataSettings, Questions, Benchmark, SignsPuzzle
+    "debate_train.data", DataSettings, Questions, Benchmark, ReasoningGym, SignsPuzzle
 )
 
 _LATER = ConfigDict(defer_build=True)

@@ -1,0 +1,117 @@
+"""Tasks of reasoning-gym: questions made as needed, judged by the library's own verifiers."""
+
+import random
+import warnings
+import zlib
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.util import find_spec
+from itertools import accumulate
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from debate_protocol.plugins import Config, did_you_mean
+from debate_protocol.types import Question
+from debate_rewards.math_pool import TASK
+from debate_train.data.source import DataSettings, DataSource, Seeds, Split
+from debate_train.interrupts import DataError
+
+SIZE = 1 << 20
+"""Numbers of a task's questions, from which they are drawn."""
+PATIENCE = 2_000
+"""Draws without a new question after which a split is taken to hold no more."""
+
+
+class GymTask(Config):
+    """One task: its share, and beside it the library's own settings of its difficulty."""
+
+    model_config = ConfigDict(extra="allow")
+
+    weight: float = Field(1.0, gt=0)
+    """In relation to the weights of the other tasks."""
+
+
+class ReasoningGym(DataSettings):
+    """Procedural tasks of the library reasoning-gym (`debate-train[gym]`).
+
+    A question's split follows from its text, so splits never meet: a tenth is `dev`, one `test`.
+    """
+
+    type: Literal["reasoning_gym"] = "reasoning_gym"
+    tasks: dict[str, GymTask] = Field(min_length=1)
+    """Names of tasks, such as `chain_sum`, to their settings."""
+    seed: int | None = None
+    """Seed of the questions, see `debate_train.data.source.Seeds`."""
+
+    @property
+    def dataset(self) -> str:
+        """The name of the data in metrics."""
+        return "+".join(self.tasks)
+
+    def open(self, run_seed: int = 0) -> "ReasoningGymSource":
+        """Return the source of these tasks in a run with this seed.
+
+        Raises:
+            DataError: The library is not installed, has no such task, or refuses its settings.
+        """
+        made = {name: _dataset(f"data.tasks.{name}", name, one) for name, one in self.tasks.items()}
+        return ReasoningGymSource(self, made, Seeds.of(self.seed, run_seed))
+
+
+def _dataset(key: str, name: str, task: GymTask) -> Any:
+    if find_spec(TASK) is None:
+        raise DataError(f"{key}: needs the library reasoning-gym; expected debate-train[gym]")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of a library that it brings, when it is compiled.
+        from reasoning_gym.factory import DATASETS, create_dataset
+    if name not in DATASETS:
+        raise DataError(f"{key}: found no such task{did_you_mean(name, DATASETS)}")
+    try:
+        return create_dataset(name, seed=0, size=SIZE, **(task.model_extra or {}))
+    except (AssertionError, TypeError, ValueError) as error:
+        raise DataError(f"{key}: refused by reasoning-gym: {error}") from error
+
+
+class ReasoningGymSource(DataSource):
+    """Draws questions of several tasks by their weights."""
+
+    def __init__(self, config: ReasoningGym, datasets: Mapping[str, Any], seeds: Seeds) -> None:
+        self.config = config
+        self._datasets, self._seeds = datasets, seeds
+        self._weights = list(accumulate(one.weight for one in config.tasks.values()))
+        self._question = lru_cache(maxsize=1 << 14)(self._made)
+
+    def batch(self, step: int) -> list[Question]:
+        """Return the training questions of a step, distinct, fewer where there are not as many."""
+        rng = random.Random(f"gym/{self._seeds.training}/{step}")
+        return self._draw(rng, "train", self.config.batch_size)
+
+    def split(self, name: Split, size: int) -> list[Question]:
+        """Return up to `size` distinct questions of a split, always the same ones."""
+        return self._draw(random.Random(f"gym/{name}/{self._seeds.held_out}"), name, size)
+
+    def _draw(self, rng: random.Random, split: Split, size: int) -> list[Question]:
+        found: dict[str, Question] = {}
+        fruitless, names = 0, list(self._datasets)
+        while len(found) < size and fruitless < PATIENCE:
+            (name,) = rng.choices(names, cum_weights=self._weights)
+            question = self._question(name, rng.randrange(SIZE))
+            fruitless += 1
+            if question.text not in found and _split_of(question.text) == split:
+                found[question.text] = question
+                fruitless = 0
+        return list(found.values())
+
+    def _made(self, name: str, index: int) -> Question:
+        entry = self._datasets[name][index]
+        settings = self.config.tasks[name].model_extra or {}
+        task = {"task": name, "config": settings, "seed": 0, "size": SIZE, "index": index}
+        answer = entry["answer"]
+        meta = {"kind": TASK, TASK: task, "subject": name}
+        return Question(f"{name}/{index}", entry["question"], str(answer), meta)
+
+
+def _split_of(text: str) -> Split:
+    bucket = zlib.crc32(text.encode()) % 10
+    return "dev" if bucket == 0 else "test" if bucket == 1 else "train"

@@ -1,0 +1,95 @@
+"""Tasks of reasoning-gym: every one of them, their splits, and their own verifiers."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("reasoning_gym")
+from reasoning_gym.factory import DATASETS
+
+from debate_rewards.answer_checking import answer_classes, check, check_many
+from debate_train.data import ReasoningGym, gym
+from debate_train.interrupts import DataError
+
+SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+WITHOUT = {
+    "composite": "is itself several tasks, and asks for their settings",
+}
+"""Tasks that do not fit, and why."""
+
+
+def source(tasks: dict[str, Any], batch_size: int = 8, seed: int = 0, **settings: Any) -> Any:
+    return ReasoningGym(tasks=tasks, batch_size=batch_size, **settings).open(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(DATASETS))
+def test_every_task_accepts_its_own_answer_and_no_other(name: str) -> None:
+    if name in WITHOUT:
+        with pytest.raises(DataError, match=rf"data.tasks.{name}: refused by reasoning-gym"):
+            source({name: {}})
+        return
+    questions = source({name: {}}, batch_size=3).batch(0)
+    assert questions and all(question.answer for question in questions)
+    own = check_many([(one, rf"\boxed{{{one.answer}}}") for one in questions])
+    assert [one.verdict for one in own] == ["right"] * len(questions), own
+    other = check_many([(one, r"\boxed{no idea 1234567}") for one in questions])
+    assert [one.verdict for one in other] == ["wrong"] * len(questions), other
+
+
+def test_splits_never_meet_and_follow_from_the_seed_alone() -> None:
+    one = source({"chain_sum": SUMS, "gcd": {"weight": 3, "max_value": 20}})
+    train = {q.text for step in range(40) for q in one.batch(step)}
+    dev, test = ({q.text for q in one.split(name, 100)} for name in ("dev", "test"))
+    assert len(train) > 100 and len(dev) > 10 and len(test) > 10
+    assert not train & dev and not train & test and not dev & test
+    again = source({"chain_sum": SUMS, "gcd": {"weight": 3, "max_value": 20}})
+    assert [again.batch(step) for step in (3, 1)] == [one.batch(step) for step in (3, 1)]
+    assert again.split("test", 9) == one.split("test", 9)
+    other = source({"chain_sum": SUMS, "gcd": {"weight": 3, "max_value": 20}}, seed=1)
+    assert other.batch(0) != one.batch(0) and other.split("test", 9) == one.split("test", 9)
+    # Three quarters of the questions are of the task with three times the weight.
+    many = Counter(q.meta["subject"] for step in range(40) for q in one.batch(step))
+    assert 0.65 < many["gcd"] / many.total() < 0.85
+
+
+def test_a_small_task_ends() -> None:
+    questions = source({"chain_sum": SUMS}, batch_size=10_000).batch(0)
+    assert 50 < len(questions) <= 18 * 18  # Two numbers of one digit, and a sign.
+
+
+def test_answers_are_judged_by_the_tasks_own_verifier() -> None:
+    # Of a countdown every expression counts that reaches the target with its numbers.
+    settings = {"min_numbers": 3, "max_numbers": 3, "shuffle": False}
+    (question,) = source({"countdown": settings}, batch_size=1).batch(0)
+    assert check(question, rf"\boxed{{{question.answer}}}").verdict == "right"
+    assert check(question, rf"\boxed{{({question.answer})}}").verdict == "right"
+    assert check(question, rf"\boxed{{{question.answer} + 1}}").verdict == "wrong"
+    assert check(question, "").reason == "no_answer"
+    task = {**question.meta["reasoning_gym"], "task": "unheard of"}
+    unknown = replace(question, meta={**question.meta, "reasoning_gym": task})
+    assert check(unknown, r"\boxed{1}").verdict == "unverifiable"
+    assert answer_classes(question, [r"\boxed{7}", "so:\nAnswer: 7", None]) == [0, 0, None]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        ({"chain_sums": {}}, "data.tasks.chain_sums: found no such task; did you mean 'chain_sum'"),
+        ({"gcd": {"min_num": 3}}, "data.tasks.gcd: refused by reasoning-gym: .*min_num"),
+        ({"gcd": {"min_numbers": 9}}, "data.tasks.gcd: refused by reasoning-gym"),
+    ],
+)
+def test_what_the_library_does_not_have_is_refused(tasks: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        source(tasks)
+
+
+def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gym, "find_spec", lambda name: None)
+    with pytest.raises(
+        DataError, match=r"needs the library reasoning-gym; expected"
+    ):
+        source({"gcd": {}})
