@@ -17,10 +17,22 @@ from debate_rewards.math_pool import TASK
 from debate_train.data.source import DataSettings, DataSource, Seeds, Split
 from debate_train.interrupts import DataError
 
-SIZE = 1 << 20
+SIZE = 10_000
 """Numbers of a task's questions, from which they are drawn."""
 PATIENCE = 2_000
 """Draws without a new question after which a split is taken to hold no more."""
+
+
+_NO_ANSWER = "its questions have no answer of their own"
+UNFIT = {
+    **dict.fromkeys(
+        ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"), _NO_ANSWER
+    ),
+    "composite": "it is itself several tasks",
+    "game_of_life_halting": "its verifier takes any text for True",
+    "polynomial_multiplication": "its questions differ between processes",
+}
+"""Tasks that cannot be debated and judged again, and why."""
 
 
 class GymTask(Config):
@@ -67,6 +79,8 @@ def _dataset(key: str, name: str, task: GymTask) -> Any:
         from reasoning_gym.factory import DATASETS, create_dataset
     if name not in DATASETS:
         raise DataError(f"{key}: found no such task{did_you_mean(name, DATASETS)}")
+    if name in UNFIT:
+        raise DataError(f"{key}: {UNFIT[name]}; expected another task")
     try:
         return create_dataset(name, seed=0, size=SIZE, **(task.model_extra or {}))
     except (AssertionError, TypeError, ValueError) as error:
