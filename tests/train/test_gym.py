@@ -40,7 +40,7 @@ def elsewhere() -> dict[str, list[str]]:
     command = [sys.executable, "-W", "ignore", "-c", ELSEWHERE]
     environment = {**os.environ, "PYTHONHASHSEED": "77"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
-    found: dict[str, list[str]] = json.loads(done.stdout)
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 

@@ -18,7 +18,7 @@ from debate_rewards.final_answers import (
     compare_text,
     final_answer,
 )
-from debate_rewards.math_pool import Comparison, shared_pool, task_text
+from debate_rewards.math_pool import TASK, Comparison, shared_pool, task_text
 
 LIMIT_S = 5.0
 # Most pairs of answers that one division into classes compares by more than their text.
@@ -51,6 +51,7 @@ def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_
 
     What is compared is the prediction's own final answer (see `final_answers.final_answer`), so a
     box quoted earlier does not matter. `meta["accept"]` may list further answers that are right.
+    A task of reasoning-gym (`meta["reasoning_gym"]`) is judged by that library's verifier.
 
     Args:
         question: With `answer`, the gold answer.
@@ -195,8 +196,8 @@ def _quick_check(question: Question, prediction: str | None) -> Verdict | tuple[
     answer = None if prediction is None else final_answer(prediction, kind)
     if answer is None:
         return Verdict("wrong", "no_answer")
-    if kind == "reasoning_gym":
-        return [task_text(question.meta.get(kind))], answer.text
+    if TASK in question.meta:
+        return [task_text(question.meta[TASK])], answer.text
     given = canonical(question, kind, answer)
     if given is None:
         return Verdict("wrong", "unparsable")

@@ -330,8 +330,8 @@ def _compare_words(gold: str, given: str) -> bool | None:
     return False if marked and max(len(left), len(right)) > 2 else None
 
 
-Kind = Literal["math", "choice", "yes_no", "number", "text", "reasoning_gym"]
-KINDS: tuple[Kind, ...] = ("math", "choice", "yes_no", "number", "text", "reasoning_gym")
+Kind = Literal["math", "choice", "yes_no", "number", "text"]
+KINDS: tuple[Kind, ...] = ("math", "choice", "yes_no", "number", "text")
 
 _SOLUTION = re.compile(r"<\s*solution\s*>", re.IGNORECASE)
 _ANSWER_IS = re.compile(r"\b(?:answer|result)\s++is\b:?", re.IGNORECASE)
@@ -373,7 +373,7 @@ def final_answer(response: str, kind: Kind) -> FinalAnswer | None:
             return None
         is_box = text[: place[0]].rstrip().endswith("{")
         return FinalAnswer(inner, True) if is_box else _stated(inner, kind)
-    if kind in ("text", "reasoning_gym"):
+    if kind == "text":
         return FinalAnswer(text.strip(), False)
     lines = text.strip().splitlines()
     stated = _after_hashes(lines) or _after_answer_is(lines)

@@ -122,7 +122,7 @@ class ReasoningGymSource(DataSource):
         settings = self.config.tasks[name].model_extra or {}
         task = {"task": name, "config": settings, "seed": 0, "size": SIZE, "index": index}
         answer = entry["answer"]
-        meta = {"kind": TASK, TASK: task, "subject": name}
+        meta = {"kind": "text", TASK: task, "subject": name}
         return Question(f"{name}/{index}", entry["question"], str(answer), meta)
 
 
