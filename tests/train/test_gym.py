@@ -30,7 +30,8 @@ from debate_train.data import ReasoningGym, gym
 from reasoning_gym.factory import DATASETS
 names = sorted(set(DATASETS) - set(gym.UNFIT))
 made = {name: ReasoningGym(tasks={name: {}}, batch_size=3).open(0).batch(0) for name in names}
-print(json.dumps({name: [question.text for question in own] for name, own in made.items()}))
+texts = {name: [question.text for question in own] for name, own in made.items()}
+print("", json.dumps(texts), sep="\\n")
 """
 
 
