@@ -45,7 +45,8 @@ EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "manager"
 MAY_IMPORT = {
     "debate_protocol": {"lxml", "pydantic"},
     "debate_rewards": {
-        "debate_protocol", "pydantic", "math_verify", "latex2sympy2_extended", "sympy",
+        "debate_protocol", "pydantic", "math_verify", "latex2sympy2_extended", "reasoning_gym",
+        "sympy",
     },
     "debate_rollout": {"debate_protocol", "pydantic"},
     "debate_report": {
@@ -54,7 +55,7 @@ MAY_IMPORT = {
     "debate_train": {
         "debate_protocol", "debate_report", "debate_rewards", "debate_rollout", "bitsandbytes",
         "datasets", "deepspeed", "filelock", "liger_kernel", "numpy", "omegaconf",
-        "regex", "peft", "pydantic", "rich", "safetensors", "scipy",
+        "reasoning_gym", "regex", "peft", "pydantic", "rich", "safetensors", "scipy",
         "tokenizers", "tensorboard", "torch", "transformers", "wandb", "yaml",
     },
     "debate_studies": {

@@ -34,6 +34,7 @@ from debate_train.commands.cli import main as train
 from debate_train.commands.evaluate import main as evaluate
 from debate_train.commands.preflight import main as preflight
 from debate_train.commands.rollout import main as rollout
+from debate_train.models.gguf import PACKAGED
 from debate_train.recipe import Recipe
 from debate_train.recipe.files import load_recipe
 
@@ -272,6 +273,7 @@ RULES: tuple[tuple[str, Action], ...] = (
     (r"debate-eval compare ", runs(evaluate)),
     (r"debate-eval (acc_|recipes/selfplay|.*rival|.*--benchmark)", runs(evaluate, "--check")),
     (r"debate-eval ", runs(evaluate, *FEW)),
+    (r"debate-train fetch ", lambda words: PACKAGED[words[2]]),  # test_gguf.py runs one.
     (r"debate-train (recipes|init|import|--explain)(?= |$)", runs(train)),
     (r"debate-train .*--(explain|print|plan|check|check-data)\b", runs(train)),
     (r"debate-train .*tiny-model .*type=transformers", runs(train, "rollout.max_tokens=4", *FEW)),

@@ -115,7 +115,10 @@ def test_explain_lists_variants_and_where_they_differ(
     assert "default: type v2" in reward
     assert "\n    mixed               Several rewards together" in reward
     sizes = explained(capsys, "--explain", "data.batch_size")
-    assert "(type: questions, benchmark)" in sizes and "(type: mixture, signs_puzzle)" in sizes
+    assert (
+        "(type: questions, benchmark)" in sizes
+        and "(type: reasoning_gym, mixture, signs_puzzle)" in sizes
+    )
 
 
 def test_explain_of_a_recipe_shows_its_own_variant_and_value(

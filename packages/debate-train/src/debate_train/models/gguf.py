@@ -116,11 +116,15 @@ def convert(file: Path, folder: Path) -> None:
         reading_model(str(file), "model"),
         TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as place,
     ):
-        read = {"gguf_file": file.name, "trust_remote_code": False}
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, **read)
-        held = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **read)
+        read = {"gguf_file": file.name, "dtype": torch.float32}
+        tokenizer = AutoTokenizer.from_pretrained(
+            file.parent, gguf_file=file.name, trust_remote_code=False
+        )
+        held = AutoModelForCausalLM.from_pretrained(file.parent, trust_remote_code=False, **read)
         del held.config.quantization_config  # It is not quantized any more.
-        model = AutoModelForCausalLM.from_config(held.config, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_config(
+            held.config, dtype=torch.float32, trust_remote_code=False
+        )
         model.load_state_dict(held.state_dict())
         made = Path(place) / "model"
         model.save_pretrained(made)
