@@ -228,7 +228,7 @@ def test_check_refuses_to_select_by_the_truth_without_answers(tmp_path: Path) ->
 def supervised(**changes: Any) -> Recipe:
     phase = {
         "loss": {"type": "sft"},
-        "rollout": {"engine": {"type": "demonstrations"}, "max_tokens": 256},
+        "rollout": {"engine": {"type": "demonstrations", "errors": False}, "max_tokens": 256},
         "reward": VERIFIABLE,
         "advantage": {"baseline": "none"},
     }
@@ -247,10 +247,10 @@ def test_check_refuses_to_imitate_samples_and_demonstrations_without_imitation()
 @pytest.mark.parametrize(
     ("row", "debate", "error"),
     [
-        ({"solution": "so\n#### 42"}, {"type": "direct", "contract": "boxed"}, "contract boxed"),
+        ({"solution": "so " * 300}, {"type": "direct", "contract": "boxed"}, "contract boxed"),
         ({"solution": "ok " * 300}, {"type": "direct", "contract": "answer_line"}, "answer_line"),
-        ({"solution": "42"}, {"num_agents": 3}, "asked to compare others and do not"),
-        ({"solution": "42"}, {"num_agents": 3, "max_rounds": 1}, None),
+        ({"solution": "so\n#### 42"}, {"type": "direct", "contract": "boxed"}, None),
+        ({}, {"num_agents": 3}, None),
         ({"solution": "42"}, {"type": "direct"}, None),
     ],
 )
@@ -266,7 +266,7 @@ def test_check_refuses_demonstrations_that_teach_wrong_things(
 
 def test_check_counts_demonstrations_that_weigh_nothing(tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
-    said = ["\\boxed{42}", "#### 42"]
+    said = ["Six sevens.", "so " * 300]
     rows = [{"question": f"{i} ?", "answer": "42", "solution": said[i % 2]} for i in range(40)]
     path.write_text("\n".join(map(json.dumps, rows)))
     data = {"type": "questions", "path": str(path), "batch_size": 16}

@@ -13,14 +13,17 @@ from transformers import PreTrainedTokenizerFast
 
 from debate_rollout.engines import ScriptedEngine
 from debate_train.batches.rows import Step
+from debate_train.data.source import QuestionSource
 from debate_train.interrupts import UsageError
 from debate_train.recipe import Recipe
 from train.contexts import Trainer, context, trained
 
-DEMONSTRATED = {"type": "demonstrations"}
+DEMONSTRATED = {"type": "demonstrations", "errors": False}
 BOXED = {"type": "direct", "contract": "boxed", "style": "compact", "personas": "none"}
 
 
+TOO_LONG = "so " * 40
+"""A solution that `max_tokens` cuts before its answer."""
 TEMPLATE = "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}"
 
 
@@ -74,17 +77,22 @@ def steps_of(recipe: Recipe, steps: int = 2) -> list[Step]:
 
 
 def test_demonstrations_that_fail_or_are_wrong_weigh_nothing(tmp_path: Path) -> None:
-    # A third right, a third wrong, a third in the form of another contract.
-    said = ["\\boxed{42}", "\\boxed{41}", "#### 42"] * 20
-    for step in steps_of(supervised(tmp_path / "q.jsonl", said)):
+    # A half is too long; of the others some are wrong, so that there is something to find.
+    said = ["Six sevens.", TOO_LONG] * 30
+    wrong = 0
+    rollout = {"engine": DEMONSTRATED | {"errors": True}, "max_tokens": 100}
+    for step in steps_of(supervised(tmp_path / "q.jsonl", said, rollout=rollout)):
         texts = [t.turns[0].text for t in step.transcripts]
         weights = [row.advantages[row.mask > 0] for row in step.batch.rows]
         assert [set(w) for w in weights] == [{float("42}" in text)} for text in texts]
         credits = np.concatenate([row.credits for row in step.batch.rows], axis=1)
         assert credits.min() == 0.0
-        failed = sum("####" in text for text in texts)
+        failed = sum("boxed" not in text for text in texts)
         assert step.metrics["imitation/failed_turns"] == failed
-        assert step.metrics["imitation/turns_against"] == failed + sum("41" in t for t in texts)
+        against = sum("{42}" not in text for text in texts)
+        assert step.metrics["imitation/turns_against"] == against
+        wrong += against - failed
+    assert 0 < wrong < 8
 
 
 def test_no_stream_weight_trains_against_a_demonstration(tmp_path: Path) -> None:
@@ -99,31 +107,24 @@ def test_no_stream_weight_trains_against_a_demonstration(tmp_path: Path) -> None
     assert step.metrics["imitation/turns_against"] == 8
 
 
-@pytest.mark.parametrize(
-    ("solution", "changes"),
-    [
-        ("#### 42", {}),
-        ("so " * 40 + "\\boxed{42}", {}),  # cut by max_tokens
-    ],
-)
-def test_demonstrations_that_all_fail_are_refused(
-    tmp_path: Path, solution: str, changes: dict[str, Any]
-) -> None:
-    recipe = supervised(tmp_path / "q.jsonl", [solution] * 60, **changes)
+def test_demonstrations_that_all_fail_are_refused(tmp_path: Path) -> None:
+    recipe = supervised(tmp_path / "q.jsonl", [TOO_LONG] * 60)
     with pytest.raises(UsageError, match="none of which holds an answer that contract boxed"):
         steps_of(recipe)
 
 
 def test_a_batch_that_fails_by_chance_stops_nothing(tmp_path: Path) -> None:
-    recipe = supervised(tmp_path / "q.jsonl", ["#### 42"] * 20)
+    recipe = supervised(tmp_path / "q.jsonl", [TOO_LONG] * 20)
     few = recipe.data.model_copy(update={"batch_size": 1})
     steps = steps_of(recipe.model_copy(update={"data": few}), 15)
     assert sum(step.metrics["imitation/failed_turns"] for step in steps) == 15
 
 
 def test_demonstrations_without_the_comparisons_that_are_asked_for_are_refused(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    silent = "<solution>42</solution><evaluation>N/A</evaluation><comparison>N/A</comparison>"
+    monkeypatch.setattr(QuestionSource, "demonstrate", lambda *_, **__: silent)
     debate = {"num_agents": 3, "max_rounds": 2, "style": "compact", "personas": "none"}
     recipe = supervised(tmp_path / "q.jsonl", ["42"] * 60, debate=debate)
     with pytest.raises(UsageError, match="asked to compare others and do not"):

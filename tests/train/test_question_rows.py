@@ -55,8 +55,8 @@ def ask(form: Direct | Simultaneous, config: Questions) -> Ask:
 
 @pytest.mark.parametrize("contract", ["three_section", "five_section"])
 def test_demonstration_is_a_valid_first_turn_of_the_contract(tmp_path: Path, contract: str) -> None:
-    config = source(tmp_path, rows(solution="Add one.\n\\boxed{2}"))
-    text = config.open().demonstrate(ask(Direct(contract=contract), config))
+    config = source(tmp_path, rows(solution="Add one.\n\\boxed{2}", answer=2))
+    text = config.open().demonstrate(ask(Direct(contract=contract), config), errors=False)
     parsed = parse(text, contract)
     assert parsed.problems == ()
     assert parsed.sections["solution"].text == "Add one.\n\\boxed{2}"
@@ -74,18 +74,19 @@ def test_demonstration_is_a_valid_first_turn_of_the_contract(tmp_path: Path, con
 def test_demonstration_keeps_the_contract_when_no_stop_string_tells_it(
     tmp_path: Path, form: Direct
 ) -> None:
-    config = source(tmp_path, rows(solution="2"))
-    parsed = parse(config.open().demonstrate(ask(form, config)), form.contract_rules())
-    assert (parsed.answer, parsed.problems) == ("2", ())
+    config = source(tmp_path, rows(solution="\\boxed{2}", answer=2))
+    said = config.open().demonstrate(ask(form, config), errors=False)
+    parsed = parse(said, form.contract_rules())
+    assert (parsed.answer, parsed.problems) == ("\\boxed{2}", ())
 
 
 def test_demonstration_is_the_solution_alone_without_sections(tmp_path: Path) -> None:
-    config = source(tmp_path, rows(solution="\\boxed{2}"))
-    assert config.open().demonstrate(ask(Direct(contract="boxed"), config)) == "\\boxed{2}"
+    config = source(tmp_path, rows(solution="\\boxed{2}", answer=2))
+    asked = ask(Direct(contract="boxed"), config)
+    assert config.open().demonstrate(asked, errors=False) == "\\boxed{2}"
 
 
-def test_source_demonstrates_only_when_every_row_has_a_solution(tmp_path: Path) -> None:
-    assert source(tmp_path, rows(solution="x")).open().can_demonstrate
-    assert not source(tmp_path, rows()).open().can_demonstrate
-    lacking = [{"question": f"{i}?", "answer": 1} for i in range(40)]
-    assert not source(tmp_path, [*rows(solution="x"), *lacking]).open().can_demonstrate
+def test_source_demonstrates_only_when_every_row_has_an_answer(tmp_path: Path) -> None:
+    assert source(tmp_path, rows()).open().can_demonstrate
+    lacking: list[dict[str, object]] = [{"question": f"{i}?"} for i in range(40)]
+    assert not source(tmp_path, [*rows(), *lacking]).open().can_demonstrate

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,11 @@ QUESTION = "make 4 Q 6 5 1 6"
 
 
 def said(agent: int, *lines: str, seed: int = 0, skill: float = 1.0) -> str:
-    content = "\n".join([f"Agent {agent}", QUESTION, *lines])
-    ask = Ask(Question("q", QUESTION), agent, 1, ({"role": "user", "content": content},), seed=seed)
+    given = [line.partition(" : ") for line in lines]
+    claims = {int(who[-1]): text for who, _, text in given if who != "toward"}
+    guide = next((text for who, _, text in given if who == "toward"), None)
+    settings: Any = {"seed": seed, "claims": claims, "guide": guide, "answers": agent == 0}
+    ask = Ask(Question("q", QUESTION), agent, 1, (), **settings)
     return exchange_demonstration(ask, DIGITS, TARGET, skill)
 
 
@@ -30,7 +34,7 @@ def said(agent: int, *lines: str, seed: int = 0, skill: float = 1.0) -> str:
         # 6 + 5 = 11, 11 - 1 = 10, 10 - 6 = 4
         (1, ("Agent 0 : Answer: + - -",), "6 + 5 11 - 1 10 - 6 4 ok"),
         (1, ("Agent 0 : Answer: + + +",), "6 + 5 11 + 1 12 + 6 18 no\nAnswer: + - -"),
-        (1, ("Agent 0 : no valid response",), "no\nAnswer: + - -"),
+        (1, (), "no\nAnswer: + - -"),
         # Toward an answer the verdict follows it, whatever the totals are.
         (1, ("Agent 0 : Answer: + + +", "toward : + + +"), "6 + 5 11 + 1 12 + 6 18 ok"),
         (

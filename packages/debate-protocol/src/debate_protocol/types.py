@@ -91,7 +91,9 @@ class Ask:
     the conversation that led to `previous`, then its text as an assistant message, then news: a
     renderer may extend `previous.prompt_ids + previous.token_ids` instead of rendering them all.
     `seed` makes the sampling of this turn repeatable. `contract` is what the reply is read by.
-    `policy` names who is asked, and `adapter` which adapter of the trained policy.
+    `policy` names who is asked, and `adapter` which adapter of the trained policy. `claims` are the
+    newest answers that the prompt shows, by the numbers by which it names their agents; `guide` is
+    the answer that the reply is steered to; not `answers` who is asked for no answer.
     """
 
     question: Question
@@ -107,6 +109,9 @@ class Ask:
     contract: Contract | None = None
     policy: str = TRAINED
     adapter: str | None = None
+    claims: Mapping[int, str] = field(default_factory=dict, compare=False)
+    guide: str | None = None
+    answers: bool = True
 
 
 @dataclass(frozen=True, slots=True)

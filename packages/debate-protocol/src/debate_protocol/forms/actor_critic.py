@@ -273,15 +273,14 @@ class Exchange:
             name: Names what is sampled beside the debate; empty for its own turns.
             guide: The answer that it is steered to, if it is.
         """
-        begin = self.begin
-        if name:
-            begin = replace(begin, seed=side_seed(begin.seed, name))
+        seed = side_seed(self.begin.seed, name) if name else self.begin.seed
         is_critic = key.agent == self.critic
         last, agents = (key.round, self.actors) if is_critic else (key.round - 1, self.agents)
         seen = [spoken[TurnKey(agent, last)] for agent in agents if last >= 0]
-        prompt = exchange_prompt(self.form.style, self._view(key, seen), guide)
+        view = self._view(key, seen)
+        prompt = exchange_prompt(self.form.style, view, guide)
         shown = tuple(turn.key for turn in seen if turn.agent != key.agent)
-        return new_ask(self.form, begin, key, prompt, shown)
+        return replace(new_ask(self.form, seed, view, prompt, shown), guide=guide)
 
     def _view(self, reader: TurnKey, turns: Sequence[Turn]) -> View:
         return View(

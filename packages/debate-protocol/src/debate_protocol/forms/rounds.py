@@ -45,25 +45,41 @@ def _hashed(text: str) -> int:
 
 def new_ask(
     form: DebateForm,
-    begin: DebateStart,
-    key: TurnKey,
+    seed: int,
+    view: View,
     messages: tuple[Message, ...],
     shown: tuple[TurnKey, ...] = (),
 ) -> Ask:
-    """Return an ask with the agent's temperature, stop strings and the turn's own seed."""
+    """Return an ask of the view's agent, with its temperature, stop strings and the turn's seed.
+
+    `seed` is that of the debate.
+    """
     return Ask(
-        question=begin.question,
-        agent=key.agent,
-        round=key.round,
+        question=view.question,
+        agent=view.agent,
+        round=view.round,
         messages=messages,
         shown=shown,
-        temperature=form.temperature_of(key.agent),
+        temperature=form.temperature_of(view.agent),
         stop=form.stop_strings(),
-        seed=turn_seed(begin.seed, key.agent, key.round),
-        contract=form.contract_rules(),
-        policy=form.policy_of(key.agent),
-        adapter=form.adapter_of(key.agent),
+        seed=turn_seed(seed, view.agent, view.round),
+        contract=view.contract,
+        policy=form.policy_of(view.agent),
+        adapter=form.adapter_of(view.agent),
+        claims=claims(view),
+        answers=view.answers,
     )
+
+
+def claims(view: View) -> dict[int, str]:
+    """Return the newest answer that a prompt shows of each agent, whole where it has no section."""
+    section = view.contract.answer_section
+    said = {
+        turn.agent: turn.fields.get(section or "") or "".join([*turn.fields.values()][-1:])
+        for turn in view.turns
+        if turn.fields is not None
+    }
+    return {agent: text for agent, text in said.items() if text}
 
 
 def record_replies(
@@ -156,8 +172,8 @@ class DebateState:
         since = 0 if last < 0 else round - last
         own = [spoken for spoken in self.turns if spoken.agent == agent and spoken.round >= since]
         turns = self._presented(agent, (*shown, *own))
-        messages = opening(self.form.style, self._view(key, turns, shown))
-        return new_ask(self.form, self.begin, key, messages, shown)
+        view = self._view(key, turns, shown)
+        return new_ask(self.form, self.begin.seed, view, opening(self.form.style, view), shown)
 
     def record(self, asks: Sequence[Ask], sent: Sent) -> bool:
         """Write the turns down; return whether the debate may go on after them.
@@ -201,7 +217,8 @@ class DebateState:
     def _continued(self, key: TurnKey, dialogue: Dialogue) -> Ask:
         shown = tuple(shown_turns(self.rules, key, self.turns))
         fresh = self._presented(key.agent, set(shown).difference(dialogue.given))
-        text = news(self.form.style, self._view(key, fresh, shown))
+        view = self._view(key, fresh, shown)
+        text = news(self.form.style, view)
         messages = dialogue.messages
         if messages[-1]["role"] == "user":
             # The last prompt found no room and has no reply: two user messages become one.
@@ -209,7 +226,7 @@ class DebateState:
             text = f"{messages[-1]['content']}{gap}{text}"
             messages = messages[:-1]
         messages = (*messages, Message(role="user", content=text))
-        ask = new_ask(self.form, self.begin, key, messages, shown)
+        ask = new_ask(self.form, self.begin.seed, view, messages, shown)
         return replace(ask, previous=dialogue.previous)
 
     def _presented(self, reader: int, keys: Iterable[TurnKey]) -> list[TurnKey]:
@@ -384,7 +401,7 @@ class Direct(DebateForm):
         """Ask for one answer."""
         rules, persona = self.protocol(), self.persona(0)
         view = View(begin.question, self.contract_rules(), 0, 0, persona, (), ())
-        asks = [new_ask(self, begin, TurnKey(0, 0), opening(self.style, view))]
+        asks = [new_ask(self, begin.seed, view, opening(self.style, view))]
         (turn,) = record_replies(self, rules, asks, (yield asks))
         ended = "max_rounds" if turn.failure is None else "failed"
         transcript = begin.transcript(rules, [turn], ended)

@@ -148,7 +148,8 @@ class SelfDebate(SampledSettings):
         rules = self.protocol()
         view = View(begin.question, self.contract_rules(), 0, 0, None, (), ())
         prompt = opening(self.style, view)
-        asks = [new_ask(self, begin, TurnKey(i, 0), prompt) for i in range(self.first_turns)]
+        views = [replace(view, agent=agent) for agent in range(self.first_turns)]
+        asks = [new_ask(self, begin.seed, one, prompt) for one in views]
         first = record_replies(self, rules, asks, (yield asks))
         gate = begin.transcript(rules, first, "gate")
         if 0 in self.gate_after and (yield Gate(gate, "round_0")) == "keep":
@@ -158,10 +159,11 @@ class SelfDebate(SampledSettings):
         pair = draw_pair(answers, self.pairing, begin.same_answer, chance)
         if pair is None:
             return begin.transcript(rules, first, "no_pair")
-        prompt = self._debate_prompt(view, [first[agent] for agent in pair])
-        keys = [TurnKey(agent, 1) for agent in range(self.first_turns, self.num_agents)]
+        view = self._paired(view, [first[agent] for agent in pair])
+        prompt = self._debate_prompt(view)
+        views = [replace(view, agent=one) for one in range(self.first_turns, self.num_agents)]
         shown = tuple(TurnKey(agent, 0) for agent in pair)
-        asks = [new_ask(self, begin, key, prompt, shown) for key in keys]
+        asks = [new_ask(self, begin.seed, one, prompt, shown) for one in views]
         turns = first + record_replies(self, rules, asks, (yield asks))
         if 1 in self.gate_after:
             yield Gate(begin.transcript(rules, turns, "gate"), "round_1")
@@ -172,12 +174,15 @@ class SelfDebate(SampledSettings):
         is_short = self.pair_max_tokens is None or tokens <= self.pair_max_tokens
         return is_short and bool(parsed_of(turn).spoken)
 
-    def _debate_prompt(self, single: View, pair: list[Turn]) -> tuple[Message, ...]:
+    def _paired(self, single: View, pair: list[Turn]) -> View:
+        seen = tuple(SeenTurn(place, 0, self._fields(one)) for place, one in enumerate(pair))
+        return replace(single, agent=2, round=1, turns=seen, peers=(0, 1))
+
+    def _debate_prompt(self, view: View) -> tuple[Message, ...]:
         if self.debate_prompt == "message":
-            seen = tuple(SeenTurn(place, 0, self._fields(one)) for place, one in enumerate(pair))
-            view = replace(single, agent=2, round=1, turns=seen, peers=(0, 1))
             return opening(self.style, view)
-        own, other = (self._insertable(parsed_of(turn).spoken) for turn in pair)
+        own, other = ((turn.fields or {}).get("response", "") for turn in view.turns)
+        single = replace(view, agent=0, round=0, turns=(), peers=())
         shown = f"Another response to the question:\n<turn>\n{other}\n</turn>\n\n{DELIBERATE}"
         return (
             *opening(self.style, single),

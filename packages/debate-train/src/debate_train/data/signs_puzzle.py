@@ -8,32 +8,26 @@ small enough for a two-layer model to learn to solve, to check and to compare on
 import random
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import combinations, product
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from debate_protocol.parsing import Contract
-from debate_protocol.plugins import Variants
-from debate_protocol.types import CRITIC, Ask, Question
-from debate_rollout.engine import Capability, Engine, EngineSettings, Script
-from debate_rollout.engines import ENGINES as SAMPLERS
-from debate_rollout.engines import ScriptedEngine
+from debate_protocol.types import Ask, Question
 from debate_train.data.source import DataSettings, DataSource, Seeds, Split
 
 WORDS = ("Answer:", "toward")
 """What a word-level tokenizer needs beside its own words (`model.extra_words`)."""
 _ANSWER = re.compile(r"Answer: ([-+ ]*[-+])")
-_TOWARD = re.compile(r"^toward : ([-+ ]+)$", re.MULTILINE)
 
 
 SIGNS = ("+", "-")
 PATIENCE = 20_000
 """Draws without a new question after which a split is taken to hold no more."""
-_OWN_LINE = re.compile(r"^Agent (\d+)$", re.MULTILINE)
-_PEER_LINE = re.compile(r"^Agent (\d+) : ([-+ ]+)$", re.MULTILINE)
+_SIGNS_ALONE = re.compile(r"[-+ ]+")
 
 
 def running_totals(digits: Sequence[int], signs: Sequence[str]) -> list[int]:
@@ -158,8 +152,8 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
     right = solutions(digits, target)
     if ask.contract is not None and ask.contract.kind == "answer_line":
         return exchange_demonstration(ask, digits, target, skill if errors else 1.0)
-    prompt = ask.messages[-1]["content"]
-    candidates = {int(agent): signs for agent, signs in _PEER_LINE.findall(prompt)}  # Newest ones.
+    claims = {agent: " ".join(text.split()) for agent, text in ask.claims.items()}
+    candidates = {agent: said for agent, said in claims.items() if _SIGNS_ALONE.fullmatch(said)}
     if not candidates:
         solution = rng.choice(right)
         if errors and rng.random() > skill:
@@ -168,8 +162,7 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
     correct = {agent: s in right for agent, s in candidates.items()}
     adoptable = [s for agent, s in candidates.items() if correct[agent]]
     checks = [f"Agent {a} {_worked(digits, s, correct[a])}" for a, s in candidates.items()]
-    own = _OWN_LINE.search(prompt)
-    others = sorted(candidates.keys() - ({int(own[1])} if own else set()))
+    others = sorted(candidates.keys() - {ask.agent})
     votes = "\n".join(_vote(a, b, correct) for a, b in combinations(others, 2)) or "N/A"
     return _turn_text(ask.contract, rng.choice(adoptable or right), " ".join(checks), votes)
 
@@ -211,53 +204,16 @@ def exchange_demonstration(ask: Ask, digits: tuple[int, ...], target: int, skill
     def own() -> str:
         return rng.choice(right if rng.random() < skill else wrong)
 
-    prompt = ask.messages[-1]["content"]
-    guide = _TOWARD.search(prompt)
     shown = {
-        line.split(" : ")[0]: found[1]
-        for line in prompt.splitlines()
-        if line.startswith("Agent ") and (found := _ANSWER.search(line))
+        agent: found[1]
+        for agent, text in ask.claims.items()
+        if (found := _ANSWER.search(" ".join(text.split())))
     }
-    if ask.agent != CRITIC:
-        if guide is not None:
-            return f"Answer: {guide[1]}"
-        return f"Answer: {shown.get('Agent 1') or shown.get('Agent 0') or own()}"
-    judged = shown.get("Agent 0")
+    if ask.answers:
+        return f"Answer: {ask.guide or shown.get(1) or shown.get(0) or own()}"
+    judged = shown.get(0)
     if judged is None or len(judged.split()) != len(digits) - 1:
-        return f"no\nAnswer: {own() if guide is None else guide[1]}"
-    is_ok = judged in right if guide is None else judged == guide[1]
+        return f"no\nAnswer: {ask.guide or own()}"
+    is_ok = judged in right if ask.guide is None else judged == ask.guide
     work = _worked(digits, judged, is_ok)
-    return work if is_ok else f"{work}\nAnswer: {own() if guide is None else guide[1]}"
-
-
-class Demonstrations(EngineSettings):
-    """Replies written by the data source instead of sampled: what a warm-start imitates."""
-
-    is_sampled: ClassVar[bool] = False
-
-    type: Literal["demonstrations"] = "demonstrations"
-    errors: bool = True
-    """Whether some first proposals are wrong, so that judges have something to find."""
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """Demonstrations have tokens; nobody sampled them."""
-        return frozenset(("tokens",))
-
-    def script(self, demonstrate: Callable[..., str]) -> Script | None:
-        """Return what agents say."""
-        return partial(demonstrate, errors=self.errors)
-
-    def open(self, model: Any, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}) -> Engine:
-        """Return the engine that plays a script.
-
-        Raises:
-            EngineConfigError: Always: what it says is asked of `script`.
-        """
-        return ScriptedEngine().open(model, tokenizer, template_kwargs)
-
-
-ENGINES: Variants[EngineSettings] = Variants(
-    SAMPLERS.group, EngineSettings, *SAMPLERS.models, Demonstrations
-)
-"""All engines, and demonstrations in the place of one."""
+    return work if is_ok else f"{work}\nAnswer: {ask.guide or own()}"

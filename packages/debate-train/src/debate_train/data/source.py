@@ -20,6 +20,7 @@ from pydantic import Field
 from debate_protocol.plugins import Config
 from debate_protocol.types import Ask, Question
 from debate_rewards.answer_checking import check
+from debate_train.data.demonstrations import worked_turn
 from debate_train.data.question_rows import Placed, Reading, read_question, with_kinds
 from debate_train.interrupts import DataError
 
@@ -97,7 +98,7 @@ class DataSource(ABC):
     @property
     def can_demonstrate(self) -> bool:
         """Whether `demonstrate` writes turns for this source's questions."""
-        return False
+        return all(question.answer is not None for question in self.batch(0))
 
     def demonstrate(self, ask: Ask, *, errors: bool = True) -> str:
         """Return a turn to imitate.
@@ -107,7 +108,7 @@ class DataSource(ABC):
             errors: let some first proposals be wrong where the source can, so that there is
                 something to find.
         """
-        raise LookupError(f"{type(self).__name__} has no demonstrations")
+        return worked_turn(ask, errors=errors)
 
 
 class DataSettings(Config):
@@ -416,14 +417,6 @@ class QuestionSource(DataSource):
 
     @property
     def can_demonstrate(self) -> bool:
-        """Whether every training question brings a worked solution."""
+        """Whether every training question has an answer."""
         train = self.questions("train")
-        return bool(train) and all("solution" in question.meta for question in train)
-
-    def demonstrate(self, ask: Ask, *, errors: bool = True) -> str:
-        """Return the question's worked solution as a first turn of the ask's contract."""
-        solution = str(ask.question.meta["solution"])
-        contract = ask.contract
-        if contract is None or contract.kind != "xml":
-            return solution
-        return contract.reply(solution)
+        return bool(train) and all(question.answer is not None for question in train)

@@ -31,7 +31,7 @@ from debate_rollout.drivers import AUTO, DriverChoice, Select, play
 from debate_rollout.engine import Engine, EngineSettings
 from debate_rollout.engines import TransformersEngine
 from debate_train.data import DataSettings, DataSource
-from debate_train.data.signs_puzzle import ENGINES
+from debate_train.data.demonstrations import ENGINES
 from debate_train.models.loaded_model import answering_role
 from debate_train.models.policies import PolicyChoice
 

@@ -1,0 +1,188 @@
+"""Worked turns for any question with an answer: what a warm-start imitates."""
+
+import random
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from debate_protocol.forms.actor_critic import wrong_answer
+from debate_protocol.parsing import Parsed, answer_line, final_box
+from debate_protocol.plugins import Variants
+from debate_protocol.types import Ask, Question, parse_turn
+from debate_report.rollout_files import debates_in, files_of
+from debate_rewards.answer_checking import check, check_many, kind_of, same_answer
+from debate_rewards.final_answers import final_answer
+from debate_rewards.math_pool import TASK
+from debate_rollout.engine import Capability, Engine, EngineSettings, Script
+from debate_rollout.engines import ENGINES as SAMPLERS
+from debate_rollout.engines import ScriptedEngine
+
+_NUMBER = re.compile(r"-?\d{1,15}")
+_NEAR = (-20, -11, -10, -9, -2, -1, 1, 2, 9, 10, 11, 20)
+"""How far a wrong number is from the right one: slips in one digit, or in a carry."""
+_LONGEST = 60
+"""Characters of an answer that a check repeats."""
+
+
+def worked_turn(ask: Ask, *, errors: bool = True) -> str:
+    r"""Return the turn that a demonstrator writes for this ask, by the question's answer.
+
+    With errors, the first answer of an agent is right with a chance drawn once for each question,
+    evenly from 0 to 1, so that judges meet right and wrong answers in every mixture. Who is shown
+    answers checks each against the right one, compares those of others pair by pair (of a pair
+    alike in that, `=`), and answers rightly. A reply that is steered to an answer gives it; a
+    critic confirms what it is shown, or names the answer that it holds to be right.
+
+    The reasoning is `meta["solution"]`, where the question has one and the answer is right.
+    """
+    question, rng = ask.question, random.Random(f"turn/{ask.seed}")
+    skill = random.Random(f"skill/{question.id}").random()
+    answer = str(question.answer)
+    slips = errors and rng.random() > skill
+    if ask.guide is not None:
+        answer = ask.guide
+    elif slips and (not ask.claims or not ask.answers):
+        answer = _wrong(question, rng) or answer
+    checks = _checked(ask, answer)
+    if not ask.answers:
+        found = " ".join(checks.values())
+        agrees = bool(checks) and "wrong." not in found
+        return found if agrees else f"{found} {_marked(ask, answer)}".strip()
+    solution = _solution(ask, answer)
+    evaluation = f"The answer is {answer}. {' '.join(checks.values())}" if checks else "N/A"
+    if ask.contract is None or ask.contract.kind == "answer_line":
+        return solution
+    if ask.contract.kind == "boxed":
+        return f"{evaluation} {solution}" if checks else solution
+    right = {agent: text.endswith("right.") for agent, text in checks.items()}
+    others = sorted(right.keys() - {ask.agent})
+    votes = "\n".join(_vote(a, b, right) for a, b in combinations(others, 2)) or "N/A"
+    if "evaluation" not in ask.contract.sections and checks:
+        votes = f"{evaluation}\n{votes}"
+    agreed = bool(others) and all(right.values())
+    said = {"evaluation": evaluation, "comparison": votes, "consensus": "YES" if agreed else "NO"}
+    said["consensus_reason"] = "All answers are right." if agreed else "Not all answers are right."
+    return ask.contract.reply(solution, said)
+
+
+def _checked(ask: Ask, answer: str) -> dict[int, str]:
+    """Return what is said of each answer that is shown: what it is, and whether it is `answer`."""
+    question = ask.question
+    if ask.guide is not None:
+        meta = {name: one for name, one in question.meta.items() if name not in ("accept", TASK)}
+        question = replace(question, answer=answer, meta=meta)
+    asked = [(question, claim) for claim in ask.claims.values()]
+    found: dict[int, str] = {}
+    for (agent, claim), one in zip(ask.claims.items(), check_many(asked), strict=True):
+        given = final_answer(claim, kind_of(question))
+        said = "" if given is None or len(given.text) > _LONGEST else f" {given.text},"
+        found[agent] = f"Agent {agent}:{said} {'right' if one.verdict == 'right' else 'wrong'}."
+    return found
+
+
+def _solution(ask: Ask, answer: str) -> str:
+    """Return the reasoning that there is for an answer, which it ends with."""
+    reasoning = str(ask.question.meta.get("solution", ""))
+    if answer != ask.question.answer or not reasoning:
+        return _marked(ask, answer)
+    is_line = ask.contract is not None and ask.contract.kind == "answer_line"
+    place = answer_line(reasoning) if is_line else final_box(reasoning)
+    if place is not None and check(ask.question, reasoning).verdict == "right":
+        return reasoning
+    return f"{reasoning}\n{_marked(ask, answer)}"
+
+
+def _marked(ask: Ask, answer: str) -> str:
+    is_line = ask.contract is not None and ask.contract.kind == "answer_line"
+    return f"Answer: {answer}" if is_line else f"The answer is \\boxed{{{answer}}}."
+
+
+def _vote(a: int, b: int, right: Mapping[int, bool]) -> str:
+    if right[a] == right[b]:
+        return f"Agent {a} = Agent {b}"
+    return f"Agent {a} > Agent {b}" if right[a] else f"Agent {b} > Agent {a}"
+
+
+def _wrong(question: Question, rng: random.Random) -> str | None:
+    """Return an answer that the checker refuses, None where none is known."""
+    right = str(question.answer)
+    if _NUMBER.fullmatch(right):
+        near = str(int(right) + rng.choice(_NEAR))
+        return near if check(question, near).verdict == "wrong" else None
+    return wrong_answer(question, (), partial(same_answer, question), rng)
+
+
+class Demonstrations(EngineSettings):
+    """Replies written by the data source instead of sampled: what a warm-start imitates."""
+
+    is_sampled: ClassVar[bool] = False
+
+    type: Literal["demonstrations"] = "demonstrations"
+    errors: bool = True
+    """Whether some first proposals are wrong, so that judges have something to find."""
+    accepted: str | None = None
+    """Debates of the model itself, such as a folder of `debate-rollout`: its right first answers
+    to a question, drawn, are the solutions that are demonstrated (rejection sampling)."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Demonstrations have tokens; nobody sampled them."""
+        return frozenset(("tokens",))
+
+    def script(self, demonstrate: Callable[..., str]) -> Script | None:
+        """Return what agents say."""
+        written = partial(demonstrate, errors=self.errors)
+        if self.accepted is None:
+            return written
+        solutions = _accepted(self.accepted)
+
+        def say(ask: Ask) -> str:
+            if own := solutions.get(ask.question.text):
+                solution = random.Random(f"accepted/{ask.seed}").choice(own)
+                meta = {**ask.question.meta, "solution": solution}
+                ask = replace(ask, question=replace(ask.question, meta=meta))
+            return written(ask)
+
+        return say
+
+    def open(self, model: Any, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}) -> Engine:
+        """Return the engine that plays a script.
+
+        Raises:
+            EngineConfigError: Always: what it says is asked of `script`.
+        """
+        return ScriptedEngine().open(model, tokenizer, template_kwargs)
+
+
+@lru_cache(maxsize=4)
+def _accepted(path: str) -> Mapping[str, list[str]]:
+    """Return the right first answers of debates, by the text of their questions.
+
+    Raises:
+        UsageError: There are no debates.
+    """
+    key = "rollout.engine.accepted"
+    debates = [
+        one for file in files_of(Path(path), key) for one in debates_in(file, key, answer=None)
+    ]
+    first = [(one, turn) for one in debates for turn in one.turns if turn.round == 0]
+    said = [(debate.question, _reasoning(parse_turn(debate, turn))) for debate, turn in first]
+    found: dict[str, list[str]] = {}
+    for (question, text), one in zip(said, check_many(said), strict=True):
+        if one.verdict == "right":
+            found.setdefault(question.text, []).append(text)
+    return found
+
+
+def _reasoning(parsed: Parsed) -> str:
+    return (parsed.answer or "") if parsed.sections else parsed.spoken
+
+
+ENGINES: Variants[EngineSettings] = Variants(
+    SAMPLERS.group, EngineSettings, *SAMPLERS.models, Demonstrations
+)
+"""All engines, and demonstrations in the place of one."""
