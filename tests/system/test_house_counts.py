@@ -19,7 +19,7 @@ from debate_rewards import REWARDS
 from debate_rollout.drivers import DRIVERS
 from debate_train.advantages import ADVANTAGES
 from debate_train.data import DATA
-from debate_train.data.signs_puzzle import ENGINES
+from debate_train.data.demonstrations import ENGINES
 from debate_train.evaluation import MODES
 from debate_train.losses import LOSSES
 from debate_train.models import MODELS
