@@ -3,6 +3,8 @@ import logging
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from debate_protocol.types import Protocol, Question, Transcript, Turn
+from debate_rewards.metrics import debate_metrics
 from debate_rewards.rewards import Mixed, RewardChoice, Verifiable
 
 SILENT = ["", "", ""]
@@ -26,6 +28,26 @@ def test_verifiable_values_every_valid_turn(hold, kind, wrong):
     }
     assert [c.penalty for c in score.credits] == [False] * 4 + [True, False]
     assert score.agents == (wrong, 0.0, wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "strict", "worth"),
+    [
+        ("<solution>s1</solution><evaluation>N/A</evaluation><comparison>N/A</comparison>", 1, 1.0),
+        # What a policy found that was paid for its answer alone: no tag is ever closed.
+        ("<solution>\\boxed{s1}>N/N}>N>N", 0, 0.5),
+        ("<solution>s1</solution><solution>s1</solution>", 0, 0.5),
+        ("<solution>s2</solution>", 0, -1.0),  # -1 - .5, but no less than a turn that fails
+    ],
+)
+def test_verifiable_prices_a_broken_contract(text, strict, worth):
+    question = Question("q", "?", "s1", {"kind": "text"})
+    debate = Transcript("d", question, Protocol(1), (Turn(0, 0, text),))
+    (score,) = Verifiable(contract_penalty=-0.5)([debate])
+    assert score.agents == (worth,)
+    assert Verifiable()([debate])[0].agents == (1.0 if "s1" in text else -1.0,)
+    metrics = debate_metrics([debate])
+    assert (metrics["format_all"], metrics["format_strict"]) == (1.0, strict)
 
 
 def test_verifiable_drops_and_names_a_question_without_usable_answer(hold, caplog):

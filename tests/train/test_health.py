@@ -34,7 +34,8 @@ def test_watch_is_silent_on_the_quickstart(name: str, evaluations: int) -> None:
     assert watched(rows) == ALARMS[name] == {}
     figures = {key for row in rows for key in row if key.startswith("health/")}
     due = {model().type for model in OWN if evaluations or model.due == "step"}
-    assert figures == {f"health/{name}" for name in due - OF_PAIRS}
+    later = {"strict_format"}  # The rows were recorded before there was this figure.
+    assert figures == {f"health/{name}" for name in due - OF_PAIRS - later}
 
 
 def test_watch_is_silent_on_pairs_of_both_sides() -> None:

@@ -20,7 +20,17 @@ Known = Mapping[str, Mapping[float, float]]
 OWN_FIGURES = frozenset(
     {
         *("direct", "majority", "peer_vote", "judge", "last_round", "comparisons_made", "pass@k"),
-        *("diversity", "format", "bradley_terry", "confidence", "cons@k", "maj", "flips", "tokens"),
+        *(
+            "diversity",
+            "format",
+            "format_strict",
+            "bradley_terry",
+            "confidence",
+            "cons@k",
+            "maj",
+            "flips",
+            "tokens",
+        ),
         *("agreement", "accuracy", "drift", "improvement", "rho", "n_eff", "right", "wrong"),
     }
 )

@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from debate_protocol.types import Question, Transcript, TurnKey
 from debate_rewards.answer_checking import Verdict, answer_classes, check_many, kind_of
 from debate_rewards.decisions import peer_vote
 from debate_rewards.reward import (
+    FAILURE_VALUE,
     Credit,
     ReadDebate,
+    ReadTurn,
     Requirement,
     RewardConfig,
     RewardContext,
@@ -70,6 +74,9 @@ class Verifiable(RewardConfig):
     type: Literal["verifiable"] = "verifiable"
     values: Literal["plus_minus", "zero_one"] = "plus_minus"
     """A right and a wrong answer are +1 and -1 (`plus_minus`), or 1 and 0 (`zero_one`)."""
+    contract_penalty: float = Field(0.0, le=0)
+    """Added to the value of a turn that departs from its contract (`Parsed.problems`), down to -1:
+    without it an answer that can be read is paid in full, whatever stands around it."""
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""
@@ -82,7 +89,13 @@ class Verifiable(RewardConfig):
             return scored(debate.transcript, credits, {"verifiable/unverifiable_gold": 1.0})
         wrong = -1.0 if self.values == "plus_minus" else 0.0
         right = {key: one.verdict == "right" for key, one in verdicts.items()}
-        credits = turn_credits(debate, {key: 1.0 if one else wrong for key, one in right.items()})
+        credits = turn_credits(
+            debate,
+            {
+                key: max((1.0 if one else wrong) + self._penalty(debate.turns[key]), FAILURE_VALUE)
+                for key, one in right.items()
+            },
+        )
         unread = sum(
             one.verdict == "wrong" and one.reason != "different" and not debate.turns[key].failed
             for key, one in verdicts.items()
@@ -93,6 +106,9 @@ class Verifiable(RewardConfig):
             "verifiable/right": known_mean(map(float, right.values())),
         }
         return scored(debate.transcript, credits, metrics)
+
+    def _penalty(self, turn: ReadTurn) -> float:
+        return self.contract_penalty if turn.parsed.problems else 0.0
 
 
 def usable_verdicts(debates: Sequence[ReadDebate]) -> list[Verdicts | None]:

@@ -15,7 +15,8 @@ Range = tuple[float, float]
 _SHARES = frozenset(
     (
         "accuracy", "owed_accuracy", "correct", "avg@k", "pass@k", "cons@k", "maj@k", "mean@k",
-        "format", "format_all", "unread", "flips", "decision", "strict_accuracy", "equal_share",
+        "format", "format_all", "format_strict", "unread", "flips", "decision", "strict_accuracy",
+        "equal_share",
         "comparisons_made", "diversity", "unverifiable", "unmeasured", "maj", "central",
         "tokens_saved", "reached", "consistent", "both_orders", "first_shown", "pairs_in_both",
         "vote_win_rate", "tpr", "fpr", "wins", "unheard",

@@ -198,6 +198,7 @@ def debate_metrics(
     """Return the metrics of a batch; what cannot be observed in it is left out.
 
     - `format` (last round), `format_all`: share of turns in which an answer can be read.
+      `format_strict`: share of turns that keep their contract (`Parsed.problems` is empty).
     - `correct`, `avg@k`, `pass@k`, `cons@k`, `maj@k`: of the last round. An agent without a turn
       there, or without an answer that can be read, counts as wrong. cons@k: more than half of the
       agents are right; maj@k: the largest answer class is right, ties between classes in
@@ -369,6 +370,7 @@ def _add_format(sums: Sums, debate: ReadDebate) -> None:
     for key, turn in debate.turns.items():
         valid = float(not turn.failed)
         sums.add("format_all", valid)
+        sums.add("format_strict", float(not turn.failed and not turn.parsed.problems))
         if key.round == last:
             sums.add("format", valid)
         if num_agents > 1 and key.round == 0:

@@ -43,7 +43,8 @@ __all__ = ["Opponents"]
 _FIGURES = (
     *("maj/last", "decision/majority", "decision/peer_vote", "decision/bradley_terry"),
     *("decision/confidence", "judge/accuracy", "judge/strict_accuracy", "judge/owed_accuracy"),
-    *("format_all", "correct", "judge/equal_share", "comparisons_made", "pass@k", "cons@k"),
+    *("format_all", "format_strict", "correct", "judge/equal_share", "comparisons_made"),
+    *("pass@k", "cons@k"),
     *("maj/first", "maj/delta", "flips/right_to_wrong", "flips/wrong_to_right"),
     *("tokens/answer", "agreement/reached", "agreement/accuracy"),
 )

@@ -48,7 +48,7 @@ class DirectAnswers(EvaluationMode):
 
     def figures(self, form: DebateForm) -> Mapping[str, str]:
         """Return the share of right replies with its row, and what several of them give."""
-        named = ["format", "tokens/answer", "right/tokens", "wrong/tokens"]
+        named = ["format", "format_strict", "tokens/answer", "right/tokens", "wrong/tokens"]
         if self.samples > 1:
             named += [f"{name}@{self.samples}" for name in ("maj", "pass", "cons")]
         return {"accuracy": "direct accuracy"} | dict.fromkeys(named, "")
@@ -61,7 +61,8 @@ class DirectAnswers(EvaluationMode):
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return each question's share of right replies (mean@K), and what K of them give."""
-        names = {"correct": "accuracy", "format": "format", "tokens/answer": "tokens/answer"}
+        names = {"correct": "accuracy"}
+        names |= {name: name for name in ("format", "format_strict", "tokens/answer")}
         found = question_values(played[0])
         values = {ours: found[theirs] for theirs, ours in names.items() if theirs in found}
         return {**values, **self._of_many(played[0])}

@@ -41,8 +41,11 @@ def reading_model(name: str, what: str) -> Iterator[None]:
 
 @contextmanager
 def without_report() -> Iterator[None]:
-    """Keep transformers from printing a table of what does not fit: it is refused in one line."""
-    logger = logging.getLogger("transformers.modeling_utils")
+    """Keep transformers from printing bars, and a table of what does not fit: one line says it."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    logger = logging.getLogger("transformers")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:

@@ -328,6 +328,15 @@ class Format(Detector):
     advice: str = "raise rollout.max_tokens or loss.kl.weight, lower learning_rate, or warm-start"
 
 
+class StrictFormat(Detector):
+    """Turns that keep their contract: an answer can be read of many that do not."""
+
+    type: Literal["strict_format"] = "strict_format"
+    metric: str = "train/format_strict"
+    fall: float | None = 0.2
+    advice: str = "price it (reward.contract_penalty), raise loss.kl.weight, lower learning_rate"
+
+
 class SelfPlayStrength(Detector):
     """Accuracy beyond that of the phase's start in the same debates, while the reward holds."""
 
@@ -520,6 +529,7 @@ class PreferenceAccuracy(Detector):
 
 OWN = (
     *(RewardAccuracy, Collapse, KeptRight, TurnedRight, EqualVotes, Coverage, Format),
+    StrictFormat,
     *(SelfPlayStrength, OneWinner, FirstPosition, Length, AnswerLength, Truncation, Entropy),
     *(Diversity, Unheard, Reference, PairSides, PairTruth, PreferenceMargin, PreferenceAccuracy),
 )

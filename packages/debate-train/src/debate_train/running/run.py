@@ -1,6 +1,7 @@
 """One run from recipe to report, by command and from Python: `debate_train.train`."""
 
 import json
+import logging
 import os
 import re
 import sys
@@ -118,7 +119,12 @@ def _print_files(reports: Sequence[Path | None], checkpoints: Checkpoints) -> No
 
 @contextmanager
 def _held(directory: RunDirectory, is_new: bool) -> Iterator[None]:
-    """Keep others out; a new run that ends before its first step is complete leaves nothing."""
+    """Keep others out; a new run that ends before its first step is complete leaves nothing.
+
+    What vLLM logs in this process goes to a file, not between the lines of the run.
+    """
+    log = logging.FileHandler(directory.path / "vllm.log", delay=True)
+    logging.getLogger("vllm").addHandler(log)
     try:
         yield
     except BaseException:
@@ -126,6 +132,8 @@ def _held(directory: RunDirectory, is_new: bool) -> Iterator[None]:
             directory.discard_unused()
         raise
     finally:
+        logging.getLogger("vllm").removeHandler(log)
+        log.close()
         directory.close()
 
 

@@ -1,5 +1,6 @@
 """vLLM inside this process: started without disturbing the rest of it, and stepped by `collect`."""
 
+import logging
 import os
 import time
 from collections import deque
@@ -12,6 +13,8 @@ import torch
 
 # Before vllm is imported: it reads these once.
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+# What it logs goes where a program sends it, as debate-train to a file of the run.
+os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
 if torch.cuda.is_available():
     # A forked core would inherit locks that other threads of this process hold.
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
@@ -57,6 +60,10 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
     from vllm.outputs import CompletionOutput
+
+
+logging.getLogger("vllm").addHandler(logging.NullHandler())
+logging.getLogger("vllm").setLevel(logging.INFO)
 
 
 def engine_arguments(ours: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
