@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -56,6 +57,8 @@ def test_every_task_accepts_its_own_answer_and_no_other(
         return
     questions = source({name: {}}, batch_size=3).batch(0)
     assert [question.text for question in questions] == elsewhere[name]
+    for one in questions:
+        assert [check(one, w).verdict for w in one.meta.get("wrong_answers", [])] in ([], ["wrong"])
     own = check_many([(one, rf"\boxed{{{one.answer}}}") for one in questions])
     assert [one.verdict for one in own] == ["right"] * len(questions), own
     other = check_many([(one, r"\boxed{no idea 1234567}") for one in questions])
@@ -76,6 +79,26 @@ def test_splits_never_meet_and_follow_from_the_seed_alone() -> None:
     # Three quarters of the questions are of the task with three times the weight.
     many = Counter(q.meta["subject"] for step in range(40) for q in one.batch(step))
     assert 0.65 < many["gcd"] / many.total() < 0.85
+
+
+def test_levels_are_those_of_the_librarys_curriculum() -> None:
+    # Level n of chain_sum has at most n + 2 terms of at most n + 1 digits.
+    for level, terms, digits in ((0, 2, 1), (2, 4, 3)):
+        hard = source({"chain_sum": {"level": level}}, batch_size=64).batch(0)
+        numbers = [re.findall(r"\d+", question.text) for question in hard]
+        assert max(map(len, numbers)) == terms and min(map(len, numbers)) == 2
+        assert max(len(one) for own in numbers for one in own) == digits
+    own = source({"chain_sum": {"level": 2, "max_terms": 3}}, batch_size=64).batch(0)
+    assert max(len(re.findall(r"\d+", question.text)) for question in own) == 3
+    (question, *_) = own
+    assert check(question, question.answer).verdict == "right"
+
+
+def test_wrong_answers_are_known_where_changing_a_number_gives_none() -> None:
+    for question in source({"spell_backward": {}, "chain_sum": {}}).batch(0):
+        named = question.meta.get("wrong_answers", [])
+        assert len(named) == (question.meta["subject"] == "spell_backward")
+        assert all(check(question, one).verdict == "wrong" for one in named)
 
 
 def test_a_small_task_ends() -> None:
@@ -102,6 +125,7 @@ def test_answers_are_judged_by_the_tasks_own_verifier() -> None:
     [
         ({"chain_sums": {}}, "data.tasks.chain_sums: found no such task; did you mean 'chain_sum'"),
         ({"gcd": {"min_num": 3}}, "data.tasks.gcd: refused by reasoning-gym: .*min_num"),
+        ({"gsm_symbolic": {"level": 1}}, "data.tasks.gsm_symbolic: refused .*: it has no levels"),
         ({"gcd": {"min_numbers": 9}}, "data.tasks.gcd: refused by reasoning-gym"),
     ],
 )

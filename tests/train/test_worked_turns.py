@@ -50,15 +50,15 @@ def test_turns_are_those_worked_by_hand() -> None:
     # Seed 3 draws .238 and the question's chance to be right is .81: this first answer is right.
     first = Ask(MATH[0], 0, 0, (), contract=contract, seed=3)
     assert worked_turn(first, errors=False) == (
-        "<solution>\nThe answer is \\boxed{8}.\n</solution>\n"
-        "<evaluation>\nN/A\n</evaluation>\n<comparison>\nN/A\n</comparison>"
+        "<solution>The answer is \\boxed{8}.</solution>\n"
+        "<evaluation>N/A</evaluation>\n<comparison>N/A</comparison>"
     )
     claims = {1: "The answer is \\boxed{9}.", 2: "eight: \\boxed{8}", 0: "\\boxed{7}"}
     later = Ask(MATH[0], 0, 1, (), contract=contract, claims=claims)
     assert worked_turn(later) == (
-        "<solution>\nThe answer is \\boxed{8}.\n</solution>\n"
-        "<evaluation>\nThe answer is 8. Agent 1: 9, wrong. Agent 2: 8, right. Agent 0: 7, wrong."
-        "\n</evaluation>\n<comparison>\nAgent 2 > Agent 1\n</comparison>"
+        "<solution>The answer is \\boxed{8}.</solution>\n<evaluation>The answer is 8. "
+        "Agent 1: 9, wrong. Agent 2: 8, right. Agent 0: 7, wrong.</evaluation>\n"
+        "<comparison>Agent 2 > Agent 1</comparison>"
     )
 
 

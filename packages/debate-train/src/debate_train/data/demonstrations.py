@@ -66,7 +66,8 @@ def worked_turn(ask: Ask, *, errors: bool = True) -> str:
     agreed = bool(others) and all(right.values())
     said = {"evaluation": evaluation, "comparison": votes, "consensus": "YES" if agreed else "NO"}
     said["consensus_reason"] = "All answers are right." if agreed else "Not all answers are right."
-    return ask.contract.reply(solution, said)
+    said[ask.contract.answer_section or ""] = solution
+    return "\n".join(f"<{one}>{said.get(one, 'N/A')}</{one}>" for one in ask.contract.sections)
 
 
 def _checked(ask: Ask, answer: str) -> dict[int, str]:

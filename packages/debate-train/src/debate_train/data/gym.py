@@ -1,9 +1,11 @@
 """Tasks of reasoning-gym: questions made as needed, judged by the library's own verifiers."""
 
 import random
+import re
 import warnings
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import accumulate
@@ -13,12 +15,16 @@ from pydantic import ConfigDict, Field
 
 from debate_protocol.plugins import Config, did_you_mean
 from debate_protocol.types import Question
+from debate_rewards.answer_checking import check
 from debate_rewards.math_pool import TASK
 from debate_train.data.source import DataSettings, DataSource, Seeds, Split
 from debate_train.interrupts import DataError
 
 SIZE = 10_000
 """Numbers of a task's questions, from which they are drawn."""
+OTHERS = 5
+"""Other questions of a task whose answers are tried as a wrong one."""
+_INTEGER = re.compile(r"-?\d+")
 PATIENCE = 2_000
 """Draws without a new question after which a split is taken to hold no more."""
 
@@ -43,6 +49,8 @@ class GymTask(Config):
 
     weight: float = Field(1.0, gt=0)
     """In relation to the weights of the other tasks."""
+    level: int | None = Field(None, ge=0)
+    """Difficulty in the library's own curriculum of the task, from 0; its settings go before."""
 
 
 class ReasoningGym(DataSettings):
@@ -68,22 +76,36 @@ class ReasoningGym(DataSettings):
         Raises:
             DataError: The library is not installed, has no such task, or refuses its settings.
         """
-        made = {name: _dataset(f"data.tasks.{name}", name, one) for name, one in self.tasks.items()}
+        made = {name: _task(f"data.tasks.{name}", name, one) for name, one in self.tasks.items()}
         return ReasoningGymSource(self, made, Seeds.of(self.seed, run_seed))
 
 
-def _dataset(key: str, name: str, task: GymTask) -> Any:
+def _task(key: str, name: str, task: GymTask) -> tuple[Any, Mapping[str, Any]]:
+    """Return the library's task and what it is made with."""
     if find_spec(TASK) is None:
         raise DataError(f"{key}: needs the library reasoning-gym; expected debate-train[gym]")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of a library that it brings, when it is compiled.
-        from reasoning_gym.factory import DATASETS, create_dataset
+        from reasoning_gym.factory import (
+            DATASETS,
+            create_curriculum,
+            create_dataset,
+            has_curriculum,
+        )
     if name not in DATASETS:
         raise DataError(f"{key}: found no such task{did_you_mean(name, DATASETS)}")
     if name in UNFIT:
         raise DataError(f"{key}: {UNFIT[name]}; expected another task")
+    settings = task.model_extra or {}
     try:
-        return create_dataset(name, seed=0, size=SIZE, **(task.model_extra or {}))
+        if task.level is not None:
+            if not has_curriculum(name):
+                raise ValueError("it has no levels")
+            curriculum = create_curriculum(name)
+            curriculum.set_global_level(task.level)
+            leveled, plain = curriculum.generate_configuration({}), create_dataset(name).config
+            settings = {k: v for k, v in vars(leveled).items() if v != getattr(plain, k)} | settings
+        return create_dataset(name, seed=0, size=SIZE, **settings), settings
     except (AssertionError, TypeError, ValueError) as error:
         raise DataError(f"{key}: refused by reasoning-gym: {error}") from error
 
@@ -91,9 +113,11 @@ def _dataset(key: str, name: str, task: GymTask) -> Any:
 class ReasoningGymSource(DataSource):
     """Draws questions of several tasks by their weights."""
 
-    def __init__(self, config: ReasoningGym, datasets: Mapping[str, Any], seeds: Seeds) -> None:
+    def __init__(
+        self, config: ReasoningGym, tasks: Mapping[str, tuple[Any, Mapping[str, Any]]], seeds: Seeds
+    ) -> None:
         self.config = config
-        self._datasets, self._seeds = datasets, seeds
+        self._tasks, self._seeds = tasks, seeds
         self._weights = list(accumulate(one.weight for one in config.tasks.values()))
         self._question = lru_cache(maxsize=1 << 14)(self._made)
 
@@ -108,7 +132,7 @@ class ReasoningGymSource(DataSource):
 
     def _draw(self, rng: random.Random, split: Split, size: int) -> list[Question]:
         found: dict[str, Question] = {}
-        fruitless, names = 0, list(self._datasets)
+        fruitless, names = 0, list(self._tasks)
         while len(found) < size and fruitless < PATIENCE:
             (name,) = rng.choices(names, cum_weights=self._weights)
             question = self._question(name, rng.randrange(SIZE))
@@ -119,12 +143,17 @@ class ReasoningGymSource(DataSource):
         return list(found.values())
 
     def _made(self, name: str, index: int) -> Question:
-        entry = self._datasets[name][index]
-        settings = self.config.tasks[name].model_extra or {}
+        dataset, settings = self._tasks[name]
+        entry = dataset[index]
         task = {"task": name, "config": settings, "seed": 0, "size": SIZE, "index": index}
-        answer = entry["answer"]
         meta = {"kind": "text", TASK: task, "subject": name}
-        return Question(f"{name}/{index}", entry["question"], str(answer), meta)
+        question = Question(f"{name}/{index}", entry["question"], str(entry["answer"]), meta)
+        if _INTEGER.fullmatch(str(entry["answer"])):
+            return question  # Another number is as good a wrong answer.
+        others = (str(dataset[(index + step) % SIZE]["answer"]) for step in range(1, 1 + OTHERS))
+        wrong = next((one for one in others if check(question, one).verdict == "wrong"), None)
+        named = {} if wrong is None else {"wrong_answers": [wrong]}
+        return replace(question, meta=meta | named)
 
 
 def _split_of(text: str) -> Split:
