@@ -222,8 +222,10 @@ class Decoder:
         self._end_ids = torch.tensor(end_ids, dtype=torch.long, device=self._device)
         self._pad_id = pad_id
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        # An index copies the last states. A number would give a view of all, for which torch copies
+        # the head of the model once for each row: gigabytes, and most of the time of a prefill.
         self._last_only: Mapping[str, object] = (
-            {"logits_to_keep": 1}
+            {"logits_to_keep": torch.tensor([-1], device=self._device)}
             if "logits_to_keep" in inspect.signature(base.forward).parameters
             else {}
         )
