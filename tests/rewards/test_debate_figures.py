@@ -19,7 +19,8 @@ def debate(id, *rounds, tokens=None, logps=None, gold="4", **rules):
     for number, said in enumerate(rounds):
         for agent, answer in enumerate(said.split()):
             text = "no box" if answer == "-" else f"\\boxed{{{answer}}}"
-            turn = Turn(agent, number, text)
+            shown = tuple(t.key for t in turns if t.round < number and t.agent != agent)
+            turn = Turn(agent, number, text, shown)
             if tokens is not None:
                 count = tokens[len(turns)]
                 each = (logps or [-1.0] * 99)[len(turns)]
@@ -71,6 +72,15 @@ def test_table_of_two_debates_by_hand():
         "flips/right_to_wrong": 3 / 12,
         "flips/wrong_to_right": 2 / 12,
         "flips/right_to_wrong/round_1": 2 / 6,
+        # Right and read 0 wrong ones: b in round 1, of three two turn wrong; 1: a's first two in
+        # round 2 stay; 2: a's agent 0 stays in round 1, b's agent 1 turns in round 2. Wrong and
+        # read 1 right one: a's agent 1 turns, a's agent 2 and b's agents 0 and 2 do not; 2: a's
+        # agent 2 turns.
+        "flips/right_to_wrong/dissent_0": 2 / 3,
+        "flips/right_to_wrong/dissent_1": 0,
+        "flips/right_to_wrong/dissent_2": 1 / 2,
+        "flips/wrong_to_right/dissent_1": 1 / 4,
+        "flips/wrong_to_right/dissent_2": 1,
         # Lengths. Round 0: right 10, 100, 100, 100; wrong 20, 30. Round 1: right 1, 2, 8;
         # wrong 3, 7, 9.
         "right/tokens/round_0": 310 / 4,

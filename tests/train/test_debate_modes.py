@@ -74,6 +74,45 @@ def test_topologies_share_their_first_turns_and_part_in_whom_agents_see() -> Non
     }
 
 
+def test_agents_listen_to_their_peers_to_strangers_or_to_nobody() -> None:
+    other = Question("two", "How much ?", "7", {"kind": "number"})
+
+    def script(ask: Ask) -> str:
+        # Agents 0 and 1 of "one" are right at once, nobody of "two". Who is told anything by two
+        # others takes what they say; who is not repeats itself.
+        said = [text for agent, text in ask.claims.items() if agent != ask.agent]
+        own = "4" if ask.question.id == "one" and ask.agent < 2 else "5"
+        return f"\\boxed{{{min(said, default=own) if ask.round else own}}}"
+
+    form = recipe({"listening": {"type": "listening", "num_agents": 3}})
+    engine = ScriptedEngine().open(script=script)
+    asked: list[Ask] = []
+    listened = engine.generate
+    engine.generate = lambda requests: (  # type: ignore[method-assign]
+        asked.extend(one.ask for one in requests),
+        listened(requests),
+    )[1]
+    found = evaluate(form.evaluated(), engine, [*QUESTIONS, other], "dev")
+    means = found.means()
+    # Of "one" two of three are right, and all once they have read each other. Told 5 by agents of
+    # "two", nobody is; alone they stay. Of "two" nobody is ever right.
+    of = {who: means[f"eval/listening/{who}/accuracy"] for who in ("own", "strangers", "nobody")}
+    assert of == {"own": 3 / 6, "strangers": 0, "nobody": pytest.approx(2 / 6)}
+    assert means["eval/listening/strangers/flips/right_to_wrong"] == pytest.approx(2 / 6)
+    assert means["eval/listening/nobody/flips/right_to_wrong"] == 0
+    assert means["eval/listening/own/flips/wrong_to_right"] == pytest.approx(1 / 6)
+    strangers = found.played["listening"][2]
+    assert strangers.id == "one/strangers" and all(turn.shown == () for turn in strangers.turns)
+    # First turns of agents are sampled once: 3 of each question, beside those of other modes.
+    keys = [(ask.question.id, ask.agent, ask.seed) for ask in asked if ask.round == 0]
+    assert len(keys) == len(set(keys))
+    # One agent that corrects itself costs its own tokens: a third of its debate's.
+    costs = {name: [point.tokens for point in points] for name, points in found.curves.items()}
+    alone = costs["eval/listening/self_correction"]
+    together = costs["eval/listening/nobody/majority"]
+    assert alone == [None if cost is None else cost / 3 for cost in together]
+
+
 def test_centralised_mode_tells_the_answer_of_one_agent_from_a_vote() -> None:
     # Center 1 is right first and last, the vote only last.
     answers = {(1, 0): "4", (1, 1): "4", (0, 1): "4", (2, 1): "4"}

@@ -11,7 +11,14 @@ from debate_rewards.answer_rewards import turn_verdicts
 from debate_rewards.decisions import decisions_of
 from debate_rewards.estimates import Estimate, Moments, Sums, bootstrap_estimates, pooled
 from debate_rewards.reward import ReadDebate, Score, read_debate
-from debate_rewards.vote_metrics import add_change, add_intraclass, add_judging, add_own, add_reward
+from debate_rewards.vote_metrics import (
+    add_change,
+    add_dissent,
+    add_intraclass,
+    add_judging,
+    add_own,
+    add_reward,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +213,10 @@ def debate_metrics(
     - `unread`: agents of the last round whose answer could not be compared, all of which count as
       wrong; `unread/timeout`: those that ran into the time limit.
     - `accuracy/round_R`; `diversity/round_R`: answer classes per answer.
-    - `flips/right_to_wrong`, `flips/wrong_to_right` (also by round), `drift/round_R`: see
-      `add_change`; `rho/round_R` and `n_eff/round_R`: `add_intraclass`, where a
-      question (by its id) has several debates.
+    - `flips/right_to_wrong`, `flips/wrong_to_right` (also by round, and by the number of dissenting
+      peers), `drift/round_R`: see `add_change`, `add_dissent`.
+    - `rho/round_R` and `n_eff/round_R`: `add_intraclass`, where a question (by its id) has several
+      debates.
     - `maj/first` (Maj), `maj/last` (Debate), `maj/delta` (Δ), `maj/round_R`, `central/…`,
       `improvement`, `right/…` and `wrong/…` (lengths), `agreement/accuracy`: see
       `add_rounds`; `tokens/answer`, `agreement/tokens_saved` and `agreement/reached`: see
@@ -354,6 +362,7 @@ def _measure_all(
         if right is not None:
             _add_accuracy(sums, one, right)
             add_change(sums, right)
+            add_dissent(sums, debate, right)
             add_rounds(sums, one, right)
             for name, is_right in outcomes.items():
                 sums.add(f"decision/{name}", float(is_right))

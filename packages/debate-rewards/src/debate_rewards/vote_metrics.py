@@ -37,6 +37,22 @@ def add_change(sums: Sums, right: Mapping[TurnKey, bool]) -> None:
             sums.add(f"drift/round_{round_}", drift)
 
 
+def add_dissent(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> None:
+    """Add how often agents change sides, by how many of the peers they read were on the other.
+
+    `flips/right_to_wrong/dissent_k` is the share that turned wrong of the agents that were right
+    and read k wrong answers; `flips/wrong_to_right/dissent_k` the share that turned right of those
+    that were wrong and read k right ones. Of each peer the newest answer counts.
+    """
+    for key, is_right in right.items():
+        before = right.get(TurnKey(key.agent, key.round - 1))
+        if before is not None:
+            read = {k.agent: right[k] for k in debate.turns[key].turn.shown if k in right}
+            dissent = sum(other != before for other in read.values())
+            kind = "right_to_wrong" if before else "wrong_to_right"
+            sums.add(f"flips/{kind}/dissent_{dissent}", float(is_right != before))
+
+
 def intraclass_moments(debates: Sequence[Sequence[float]]) -> Moments | None:
     """Return numerator and denominator of a question's intraclass correlation ρ.
 

@@ -327,6 +327,10 @@ class Simultaneous(_RoundForm):
         settings = self.model_dump(exclude_unset=True) | {"max_rounds": 2, "gate_after": ()}
         return Reseated.model_validate(settings)
 
+    def among_strangers(self) -> "AmongStrangers":
+        """Return the debate whose agents are shown answers to another question."""
+        return AmongStrangers.model_validate(self.model_dump(exclude_unset=True))
+
 
 class Reseated(Simultaneous):
     """A debate of two rounds in which agents speak first as usual and then in reversed seats.
@@ -369,6 +373,44 @@ class Reseated(Simultaneous):
         if self.topology == "central":
             changes["center"] = self.num_agents - 1 - (self.center or 0)
         return self.changed(changes) if changes else self
+
+
+class AmongStrangers(Simultaneous):
+    """A debate whose agents are shown, in the place of each other, agents of another debate.
+
+    That debate is held on another question (`DebateStart.other`) under the same rules and seeds as
+    if it were alone. What agents change their minds for here is not what they are told. Nobody is
+    shown what this debate's agents say, so its turns have no `shown`.
+    """
+
+    def debate(self, begin: DebateStart) -> DebateRun:
+        """Hold a debate.
+
+        Raises:
+            ValueError: There is no other question.
+        """
+        if begin.other is None:
+            raise ValueError("other: found none; expected a question that others debate")
+        question, seed = begin.other
+        there = DebateState(self, replace(begin, question=question, seed=seed))
+        here = _Among(self, begin, there)
+        for round in range(self.max_rounds):
+            agents = speaking_agents(here.rules, round)
+            asks = [state.ask(agent, round) for state in (there, here) for agent in agents]
+            replies = replies_to(asks, (yield asks))
+            there.record(asks[: len(agents)], replies[: len(agents)])
+            here.record(asks[len(agents) :], replies[len(agents) :])
+        ended = here.transcript("max_rounds")
+        return replace(ended, turns=tuple(replace(turn, shown=()) for turn in ended.turns))
+
+
+class _Among(DebateState):
+    def __init__(self, form: DebateSettings, begin: DebateStart, others: DebateState) -> None:
+        super().__init__(form, begin)
+        self._others = others
+
+    def _seen(self, key: TurnKey, reader: int) -> SeenTurn:
+        return super()._seen(key, reader) if key.agent == reader else self._others._seen(key, -1)
 
 
 class Sequential(_RoundForm):

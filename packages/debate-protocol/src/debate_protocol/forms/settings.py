@@ -250,6 +250,8 @@ class DebateStart:
     seed: int
     debate_id: str
     same_answer: SameAnswer
+    other: tuple[Question, int] | None = None
+    """Another question and its debate's seed, for forms whose agents are shown that debate."""
 
     def transcript(self, rules: Protocol, turns: Iterable[Turn], ended: str) -> Transcript:
         """Return the record; `meta` holds the seed and why the debate ended."""
@@ -302,6 +304,7 @@ class DebateForm(SpeakingSettings):
         seed: int,
         debate_id: str | None = None,
         same_answer: SameAnswer = same_words,
+        other: tuple[Question, int] | None = None,
     ) -> DebateRun:
         """Begin a debate.
 
@@ -310,9 +313,10 @@ class DebateForm(SpeakingSettings):
             seed: Each turn's sampling seed follows from it, the agent and the round.
             debate_id: The transcript's id; the question's by default.
             same_answer: Decides whether answers agree, where the form asks.
+            other: As in `DebateStart`.
         """
         name = question.id if debate_id is None else debate_id
-        return self.debate(DebateStart(question, seed, name, same_answer))
+        return self.debate(DebateStart(question, seed, name, same_answer, other))
 
     def protocol(self) -> Protocol:
         """Return the rules as they are written into transcripts."""

@@ -322,7 +322,37 @@ def print_table(setup: Setup, title: str, found: Sequence[Found], *, all_: bool 
             table.add_row(rows[figure], *(_measure(one["figures"].get(figure)) for one in found))
     console = Console()
     console.print(table)
+    for one in found:
+        _print_equal_tokens(console, one)
     console.print(f"measured: {setup.described()}", highlight=False, markup=False)
+
+
+_ORACLES = ("pass@k", "cons@k")
+"""Curves that look at the answer."""
+
+
+def _print_equal_tokens(console: Console, one: Found) -> None:
+    """Print what each way to answer reaches with the tokens that each round of a debate has taken.
+
+    A way is taken at its costliest point within these tokens: so many replies, so many rounds.
+    """
+    curves = {
+        name.removeprefix("eval/"): [point for point in points if point["tokens"] is not None]
+        for name, points in one["curves"].items()
+        if not name.endswith(_ORACLES)
+    }
+    rounds = [p for name, points in curves.items() if name.endswith("majority") for p in points]
+    budgets = sorted({round(point["tokens"]) for point in rounds if point["x"]})
+    if not budgets:
+        return
+    table = Table(title=f"{one['name']}: accuracy within so many sampled tokens an answer")
+    for column in ("", *(f"{budget:,}" for budget in budgets)):
+        table.add_column(column, justify="right" if column else "left")
+    for name, points in curves.items():
+        within = [[p for p in points if round(p["tokens"]) <= budget] for budget in budgets]
+        table.add_row(name, *(f"{p[-1]['mean']:.3f} ({p[-1]['x']})" if p else "-" for p in within))
+    table.caption = "in brackets: replies (evaluation.direct_samples), or the round from 0"
+    console.print(table)
 
 
 def _measure(measure: Mapping[str, float] | None) -> str:

@@ -22,6 +22,7 @@ from debate_rollout.engines import ENGINES as SAMPLERS
 from debate_rollout.engines import ScriptedEngine
 
 _NUMBER = re.compile(r"-?\d{1,15}")
+_EQUATION = re.compile(r"([^\n:.?!]+=)\s*$")
 _NEAR = (-20, -11, -10, -9, -2, -1, 1, 2, 9, 10, 11, 20)
 """How far a wrong number is from the right one: slips in one digit, or in a carry."""
 _LONGEST = 60
@@ -37,7 +38,8 @@ def worked_turn(ask: Ask, *, errors: bool = True) -> str:
     alike in that, `=`), and answers rightly. A reply that is steered to an answer gives it; a
     critic confirms what it is shown, or names the answer that it holds to be right.
 
-    The reasoning is `meta["solution"]`, where the question has one and the answer is right.
+    The reasoning is `meta["solution"]`, where the question has one and the answer is right; an
+    equation that the question ends with, as in `Find 3 + 4 =`, is repeated before its answer.
     """
     question, rng = ask.question, random.Random(f"turn/{ask.seed}")
     skill = random.Random(f"skill/{question.id}").random()
@@ -89,6 +91,9 @@ def _solution(ask: Ask, answer: str) -> str:
     """Return the reasoning that there is for an answer, which it ends with."""
     reasoning = str(ask.question.meta.get("solution", ""))
     if answer != ask.question.answer or not reasoning:
+        equation = _EQUATION.search(ask.question.text)
+        if equation is not None and ask.contract is not None and ask.contract.kind != "answer_line":
+            return f"{equation[1].strip()} \\boxed{{{answer}}}"
         return _marked(ask, answer)
     is_line = ask.contract is not None and ask.contract.kind == "answer_line"
     place = answer_line(reasoning) if is_line else final_box(reasoning)

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Literal
 
@@ -83,7 +84,10 @@ def values_of(rules: Protocol) -> dict[str, tuple[str, str]]:
     if rules.topology == "pair":
         names.remove("maj/delta")
     rounds = range(rules.max_rounds)
-    found = {f"{n}/round_{r}": (f"{n}/round_{r}", "") for n in _OF_ROUNDS for r in rounds}
+    more = [f"{name}/round_{round}" for name in _OF_ROUNDS for round in rounds]
+    kinds = ("right_to_wrong", "wrong_to_right")
+    more += [f"flips/{kind}/dissent_{k}" for kind in kinds for k in range(rules.num_agents)]
+    found = {name: (name, "") for name in more}
     return {**dict(map(_named, names)), **found, **_figures_of(agents_by_policy(rules))}
 
 
@@ -381,6 +385,65 @@ def _decided(read: Sequence[AnswersGiven]) -> list[dict[str, bool]]:
 
 def _side(key: TurnKey, trained: set[int]) -> str:
     return LEARNED if key.agent in trained else _OPPONENT
+
+
+_LISTENED = {"own": "own peers", "strangers": "peers of another question", "nobody": "nobody"}
+
+
+class Listening(DebateChanges, EvaluationMode):
+    """Debates in which agents listen to their peers, to agents of another question, or to nobody.
+
+    First answers are the same in all three and sampled once. What `own` gains over `strangers` is
+    due to what peers say, over `nobody` (each agent answers again after its own turns alone:
+    self-correction) to hearing any. `self_correction` is the curve of one such agent, which costs
+    its own tokens alone.
+    """
+
+    type: Literal["listening"] = "listening"
+
+    def plays(self, form: DebateForm) -> Sequence[Plays]:
+        """Return the three debates.
+
+        Raises:
+            ValueError: Agents of this form cannot be shown another debate.
+        """
+        debated = self.form(form)
+        if type(debated) is not Simultaneous:
+            raise ValueError(f"debate: found type {debated.type}; expected type simultaneous")
+        alone = debated.changed({"history_rounds": 0, "conversation": "rebuild"})
+        forms = (debated, debated.among_strangers(), alone)
+        return [
+            Plays(form, what=f"debates among {said}", mark="" if name == "own" else name)
+            for form, (name, said) in zip(forms, _LISTENED.items(), strict=True)
+        ]
+
+    def figures(self, form: DebateForm) -> Mapping[str, str]:
+        """Return the last round's accuracy, and who changed their minds, by what they heard."""
+        found = {f"{who}/accuracy": f"accuracy, listening to {s}" for who, s in _LISTENED.items()}
+        names = ("majority", "flips/right_to_wrong", "flips/wrong_to_right")
+        return found | {f"{who}/{name}": "" for who in _LISTENED for name in names}
+
+    def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
+        """Return the figures of each question."""
+        names = {"correct": "accuracy", "maj/last": "majority"}
+        names |= {name: name for name in ("flips/right_to_wrong", "flips/wrong_to_right")}
+        return {
+            f"{who}/{ours}": found[theirs]
+            for who, debates in zip(_LISTENED, played, strict=True)
+            for found in (question_values(debates),)
+            for theirs, ours in names.items()
+            if theirs in found
+        }
+
+    def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
+        """Return the majority of each kind by round, and of one agent that corrects itself."""
+        kinds = {who: debate_curves(one) for who, one in zip(_LISTENED, played, strict=True)}
+        found = {f"{who}/majority": one["debate/majority"] for who, one in kinds.items() if one}
+        agents = max((one.protocol.num_agents for one in played[-1]), default=1)
+        alone = kinds["nobody"].get("debate/agent", ())
+        costs = [None if one.tokens is None else one.tokens / agents for one in alone]
+        points = [replace(p, tokens=cost) for p, cost in zip(alone, costs, strict=True)]
+        return found | {"self_correction": points}
 
 
 _ROWS = {

@@ -169,16 +169,21 @@ def _start(
 ) -> list[DebateRun]:
     """Return the debates of one run, each seeded by its question, run and copy."""
     mark = f"/run-{run + 1}" if run else ""
+
+    def seed_of(question: Question, copy: int) -> int:
+        return zlib.crc32(f"{seed}/{name}{mark}/{question.id}/{copy}".encode())
+
     return [
         plays.form.start(
             question,
-            seed=zlib.crc32(f"{seed}/{name}{mark}/{question.id}/{copy}".encode()),
+            seed=seed_of(question, copy),
+            other=(other, seed_of(other, copy)),
             debate_id="/".join(
                 filter(None, (f"{question.id}{mark}", plays.mark, str(copy) if copy >= 0 else ""))
             ),
             same_answer=partial(same_answer, question),
         )
-        for question in questions
+        for question, other in zip(questions, [*questions[1:], *questions[:1]], strict=True)
         for copy in plays.copies
     ]
 

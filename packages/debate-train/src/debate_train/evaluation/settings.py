@@ -12,7 +12,13 @@ from debate_protocol.forms import DebateForm
 from debate_protocol.plugins import Config, Variants
 from debate_protocol.types import Transcript
 from debate_rewards.metrics import question_values
-from debate_train.evaluation.debates import Debate, Opponents, SocietyOfMinds, SwappedJudging
+from debate_train.evaluation.debates import (
+    Debate,
+    Listening,
+    Opponents,
+    SocietyOfMinds,
+    SwappedJudging,
+)
 from debate_train.evaluation.modes import (
     Curves,
     DebateChanges,
@@ -94,6 +100,7 @@ MODES: Variants[EvaluationMode] = Variants(
     EvaluationMode,
     Debate,
     DirectAnswers,
+    Listening,
     Opponents,
     SocietyOfMinds,
     SwappedJudging,
