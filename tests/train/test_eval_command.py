@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from debate_protocol.transcripts.files import read_transcripts
 from debate_train.commands.cli import main as train
 from debate_train.commands.evaluate import main
+from debate_train.commands.evaluation_files import print_equal_tokens
 from debate_train.models import ScratchModel
 from train.small_runs import RECIPE
 
@@ -95,6 +97,30 @@ def test_results_and_values_say_the_same(home: Path) -> None:
             assert sum(own) / len(own) == pytest.approx(measure["mean"], abs=1e-12)
             assert measure["low"] <= measure["mean"] <= measure["high"]
             assert measure["run_deviation"] >= 0
+
+
+def test_ways_to_answer_are_compared_within_the_tokens_of_a_debate(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def curve(*points: tuple[int, float | None, float]) -> list[dict[str, float | None]]:
+        return [{"x": x, "tokens": tokens, "mean": mean} for x, tokens, mean in points]
+
+    # A debate takes 200 tokens for first answers and 520 with second ones; a reply takes 50.
+    curves = {
+        "eval/direct/maj@k": curve(*((k, 50.0 * k, 0.3 + k / 100) for k in range(1, 9))),
+        "eval/direct/pass@k": curve((1, 50.0, 1.0)),
+        "eval/debate/majority": curve((0, 200.4, 0.4), (1, 520.0, 0.5)),
+        "eval/listening/self_correction": curve((0, 50.0, 0.3), (1, 130.0, 0.25)),
+        "eval/other/majority": curve((1, None, 0.9)),
+    }
+    print_equal_tokens(Console(width=100), {"name": "warm", "curves": curves})
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]]
+            for line in capsys.readouterr().out.splitlines() if line.startswith("│")]  # fmt: skip
+    assert rows == [
+        ["direct/maj@k", "0.380 (8)"],
+        ["debate/majority", "0.500 (1)"],
+        ["listening/self_correction", "0.250 (1)"],
+    ]
 
 
 def test_opponents_can_be_named_beside_those_of_the_recipe(

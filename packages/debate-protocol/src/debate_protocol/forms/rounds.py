@@ -380,18 +380,13 @@ class AmongStrangers(Simultaneous):
 
     That debate is held on another question (`DebateStart.other`) under the same rules and seeds as
     if it were alone. What agents change their minds for here is not what they are told. Nobody is
-    shown what this debate's agents say, so its turns have no `shown`.
+    shown what this debate's agents say, so its turns have no `shown`. Without another question it
+    is held on this one, with other seeds.
     """
 
     def debate(self, begin: DebateStart) -> DebateRun:
-        """Hold a debate.
-
-        Raises:
-            ValueError: There is no other question.
-        """
-        if begin.other is None:
-            raise ValueError("other: found none; expected a question that others debate")
-        question, seed = begin.other
+        """Hold a debate."""
+        question, seed = begin.other or (begin.question, side_seed(begin.seed, "other"))
         there = DebateState(self, replace(begin, question=question, seed=seed))
         here = _Among(self, begin, there)
         for round in range(self.max_rounds):

@@ -323,7 +323,7 @@ def print_table(setup: Setup, title: str, found: Sequence[Found], *, all_: bool 
     console = Console()
     console.print(table)
     for one in found:
-        _print_equal_tokens(console, one)
+        print_equal_tokens(console, one)
     console.print(f"measured: {setup.described()}", highlight=False, markup=False)
 
 
@@ -331,15 +331,15 @@ _ORACLES = ("pass@k", "cons@k")
 """Curves that look at the answer."""
 
 
-def _print_equal_tokens(console: Console, one: Found) -> None:
+def print_equal_tokens(console: Console, one: Found) -> None:
     """Print what each way to answer reaches with the tokens that each round of a debate has taken.
 
     A way is taken at its costliest point within these tokens: so many replies, so many rounds.
     """
     curves = {
-        name.removeprefix("eval/"): [point for point in points if point["tokens"] is not None]
+        name.removeprefix("eval/"): points
         for name, points in one["curves"].items()
-        if not name.endswith(_ORACLES)
+        if not name.endswith(_ORACLES) and points and points[0]["tokens"] is not None
     }
     rounds = [p for name, points in curves.items() if name.endswith("majority") for p in points]
     budgets = sorted({round(point["tokens"]) for point in rounds if point["x"]})

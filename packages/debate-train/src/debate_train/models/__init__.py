@@ -8,7 +8,7 @@ from pydantic import Field
 from debate_protocol.plugins import Config, Variants
 from debate_rollout.rendering import piece_bytes
 from debate_train.interrupts import ModelError
-from debate_train.models.gguf import folder_of
+from debate_train.models.gguf import folder_of, refuse_absent
 from debate_train.models.loaded_model import LoadedModel, Lora, with_adapter
 from debate_train.models.model_files import (
     bases_of,
@@ -138,6 +138,7 @@ class PretrainedModel(Config):
         """
         from transformers import AutoConfig
 
+        refuse_absent(self.source)
         self.check_directory(with_tokenizer=False)
         base = self.base
         with reading_model(base, "configuration"):
@@ -164,6 +165,7 @@ class PretrainedModel(Config):
         """
         from transformers import AutoTokenizer
 
+        refuse_absent(self.source)
         self.check_directory()
         with reading_model(self.source, "tokenizer"):
             tokenizer = AutoTokenizer.from_pretrained(

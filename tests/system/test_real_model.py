@@ -1,0 +1,65 @@
+"""SmolLM2, a real model: every recipe of it in small, and what a raw model is told.
+
+The wheel comes from the package index; where it cannot be had all of these are skipped.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from debate_train.commands.cli import main as train
+from debate_train.commands.preflight import main as preflight
+from debate_train.interrupts import UsageError
+from debate_train.models.gguf import fetch
+
+pytestmark = [pytest.mark.slow, pytest.mark.real_model]
+
+SMALL = [
+    *("steps=2", "data.batch_size=2", "rollout.max_tokens=24", "evaluation.questions=2"),
+    *("evaluation.direct_samples=1", "tracking.wandb=false", "checkpoint.every=1"),
+    "phases.warm_start={steps: 2, data: {batch_size: 2}, exit_criterion: null}",
+]
+OF = {
+    "dapo": ["rollout.oversample=1"],
+    "sdrl_freq": ["rollout.oversample=1", "debate.first_turns=2", "debate.second_turns=2"],
+    "sdrl_rand": ["rollout.oversample=1", "debate.first_turns=2", "debate.second_turns=2"],
+    "acc": [
+        "phases.warm_start.offline={questions: 2, batch_size: 8}",
+        *(f"phases.{role}.offline={{questions: 4, threshold: 0}}" for role in ("critic", "actor")),
+    ],
+}
+RECIPES = ("selfplay", "grpo", "dapo", "sdrl_freq", "sdrl_rand", "acc")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def model() -> Path:
+    try:
+        return fetch("smollm2")
+    except UsageError as error:
+        pytest.skip(f"SmolLM2 cannot be had here: {error}")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_takes_two_steps(name: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    settings = [*SMALL, *OF.get(name, [])]
+    assert train([f"smollm2_{name}", *settings, "--output", str(run)]) == 0
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [row for row in rows if row.get("optim/updates")]
+    assert {row["phase"] for row in steps} >= {"warm_start"}
+    assert all(row["memory/peak_gib"] < 8 for row in steps)
+
+
+def test_preflight_says_that_the_raw_model_cannot_learn_and_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = tmp_path / "found.json"
+    options = ["--questions", "4", "--no-update", "--json", str(found)]
+    assert preflight(["smollm2_selfplay", "rollout.max_tokens=48", *options]) == 1
+    said: dict[str, Any] = json.loads(found.read_text())
+    red = {check["name"]: check["advice"] for check in said["checks"] if check["status"] == "red"}
+    assert said["verdict"] == "red"
+    assert red["valid format"].startswith("warm-start on demonstrations")
+    assert "no-go" in capsys.readouterr().out
