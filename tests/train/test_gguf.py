@@ -90,7 +90,7 @@ def test_model_of_a_file_or_its_folder_is_the_one_that_was_written(tmp_path: Pat
         text = loaded.tokenizer.apply_chat_template(chat, tokenize=False)
         assert text == "<user>hi<assistant>"
     (folder,) = (tmp_path / "cache").iterdir()  # Made once, of the file's hash.
-    assert folder.name == f"tiny-{ours._sha256(file)[:16]}" and loaded.path == str(folder)
+    assert folder.name == f"tiny-{ours.sha256_of(file)[:16]}" and loaded.path == str(folder)
     assert not list(file.parent.glob("*.safetensors"))
 
 

@@ -379,7 +379,7 @@ class AmongStrangers(Simultaneous):
     """A debate whose agents are shown, in the place of each other, agents of another debate.
 
     That debate is held on another question (`DebateStart.other`) under the same rules and seeds as
-    if it were alone. What agents change their minds for here is not what they are told. Nobody is
+    if it were alone. What agents change their minds for here is not what their peers say. Nobody is
     shown what this debate's agents say, so its turns have no `shown`. Without another question it
     is held on this one, with other seeds.
     """

@@ -25,6 +25,7 @@ _NUMBER = re.compile(r"-?\d{1,15}")
 _EQUATION = re.compile(r"([^\n:.?!]+=)\s*$")
 _NEAR = (-20, -11, -10, -9, -2, -1, 1, 2, 9, 10, 11, 20)
 """How far a wrong number is from the right one: slips in one digit, or in a carry."""
+_ALONE = "The answer is \\boxed"
 _LONGEST = 60
 """Characters of an answer that a check repeats."""
 
@@ -104,7 +105,12 @@ def _solution(ask: Ask, answer: str) -> str:
 
 def _marked(ask: Ask, answer: str) -> str:
     is_line = ask.contract is not None and ask.contract.kind == "answer_line"
-    return f"Answer: {answer}" if is_line else f"The answer is \\boxed{{{answer}}}."
+    return f"Answer: {answer}" if is_line else f"{_ALONE}{{{answer}}}."
+
+
+def is_bare(text: str) -> bool:
+    """Return whether a worked first turn gives an answer without any reasoning."""
+    return re.match(rf"(<\w+>)?{re.escape(_ALONE)}", text) is not None
 
 
 def _vote(a: int, b: int, right: Mapping[int, bool]) -> str:

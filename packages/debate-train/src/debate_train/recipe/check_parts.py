@@ -9,6 +9,7 @@ from debate_protocol.types import TRAINED, Ask, Question, Reply, roles_of
 from debate_rollout.engine import EngineSettings, Place
 from debate_rollout.engines.transformers import absent_device
 from debate_train.data import DataSource
+from debate_train.data.demonstrations import is_bare
 from debate_train.data.source import identity
 from debate_train.interrupts import RecipeError
 from debate_train.models import ModelConfig
@@ -393,6 +394,11 @@ def see_demonstrations(
     found = look_at_demonstrations(played)
     if problem := harm_of(found, str(phase.debate.contract_rules())):
         return f"rollout.engine.type: {problem}", None
+    if turns == 1 and all(is_bare(one.turns[0].text) for one in played):
+        return None, (
+            "rollout.engine.type: demonstrated answers have no reasoning; expected a solution in "
+            "every row (data.fields.solution), or the model's own (rollout.engine.accepted)"
+        )
     if not found["failed"]:
         return None, None
     return None, (
