@@ -56,8 +56,8 @@ def test_turns_are_those_worked_by_hand() -> None:
     claims = {1: "The answer is \\boxed{9}.", 2: "eight: \\boxed{8}", 0: "\\boxed{7}"}
     later = Ask(MATH[0], 0, 1, (), contract=contract, claims=claims)
     assert worked_turn(later) == (
-        "<solution>The answer is \\boxed{8}.</solution>\n<evaluation>The answer is 8. "
-        "Agent 1: 9, wrong. Agent 2: 8, right. Agent 0: 7, wrong.</evaluation>\n"
+        "<solution>The answer is \\boxed{8}.</solution>\n<evaluation>Agent 1: 9, it is 8, "
+        "wrong. Agent 2: 8, it is 8, right. Agent 0: 7, it is 8, wrong.</evaluation>\n"
         "<comparison>Agent 2 > Agent 1</comparison>"
     )
 

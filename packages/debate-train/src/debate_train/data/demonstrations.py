@@ -56,7 +56,7 @@ def worked_turn(ask: Ask, *, errors: bool = True) -> str:
         agrees = bool(checks) and "wrong." not in found
         return found if agrees else f"{found} {_marked(ask, answer)}".strip()
     solution = _solution(ask, answer)
-    evaluation = f"The answer is {answer}. {' '.join(checks.values())}" if checks else "N/A"
+    evaluation = " ".join(checks.values()) or "N/A"
     if ask.contract is None or ask.contract.kind == "answer_line":
         return solution
     if ask.contract.kind == "boxed":
@@ -81,10 +81,13 @@ def _checked(ask: Ask, answer: str) -> dict[int, str]:
         question = replace(question, answer=answer, meta=meta)
     asked = [(question, claim) for claim in ask.claims.values()]
     found: dict[int, str] = {}
+    # The two stand side by side: a small model learns to compare what is near.
+    truth = f" it is {answer}," if len(answer) <= _LONGEST else ""
     for (agent, claim), one in zip(ask.claims.items(), check_many(asked), strict=True):
         given = final_answer(claim, kind_of(question))
         said = "" if given is None or len(given.text) > _LONGEST else f" {given.text},"
-        found[agent] = f"Agent {agent}:{said} {'right' if one.verdict == 'right' else 'wrong'}."
+        verdict = "right" if one.verdict == "right" else "wrong"
+        found[agent] = f"Agent {agent}:{said}{truth} {verdict}."
     return found
 
 
