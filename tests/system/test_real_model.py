@@ -16,18 +16,26 @@ from debate_train.models.gguf import fetch
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_model]
 
+WARM = "{steps: 1, data: {batch_size: 2}, exit_criterion: null, rollout: {max_tokens: 128}}"
 SMALL = [
-    *("steps=2", "data.batch_size=2", "rollout.max_tokens=24", "evaluation.questions=2"),
+    *("steps=2", "data.batch_size=2", "rollout.max_tokens=24", "evaluation.questions=0"),
     *("evaluation.direct_samples=1", "tracking.wandb=false", "checkpoint.every=1"),
-    "phases.warm_start={steps: 2, data: {batch_size: 2}, exit_criterion: null}",
+    f"phases.warm_start={WARM}",
+    "phases.warm_start.evaluation.questions=0",
 ]
 OF = {
     "dapo": ["rollout.oversample=1"],
     "sdrl_freq": ["rollout.oversample=1", "debate.first_turns=2", "debate.second_turns=2"],
     "sdrl_rand": ["rollout.oversample=1", "debate.first_turns=2", "debate.second_turns=2"],
     "acc": [
-        "phases.warm_start.offline={questions: 2, batch_size: 8}",
-        *(f"phases.{role}.offline={{questions: 4, threshold: 0}}" for role in ("critic", "actor")),
+        "evaluation.questions=1",
+        # Enough to follow a guide, without which there are no pairs.
+        "phases.warm_start={steps: 12, offline: {questions: 16, batch_size: 16}}",
+        "phases.warm_start.trainer.schedule=constant",
+        *(
+            f"phases.{role}.offline={{questions: 4, threshold: 0.1}}"
+            for role in ("critic", "actor")
+        ),
     ],
 }
 RECIPES = ("selfplay", "grpo", "dapo", "sdrl_freq", "sdrl_rand", "acc")
@@ -57,7 +65,7 @@ def test_preflight_says_that_the_raw_model_cannot_learn_and_what_to_do(
 ) -> None:
     found = tmp_path / "found.json"
     options = ["--questions", "4", "--no-update", "--json", str(found)]
-    assert preflight(["smollm2_selfplay", "rollout.max_tokens=48", *options]) == 1
+    assert preflight(["smollm2_selfplay", "phases.learn.rollout.max_tokens=48", *options]) == 1
     said: dict[str, Any] = json.loads(found.read_text())
     red = {check["name"]: check["advice"] for check in said["checks"] if check["status"] == "red"}
     assert said["verdict"] == "red"
