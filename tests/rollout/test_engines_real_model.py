@@ -49,6 +49,28 @@ def fresh() -> Any:
     return PretrainedModel(name="smollm2").load(0).model
 
 
+@pytest.mark.parametrize("named", ENGINES)
+def test_adapters_are_served_each_alone(named: str, base: Any, adapter: Callable[..., Any]) -> None:
+    # Before the engine of the other tests: one process holds one vLLM.
+    def made(seed: int) -> tuple[Any, Weights]:
+        model, weights = adapter(fresh(), seed)
+        with torch.no_grad():
+            for tensor in weights.tensors.values():
+                tensor.mul_(0.1)
+        return model, weights
+
+    if named == "transformers":
+        engine: Any = TransformersEngine(max_batch=16).open(made(1)[0], base.tokenizer)
+    else:
+        engine = VllmEngine(**ALONE, max_lora_rank=8).open(made(1)[0], base.tokenizer)
+    try:
+        refreshes = [Refresh(weights, plain_logps(model)) for model, weights in (made(1), made(2))]
+        found = check_engine(Bench(engine, None, refreshes, tolerance=NEAR))
+        assert found["LoRA refresh"] == "passed"
+    finally:
+        engine.close()
+
+
 @pytest.fixture(scope="module", params=ENGINES)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -83,9 +105,8 @@ def test_debate_stops_at_the_contract_and_its_tokens_are_exact(engine: Any, base
     for turn in turns:
         reply = turn.reply
         assert reply is not None
-        # The chat template has a system message of its own, and its marks are one token each.
         prompt = base.tokenizer.decode(reply.prompt_ids)
-        assert prompt.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
+        assert prompt.startswith("<|im_start|>system\nYou take part in a debate.")
         assert prompt.endswith("<|im_start|>assistant\n")
         assert reply.text == token_text(base.tokenizer, reply.token_ids).text
         expected = plain_logps(base.model)(reply.prompt_ids, reply.token_ids, reply.temperature)
@@ -100,24 +121,3 @@ def played(engine: Any) -> list[Transcript]:
     question = "Count to three in words, without anything else."
     return play([form.start(Question(f"q{n}", question), seed=n) for n in (1, 2)], engine,
                 max_tokens=48)  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", ENGINES)
-def test_adapters_are_served_each_alone(kind: str, base: Any, adapter: Callable[..., Any]) -> None:
-    def made(seed: int) -> tuple[Any, Weights]:
-        model, weights = adapter(fresh(), seed)
-        with torch.no_grad():
-            for tensor in weights.tensors.values():
-                tensor.mul_(0.1)
-        return model, weights
-
-    if kind == "transformers":
-        engine: Any = TransformersEngine(max_batch=16).open(made(1)[0], base.tokenizer)
-    else:
-        engine = VllmEngine(**ALONE, max_lora_rank=8).open(made(1)[0], base.tokenizer)
-    try:
-        refreshes = [Refresh(weights, plain_logps(model)) for model, weights in (made(1), made(2))]
-        found = check_engine(Bench(engine, None, refreshes, tolerance=NEAR))
-        assert found["LoRA refresh"] == "passed"
-    finally:
-        engine.close()

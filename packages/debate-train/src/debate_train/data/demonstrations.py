@@ -126,7 +126,9 @@ def _wrong(question: Question, rng: random.Random) -> str | None:
     """Return an answer that the checker refuses, None where none is known."""
     right = str(question.answer)
     if _NUMBER.fullmatch(right):
-        near = str(int(right) + rng.choice(_NEAR))
+        # Half are slips that only a careful check finds, half are plainly other numbers.
+        far = rng.choice((-1, 1)) * rng.randint(1, 99)
+        near = str(int(right) + (rng.choice(_NEAR) if rng.random() < 0.5 else far))
         return near if check(question, near).verdict == "wrong" else None
     return wrong_answer(question, (), partial(same_answer, question), rng)
 
