@@ -10,11 +10,11 @@ import torch
 from debate_protocol.forms import Simultaneous
 from debate_protocol.types import Question, Transcript
 from debate_rollout.drivers import play
-from debate_rollout.engine import Weights
+from debate_rollout.engine import Sampling, Weights
 from debate_rollout.engines import TransformersEngine, VllmEngine
 from debate_rollout.engines.sampling import plain_logps
 from debate_rollout.rendering import token_text
-from debate_rollout.testing import Bench, Refresh, check_engine
+from debate_rollout.testing import Bench, Refresh, ask, check_engine, request
 from debate_train.interrupts import UsageError
 from debate_train.models import PretrainedModel
 from debate_train.models.gguf import fetch
@@ -60,13 +60,17 @@ def test_adapters_are_served_each_alone(named: str, base: Any, adapter: Callable
         return model, weights
 
     if named == "transformers":
-        engine: Any = TransformersEngine(max_batch=16).open(made(1)[0], base.tokenizer)
+        engine: Any = TransformersEngine(max_batch=16).open(made(3)[0], base.tokenizer)
     else:
-        engine = VllmEngine(**ALONE, max_lora_rank=8).open(made(1)[0], base.tokenizer)
+        engine = VllmEngine(**ALONE, max_lora_rank=8).open(made(3)[0], base.tokenizer)
     try:
-        refreshes = [Refresh(weights, plain_logps(model)) for model, weights in (made(1), made(2))]
-        found = check_engine(Bench(engine, None, refreshes, tolerance=NEAR))
-        assert found["LoRA refresh"] == "passed"
+        for model, weights in (made(1), made(2)):
+            engine.load(weights)
+            (reply,) = engine.generate([request(engine, ask(), Sampling(max_tokens=8, seed=3))])
+            expected = plain_logps(model)(reply.prompt_ids, reply.token_ids, 1.0)
+            assert reply.logps == pytest.approx(expected, abs=NEAR)
+            plain = plain_logps(base.model)(reply.prompt_ids, reply.token_ids, 1.0)
+            assert max(abs(a - b) for a, b in zip(plain, expected, strict=True)) > 10 * NEAR
     finally:
         engine.close()
 
@@ -93,8 +97,8 @@ def test_engine_conforms_and_takes_new_weights(engine: Any, base: Any) -> None:
         Refresh(Weights(n, one.state_dict()), plain_logps(one)) for n, one in enumerate(models, 1)
     ]
     found = check_engine(Bench(engine, plain_logps(base.model), refreshes, tolerance=NEAR))
-    lacking = {"LoRA refresh", "an adapter for each ask", "death is named"}
-    assert {name for name, one in found.items() if one != "passed"} <= lacking
+    passed = [name for name, result in found.items() if result == "passed"]
+    assert "full refresh" in passed and len(passed) > 8
     engine.load(Weights(100, base.model.state_dict()))
 
 
@@ -111,12 +115,12 @@ def test_debate_stops_at_the_contract_and_its_tokens_are_exact(engine: Any, base
         assert reply.text == token_text(base.tokenizer, reply.token_ids).text
         expected = plain_logps(base.model)(reply.prompt_ids, reply.token_ids, reply.temperature)
         assert reply.logps == pytest.approx(expected, abs=NEAR)
-        assert reply.finish != "stop" or "two" in reply.text
+        assert reply.finish != "stop" or "e" in reply.text
     assert {turn.reply.finish for turn in turns if turn.reply} >= {"stop"}
 
 
 def played(engine: Any) -> list[Transcript]:
-    own = {"name": "own", "sections": ("solution",), "stop": "two"}
+    own = {"name": "own", "sections": ("solution",), "stop": "e"}
     form = Simultaneous(num_agents=2, max_rounds=2, personas="none", contract=own)
     question = "Count to three in words, without anything else."
     return play([form.start(Question(f"q{n}", question), seed=n) for n in (1, 2)], engine,
