@@ -3,7 +3,6 @@
 import random
 import re
 import warnings
-import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -17,7 +16,8 @@ from debate_protocol.plugins import Config, did_you_mean
 from debate_protocol.types import Question
 from debate_rewards.answer_checking import check
 from debate_rewards.math_pool import TASK
-from debate_train.data.source import DataSettings, DataSource, Seeds, Split
+from debate_train.data.signs_puzzle import DrawnSource
+from debate_train.data.source import DataSettings, Seeds
 from debate_train.interrupts import DataError
 
 SIZE = 10_000
@@ -25,9 +25,6 @@ SIZE = 10_000
 OTHERS = 5
 """Other questions of a task whose answers are tried as a wrong one."""
 _INTEGER = re.compile(r"-?\d+")
-PATIENCE = 2_000
-"""Draws without a new question after which a split is taken to hold no more."""
-
 
 _NO_ANSWER = "its questions have no answer of their own"
 _UNSTABLE = "its questions differ between processes"
@@ -110,37 +107,24 @@ def _task(key: str, name: str, task: GymTask) -> tuple[Any, Mapping[str, Any]]:
         raise DataError(f"{key}: refused by reasoning-gym: {error}") from error
 
 
-class ReasoningGymSource(DataSource):
+class ReasoningGymSource(DrawnSource):
     """Draws questions of several tasks by their weights."""
+
+    salt = "gym"
+    patience = 2_000
 
     def __init__(
         self, config: ReasoningGym, tasks: Mapping[str, tuple[Any, Mapping[str, Any]]], seeds: Seeds
     ) -> None:
-        self.config = config
-        self._tasks, self._seeds = tasks, seeds
+        super().__init__(config, seeds)
+        self._tasks, self._names = tasks, list(tasks)
         self._weights = list(accumulate(one.weight for one in config.tasks.values()))
         self._question = lru_cache(maxsize=1 << 14)(self._made)
 
-    def batch(self, step: int) -> list[Question]:
-        """Return the training questions of a step, distinct, fewer where there are not as many."""
-        rng = random.Random(f"gym/{self._seeds.training}/{step}")
-        return self._draw(rng, "train", self.config.batch_size)
-
-    def split(self, name: Split, size: int) -> list[Question]:
-        """Return up to `size` distinct questions of a split, always the same ones."""
-        return self._draw(random.Random(f"gym/{name}/{self._seeds.held_out}"), name, size)
-
-    def _draw(self, rng: random.Random, split: Split, size: int) -> list[Question]:
-        found: dict[str, Question] = {}
-        fruitless, names = 0, list(self._tasks)
-        while len(found) < size and fruitless < PATIENCE:
-            (name,) = rng.choices(names, cum_weights=self._weights)
-            question = self._question(name, rng.randrange(SIZE))
-            fruitless += 1
-            if question.text not in found and _split_of(question.text) == split:
-                found[question.text] = question
-                fruitless = 0
-        return list(found.values())
+    def draw(self, rng: random.Random) -> Question:
+        """Return one of a task's `SIZE` questions."""
+        (name,) = rng.choices(self._names, cum_weights=self._weights)
+        return self._question(name, rng.randrange(SIZE))
 
     def _made(self, name: str, index: int) -> Question:
         dataset, settings = self._tasks[name]
@@ -154,8 +138,3 @@ class ReasoningGymSource(DataSource):
         wrong = next((one for one in others if check(question, one).verdict == "wrong"), None)
         named = {} if wrong is None else {"wrong_answers": [wrong]}
         return replace(question, meta=meta | named)
-
-
-def _split_of(text: str) -> Split:
-    bucket = zlib.crc32(text.encode()) % 10
-    return "dev" if bucket == 0 else "test" if bucket == 1 else "train"

@@ -8,10 +8,11 @@ small enough for a two-layer model to learn to solve, to check and to compare on
 import random
 import re
 import zlib
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations, product
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -25,8 +26,6 @@ _ANSWER = re.compile(r"Answer: ([-+ ]*[-+])")
 
 
 SIGNS = ("+", "-")
-PATIENCE = 20_000
-"""Draws without a new question after which a split is taken to hold no more."""
 _SIGNS_ALONE = re.compile(r"[-+ ]+")
 
 
@@ -58,11 +57,6 @@ def read_puzzle(question: Question) -> tuple[tuple[int, ...], int]:
     return tuple(int(word) for word in words[3:]), int(words[1])
 
 
-def _split_of(text: str) -> Split:
-    bucket = zlib.crc32(text.encode()) % 10
-    return "dev" if bucket == 0 else "test" if bucket == 1 else "train"
-
-
 def _puzzle(rng: random.Random, num_digits: int, largest_digit: int) -> str:
     while True:
         digits = [rng.randint(1, largest_digit) for _ in range(num_digits)]
@@ -71,6 +65,7 @@ def _puzzle(rng: random.Random, num_digits: int, largest_digit: int) -> str:
             return f"make {target} Q {' '.join(map(str, digits))}"
 
 
+@lru_cache(maxsize=65536)
 def _with_answers(text: str) -> Question:
     digits, target = read_puzzle(Question(text, text))
     accept = solutions(digits, target)
@@ -94,33 +89,64 @@ class SignsPuzzle(DataSettings):
         return SignsPuzzleSource(self, Seeds.of(self.seed, run_seed))
 
 
-class SignsPuzzleSource(DataSource):
-    """Draws puzzles; also writes the demonstrations of the warm-start."""
+class DrawnSource(DataSource):
+    """Questions made as needed, by `draw` from a generator of random numbers.
 
-    def __init__(self, config: SignsPuzzle, seeds: Seeds) -> None:
+    A question's split follows from its text, so splits never meet: a tenth is `dev`, one `test`.
+    """
+
+    salt: ClassVar[str]
+    """What the numbers of one kind of data are drawn with beside the seeds."""
+    patience: ClassVar[int] = 20_000
+    """Draws without a new question after which a split is taken to hold no more."""
+
+    def __init__(self, config: DataSettings, seeds: Seeds) -> None:
         self.config = config
         self._seeds = seeds
 
+    @abstractmethod
+    def draw(self, rng: random.Random) -> Question:
+        """Return a question of any split."""
+
     def batch(self, step: int) -> list[Question]:
         """Return the training questions of a step, distinct, fewer where there are not as many."""
-        rng = random.Random(f"puzzle/{self._seeds.training}/{step}")
-        return self._draw(rng, "train", self.config.batch_size)
+        rng = random.Random(f"{self.salt}/{self._seeds.training}/{step}")
+        return self._drawn(rng, "train", self.config.batch_size)
 
     def split(self, name: Split, size: int) -> list[Question]:
         """Return up to `size` distinct questions of a split, always the same ones."""
-        rng = random.Random(f"puzzle/{name}/{self._seeds.held_out}")
-        return self._draw(rng, name, size)
+        rng = random.Random(f"{self.salt}/{name}/{self._seeds.held_out}")
+        return self._drawn(rng, name, size)
 
-    def _draw(self, rng: random.Random, split: Split, size: int) -> list[Question]:
+    def _drawn(self, rng: random.Random, split: Split, size: int) -> list[Question]:
         found: dict[str, Question] = {}
         fruitless = 0
-        while len(found) < size and fruitless < PATIENCE:
-            text = _puzzle(rng, self.config.num_digits, self.config.largest_digit)
+        while len(found) < size and fruitless < self.patience:
+            question = self.draw(rng)
             fruitless += 1
-            if text not in found and _split_of(text) == split:
-                found[text] = _with_answers(text)
+            if question.text not in found and _split_of(question.text) == split:
+                found[question.text] = question
                 fruitless = 0
         return list(found.values())
+
+
+def _split_of(text: str) -> Split:
+    bucket = zlib.crc32(text.encode()) % 10
+    return "dev" if bucket == 0 else "test" if bucket == 1 else "train"
+
+
+class SignsPuzzleSource(DrawnSource):
+    """Draws puzzles; also writes the demonstrations of the warm-start."""
+
+    salt = "puzzle"
+
+    def __init__(self, config: SignsPuzzle, seeds: Seeds) -> None:
+        super().__init__(config, seeds)
+        self._digits = config.num_digits, config.largest_digit
+
+    def draw(self, rng: random.Random) -> Question:
+        """Return a puzzle with its answers."""
+        return _with_answers(_puzzle(rng, *self._digits))
 
     @property
     def can_demonstrate(self) -> bool:
