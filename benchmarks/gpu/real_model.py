@@ -33,7 +33,7 @@ SMOKE = [
     *("steps=2", "data.batch_size=2", "rollout.max_tokens=16", "rollout.oversample=1"),
     *("evaluation.questions=1", "evaluation.direct_samples=4", "rollout.engine={max_batch: 16}"),
     "phases.warm_start={steps: 2, data: {batch_size: 2}, exit_criterion: null}",
-    "phases.warm_start.rollout.max_tokens=128",
+    "phases.warm_start.rollout.max_tokens=160",
 ]
 
 

@@ -16,7 +16,7 @@ from debate_train.models.gguf import fetch
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_model]
 
-WARM = "{steps: 1, data: {batch_size: 2}, exit_criterion: null, rollout: {max_tokens: 128}}"
+WARM = "{steps: 1, data: {batch_size: 2}, exit_criterion: null, rollout: {max_tokens: 160}}"
 SMALL = [
     *("steps=2", "data.batch_size=2", "rollout.max_tokens=24", "evaluation.questions=0"),
     *("evaluation.direct_samples=1", "tracking.wandb=false", "checkpoint.every=1"),

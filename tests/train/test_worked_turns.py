@@ -57,7 +57,8 @@ def test_turns_are_those_worked_by_hand() -> None:
     later = Ask(MATH[0], 0, 1, (), contract=contract, claims=claims)
     assert worked_turn(later) == (
         "<solution>The answer is \\boxed{8}.</solution>\n<evaluation>Agent 1: 9, it is 8, "
-        "wrong. Agent 2: 8, it is 8, right. Agent 0: 7, it is 8, wrong.</evaluation>\n"
+        "wrong. Agent 2: 8, it is 8, right. Agent 0: 7, it is 8, wrong. "
+        "Right: 2. Wrong: 1.</evaluation>\n"
         "<comparison>Agent 2 > Agent 1</comparison>"
     )
 

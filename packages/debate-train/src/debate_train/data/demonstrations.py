@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import combinations
@@ -63,7 +63,11 @@ def worked_turn(ask: Ask, *, errors: bool = True) -> str:
         return f"{evaluation} {solution}" if checks else solution
     right = {agent: text.endswith("right.") for agent, text in checks.items()}
     others = sorted(right.keys() - {ask.agent})
-    votes = "\n".join(_vote(a, b, right) for a, b in combinations(others, 2)) or "N/A"
+    if len(others) > 1:
+        evaluation += f" {_sorted_out(others, right)}"
+    # Unequal pairs come first: two lists, written before, say all of it in one order.
+    pairs = sorted(combinations(others, 2), key=lambda pair: right[pair[0]] == right[pair[1]])
+    votes = "\n".join(_vote(a, b, right) for a, b in pairs) or "N/A"
     if "evaluation" not in ask.contract.sections and checks:
         votes = f"{evaluation}\n{votes}"
     agreed = bool(others) and all(right.values())
@@ -114,6 +118,13 @@ def _marked(ask: Ask, answer: str) -> str:
 def is_bare(text: str) -> bool:
     """Return whether a worked first turn gives an answer without any reasoning."""
     return re.match(rf"(<\w+>)?{re.escape(_ALONE)}", text) is not None
+
+
+def _sorted_out(agents: Sequence[int], right: Mapping[int, bool]) -> str:
+    """Return who is right and who is wrong: a small model compares what is listed."""
+    lists = ([one for one in agents if right[one] is side] for side in (True, False))
+    said = (", ".join(map(str, one)) or "nobody" for one in lists)
+    return "Right: {}. Wrong: {}.".format(*said)
 
 
 def _vote(a: int, b: int, right: Mapping[int, bool]) -> str:
