@@ -28,7 +28,12 @@ OF = {
     "sdrl_freq": ["rollout.oversample=1", "debate.first_turns=2", "debate.second_turns=2"],
     "sdrl_rand": ["rollout.oversample=1", "debate.first_turns=2", "debate.second_turns=2"],
     "acc": [
-        "evaluation.questions=1",
+        *(
+            "steps=1",
+            "data.batch_size=4",
+            "phases.critic.keep_if=null",
+            "phases.actor.keep_if=null",
+        ),
         # Enough to follow a guide, without which there are no pairs.
         "phases.warm_start={steps: 12, offline: {questions: 16, batch_size: 16}}",
         "phases.warm_start.trainer.schedule=constant",
