@@ -99,7 +99,7 @@ def with_adapter(loaded: LoadedModel, seed: int) -> LoadedModel:
 
 
 def _keep_freed_memory() -> None:
-    """Let the C library keep what tensors free: fresh pages take a third of an update on a CPU."""
+    """Let the C library keep what tensors free: the kernel fills fresh pages with zeros."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # As glibc's malloc.h numbers them.
         m_trim_threshold, m_mmap_max = -1, -4
