@@ -12,7 +12,7 @@ the two most common answers (SDRL-freq, section 5.2), DAPO's loss (eq. 7), advan
 within a prompt (eq. 6), second turns without an advantage left out. The task, the model and the
 learning rates are ours: the signs puzzle, where `make 2 Q 3 5 4` asks for the signs of
 `3 ? 5 ? 4` that give 2. Printed is the share of right first and second answers to held-out
-questions. It takes under a minute on one core of a CPU.
+questions. It takes about a minute on one core of a CPU.
 """
 
 import zlib
@@ -72,7 +72,7 @@ def imitate(loaded, engine: Engine, steps: int = 150) -> None:
     trainer.close()
 
 
-def reinforce(loaded, engine: Engine, steps: int = 40) -> None:
+def reinforce(loaded, engine: Engine, steps: int = 60) -> None:
     """Self-debate: play, score, compare within each prompt, update, refresh."""
     source = PUZZLE.model_copy(update={"batch_size": 12}).open(SEED + 1)
     reward = Verifiable()  # 1 for a right answer, -1 for a wrong one or none.
@@ -84,7 +84,7 @@ def reinforce(loaded, engine: Engine, steps: int = 40) -> None:
     )
     # Questions whose first answers are all right, or all wrong, teach nothing and do not go on.
     informative = InOrder(rules=(Informative(),))
-    adam = TorchTrainer(learning_rate=1e-3, warmup_steps=2)
+    adam = TorchTrainer(learning_rate=5e-4, warmup_steps=2)
     trainer = adam.open(loaded, Dapo(), total_steps=steps)
     for step in range(steps):
         debates = hold(source.batch(step), engine, f"train/{step}", select=informative)

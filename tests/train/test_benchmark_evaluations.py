@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from pydantic import TypeAdapter
 
 from debate_protocol.types import Ask
 from debate_rollout.engines import ScriptedEngine
 from debate_train.commands.evaluate import main
-from debate_train.data import Benchmark
+from debate_train.data import Benchmark, ReasoningGym
 from debate_train.data.benchmarks import BENCHMARKS
 from train.test_benchmarks import ROW, file_of, numbered
 
@@ -109,6 +111,13 @@ def test_several_benchmarks_have_one_table_with_their_average(
     assert main([str(recipe), *asked, "--output", str(folder)]) == 0
     with (folder / "benchmarks.csv").open() as file:
         rows = {(row["mode"], row["figure"]): row for row in csv.DictReader(file)}
+    equal = {figure: row for (mode, figure), row in rows.items() if mode == "at equal tokens"}
+    assert list(equal) == [
+        "direct/maj@k",
+        *(f"debate/{n}" for n in ("majority", "agent", "all_rounds")),
+    ]
+    assert equal["debate/majority"]["average"] == rows["debate", "Debate"]["average"]
+    rows = {key: row for key, row in rows.items() if key[0] != "at equal tokens"}
     assert [figure for _, figure in rows] == ["mean@K", "maj@K", "Maj", "Debate", "Δ"]
     for (mode, figure), row in rows.items():
         ends = [
@@ -135,3 +144,16 @@ def test_several_benchmarks_have_one_table_with_their_average(
     assert main([str(recipe), "--benchmark", "math500", "--check"]) == 0
     assert main([str(recipe), "--benchmark", "math5000"]) == 2
     assert "math500" in capsys.readouterr().err
+
+
+def test_tasks_of_reasoning_gym_stand_beside_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--benchmark", "gym.leg_counting,data.tasks.leg_counting.max_animals=3"]
+    assert main(["smollm2_selfplay", *asked, "--print"]) == 0
+    data = TypeAdapter(ReasoningGym).validate_python(
+        yaml.safe_load(capsys.readouterr().out)["data"]
+    )
+    asked_of = {question.meta["subject"] for question in data.open().split("test", 20)}
+    assert asked_of == {"leg_counting"}  # And none of the recipe's own tasks.
+    assert (data.chosen["leg_counting"].model_extra or {}) == {"max_animals": 3}
+    assert main(["smollm2_selfplay", "--benchmark", "gym.leg_countin", "--check"]) == 2
+    assert "leg_counting" in capsys.readouterr().err

@@ -19,7 +19,14 @@ from debate_protocol.plugins import did_you_mean
 from debate_rewards.estimates import Paired, paired, range_of
 from debate_train.checkpoints.run_directory import read_as_written
 from debate_train.checkpoints.whole_files import write_whole
-from debate_train.commands.evaluation_files import PLAN, RESULTS, SCHEMA, Found, read_found
+from debate_train.commands.evaluation_files import (
+    PLAN,
+    RESULTS,
+    SCHEMA,
+    Found,
+    at_equal_tokens,
+    read_found,
+)
 from debate_train.commands.recipe_command import DONE, command, plain_parser
 from debate_train.data.benchmarks import BENCHMARKS
 from debate_train.evaluation.settings import full_name
@@ -207,6 +214,9 @@ def command_parser() -> argparse.ArgumentParser:
 
 
 TABLE = "benchmarks.csv"
+TASK = "gym."
+"""What stands before a task of reasoning-gym where others are benchmarks."""
+EQUAL = "at equal tokens"
 _GAINS = {"maj": ("Maj", "Debate", "Δ"), "central": ("center first", "center last", "center Δ")}
 """What the first, the last and the difference of figures of debates are called; those of the center
 are of its own answers."""
@@ -224,14 +234,20 @@ def chosen_benchmarks(texts: Sequence[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for text in texts:
         name, *changes = re.split(r",(?=[\w.]+=)", text)
-        if name not in BENCHMARKS or name in found:
+        is_task = name.startswith(TASK)
+        if name in found or not (is_task or name in BENCHMARKS):
             known = ", ".join(BENCHMARKS)
             raise UsageError(
                 f"--benchmark: found {name!r}{' twice' if name in found else ''}; expected one of "
-                f"{known}{did_you_mean(name, BENCHMARKS)}, each once"
+                f"{known}{did_you_mean(name, BENCHMARKS)}, or {TASK}NAME for a task of "
+                "reasoning-gym, each once"
             )
         own = [f"data.{key}=null" for key in ("path", "test", "test_path")]  # Of the recipe's data.
         found[name] = ["data.type=benchmark", f"data.name={name}", *own, *changes]
+        if is_task:
+            tasks = name.removeprefix(TASK)
+            found[name] = ["data.type=reasoning_gym", f"data.tasks={{{tasks}: {{}}}}"]
+            found[name] += [f"data.only=[{tasks}]", *changes]
     return found
 
 
@@ -260,13 +276,14 @@ def _rows(results: Sequence[Found]) -> Iterator[Row]:
     """Yield the figures of every policy and mode that has accuracies, with their average last.
 
     Of debates these are the majority of the first and of the last answers and the difference, of
-    single replies the mean and the majority of K, where benchmarks may have a K of their own.
+    single replies the mean and the majority of K, where benchmarks may have a K of their own. At
+    the end stands what each way to answer reaches with the tokens of whole debates.
 
     Source: SDRL (paper), tables 1 and 2; the average is taken over the benchmarks' means.
     """
-    by_policy = [{one["name"]: one["figures"] for one in found["policies"]} for found in results]
+    by_policy = [{one["name"]: one for one in found["policies"]} for found in results]
     for policy in by_policy[0]:
-        for mode in results[0]["modes"]:
+        for mode in (*results[0]["modes"], EQUAL):
             found = [_figures(own[policy], mode) for own in by_policy]
             for figure in dict.fromkeys(name for own in found for name in own):
                 means = [own.get(figure) for own in found]
@@ -275,8 +292,12 @@ def _rows(results: Sequence[Found]) -> Iterator[Row]:
                 yield policy, mode, figure, [*means, average]
 
 
-def _figures(measured: Found, mode: str) -> dict[str, float]:
+def _figures(one: Found, mode: str) -> dict[str, float]:
     """Return the means of a mode's figures by what the table calls them."""
+    if mode == EQUAL:
+        ends = list(at_equal_tokens(one).values())[-1:]
+        return {name: point["mean"] for points in ends for name, point in points.items()}
+    measured = one["figures"]
     names = {
         called: full_name(mode, f"{kind}/{end}")
         for kind, own in _GAINS.items()

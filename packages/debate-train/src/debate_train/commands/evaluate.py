@@ -277,8 +277,8 @@ def command_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME[,key=value]",
-        help="a published benchmark in place of the recipe's data, with changes of the recipe; of "
-        "several there is a table with their average",
+        help="a published benchmark, or gym.TASK of reasoning-gym, in place of the recipe's data, "
+        "with changes of the recipe; of several there is a table with their average",
     )
     add("--all", action="store_true", help="print also figures that the table does not list")
     folder = "new or empty folder; with --resume that of an evaluation that was stopped"

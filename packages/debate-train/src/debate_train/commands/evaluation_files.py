@@ -331,10 +331,13 @@ _ORACLES = ("pass@k", "cons@k")
 """Curves that look at the answer."""
 
 
-def print_equal_tokens(console: Console, one: Found) -> None:
-    """Print what each way to answer reaches with the tokens that each round of a debate has taken.
+def at_equal_tokens(one: Found) -> dict[int, dict[str, Found]]:
+    """Return where each way to answer ends within the tokens that each round of a debate has taken.
 
     A way is taken at its costliest point within these tokens: so many replies, so many rounds.
+
+    Returns:
+        Points of the policy's curves by name, by sampled tokens an answer, from few to many.
     """
     curves = {
         name.removeprefix("eval/"): points
@@ -342,15 +345,25 @@ def print_equal_tokens(console: Console, one: Found) -> None:
         if not name.endswith(_ORACLES) and points and points[0]["tokens"] is not None
     }
     rounds = [p for name, points in curves.items() if name.endswith("majority") for p in points]
-    budgets = sorted({round(point["tokens"]) for point in rounds if point["x"]})
-    if not budgets:
+    found: dict[int, dict[str, Found]] = {}
+    for budget in sorted({round(point["tokens"]) for point in rounds if point["x"]}):
+        for name, points in curves.items():
+            within = [point for point in points if round(point["tokens"]) <= budget]
+            found.setdefault(budget, {}).update({name: within[-1]} if within else {})
+    return found
+
+
+def print_equal_tokens(console: Console, one: Found) -> None:
+    """Print where each way to answer ends within the tokens of each round of a debate."""
+    found = at_equal_tokens(one)
+    if not found:
         return
     table = Table(title=f"{one['name']}: accuracy within so many sampled tokens an answer")
-    for column in ("", *(f"{budget:,}" for budget in budgets)):
+    for column in ("", *(f"{budget:,}" for budget in found)):
         table.add_column(column, justify="right" if column else "left")
-    for name, points in curves.items():
-        within = [[p for p in points if round(p["tokens"]) <= budget] for budget in budgets]
-        table.add_row(name, *(f"{p[-1]['mean']:.3f} ({p[-1]['x']})" if p else "-" for p in within))
+    for name in dict.fromkeys(name for points in found.values() for name in points):
+        ends = [points.get(name) for points in found.values()]
+        table.add_row(name, *(f"{p['mean']:.3f} ({p['x']})" if p else "-" for p in ends))
     table.caption = "in brackets: replies (evaluation.direct_samples), or the round from 0"
     console.print(table)
 

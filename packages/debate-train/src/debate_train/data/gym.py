@@ -59,13 +59,20 @@ class ReasoningGym(DataSettings):
     type: Literal["reasoning_gym"] = "reasoning_gym"
     tasks: dict[str, GymTask] = Field(min_length=1)
     """Names of tasks, such as `chain_sum`, to their settings."""
+    only: list[str] | None = None
+    """The tasks that questions are of; null: all."""
     seed: int | None = None
     """Seed of the questions, see `debate_train.data.source.Seeds`."""
 
     @property
+    def chosen(self) -> Mapping[str, GymTask]:
+        """The tasks that questions are of."""
+        return {name: self.tasks.get(name, GymTask()) for name in self.only or self.tasks}
+
+    @property
     def dataset(self) -> str:
         """The name of the data in metrics."""
-        return "+".join(self.tasks)
+        return "+".join(self.chosen)
 
     def open(self, run_seed: int = 0) -> "ReasoningGymSource":
         """Return the source of these tasks in a run with this seed.
@@ -73,7 +80,7 @@ class ReasoningGym(DataSettings):
         Raises:
             DataError: The library is not installed, has no such task, or refuses its settings.
         """
-        made = {name: _task(f"data.tasks.{name}", name, one) for name, one in self.tasks.items()}
+        made = {name: _task(f"data.tasks.{name}", name, one) for name, one in self.chosen.items()}
         return ReasoningGymSource(self, made, Seeds.of(self.seed, run_seed))
 
 
@@ -118,7 +125,7 @@ class ReasoningGymSource(DrawnSource):
     ) -> None:
         super().__init__(config, seeds)
         self._tasks, self._names = tasks, list(tasks)
-        self._weights = list(accumulate(one.weight for one in config.tasks.values()))
+        self._weights = list(accumulate(one.weight for one in config.chosen.values()))
         self._question = lru_cache(maxsize=1 << 14)(self._made)
 
     def draw(self, rng: random.Random) -> Question:
