@@ -36,7 +36,7 @@ SEED = 0
 PUZZLE = SignsPuzzle(num_digits=3)
 FORM = ActorCritic(contract="answer_line", style="compact", max_rounds=2)
 GUIDED = FORM.model_copy(update={"guided": True, "guide_round_zero": True, "continuations": 4})
-RATES, SIZES = {"sft": 3e-3, "dpo": 5e-4}, {"sft": 128, "dpo": 64}
+RATES, SIZES = {"sft": 3e-3, "dpo": 1e-4}, {"sft": 128, "dpo": 64}
 MAX_TOKENS = 32
 TEST_ROUNDS = 5
 
@@ -59,12 +59,12 @@ def imitate(loaded, engine: Engine) -> None:
     form = GUIDED.model_copy(update={"continuations": 1})
     debates = hold(form, source.batch(0), demonstrator, "imitate")
     examples = EveryReply(wrong="leave_out").take(debates).examples
-    learn(loaded, engine, Sft(), examples, steps=300)
+    learn(loaded, engine, Sft(), examples, steps=600)
 
 
 def teach_critic(loaded, engine: Engine) -> None:
     """Play guided debates, take the critic's preference pairs, and learn from them by DPO."""
-    source = PUZZLE.model_copy(update={"batch_size": 400}).open(SEED + 1)
+    source = PUZZLE.model_copy(update={"batch_size": 1000}).open(SEED + 1)
     debates = hold(GUIDED, source.batch(0), engine, "guided")
     pairs = GuidedPairs(role="critic", threshold=0.25).take(debates).examples
     chosen = fmean(bool(pair.meta["chosen_ok"]) for pair in pairs)
@@ -73,7 +73,7 @@ def teach_critic(loaded, engine: Engine) -> None:
         f"{len(pairs)} pairs: the actor is right in {right:.2f}, "
         f"the chosen reply agrees with it in {chosen:.2f}"
     )
-    learn(loaded, engine, Dpo(beta=0.1, nll_weight=1.0), pairs, steps=60)
+    learn(loaded, engine, Dpo(beta=0.1, nll_weight=1.0), pairs, steps=120)
 
 
 def learn(loaded, engine: Engine, loss: Sft | Dpo, examples, *, steps: int) -> None:

@@ -80,6 +80,8 @@ def with_adapter(loaded: LoadedModel, seed: int) -> LoadedModel:
         return loaded
     from peft import get_peft_model
 
+    from debate_train.models.fused_lora import fuse
+
     first, *others = loaded.lora.adapters or (ONLY,)
     parts = {part for name, _ in loaded.model.named_modules() for part in name.split(".")}
     for name in (first, *others):
@@ -93,6 +95,7 @@ def with_adapter(loaded: LoadedModel, seed: int) -> LoadedModel:
         model = get_peft_model(loaded.model, lora_config(loaded.lora), adapter_name=first)
         for name in others:
             model.add_adapter(name, lora_config(loaded.lora))
+    fuse(model)
     made = replace(loaded, model=model)
     freeze_others(made)
     return made
@@ -102,8 +105,8 @@ def _keep_freed_memory() -> None:
     """Let the C library keep what tensors free: the kernel fills fresh pages with zeros."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # As glibc's malloc.h numbers them.
-        m_trim_threshold, m_mmap_max = -1, -4
-        libc.mallopt(m_mmap_max, 0)
+        m_trim_threshold, m_mmap_threshold = -1, -3
+        libc.mallopt(m_mmap_threshold, 32 << 20)  # The highest; larger tensors do not stay.
         libc.mallopt(m_trim_threshold, 2**31 - 1)
 
 
