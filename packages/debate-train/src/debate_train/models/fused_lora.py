@@ -20,7 +20,7 @@ class _LowRankUpdate(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, x: Tensor, layer: nn.Linear, a: Tensor, b: Tensor, scale: float
     ) -> Tensor:
         """Return [..., out] for x [..., in], a [rank, in] and b [out, rank]."""
@@ -58,12 +58,14 @@ class _Fused(Linear):  # type: ignore[misc]
             len(names) != 1
             or (self.disable_adapters or self.merged or args or kwargs)
             or (x.dtype not in _HALF or weight.dtype != x.dtype or weight.requires_grad)
-            or weight.dim() != 2  # ZeRO-3 has it elsewhere until the layer itself is called.
+            or hasattr(weight, "ds_id")  # ZeRO-3 gathers it when the layer itself is called.
         ):
             result: Tensor = super().forward(x, *args, **kwargs)
             return result
         a, b = (part[names[0]].weight for part in (self.lora_A, self.lora_B))
-        return _LowRankUpdate.apply(x, base, a, b, self.scaling[names[0]])  # type: ignore[no-any-return]
+        scale = self.scaling[names[0]]
+        sum_: Tensor = _LowRankUpdate.apply(x, base, a, b, scale)  # type: ignore[no-untyped-call]
+        return sum_
 
 
 def fuse(model: nn.Module) -> None:
