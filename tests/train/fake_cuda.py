@@ -22,6 +22,7 @@ from debate_train.batches import forward as fused_head
 from debate_train.batches.packs import empty_pack
 from debate_train.losses import Dapo, Dpo, Grpo, ImportanceSampling, Kl, PpoClip, Reinforce, Sft
 from debate_train.models import PretrainedModel
+from debate_train.models.fused_lora import fuse
 from debate_train.models.loaded_model import Lora, lora_config
 from debate_train.recipe.plan import shape_of
 from debate_train.trainers import TorchTrainer
@@ -105,6 +106,7 @@ def peak(rank: int, wide: bool, recompute: bool, vocabulary: int = 128) -> dict[
         model: Any = Qwen3ForCausalLM(config).to(torch.bfloat16)
         if rank:
             model = get_peft_model(model, lora_config(Lora(rank=rank, alpha=rank)))
+            fuse(model)
     if not wide:
         model.to(torch.bfloat16)
     mode = FakeTensorMode()

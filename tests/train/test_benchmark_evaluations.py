@@ -140,6 +140,13 @@ def test_several_benchmarks_have_one_table_with_their_average(
     assert "average" in printed and "100.0" in printed
     # Each is an evaluation of its own, and another call goes on with them.
     assert main([str(recipe), *asked, "--output", str(folder), "--resume"]) == 0
+
+
+def test_a_benchmark_takes_the_place_of_the_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE.format(name="gsm8k", path="none.jsonl", contract="boxed"))
     # The file of the recipe's own data is not read as another benchmark's.
     assert main([str(recipe), "--benchmark", "math500", "--check"]) == 0
     assert main([str(recipe), "--benchmark", "math5000"]) == 2

@@ -116,12 +116,7 @@ class Shape:
         # Rotated queries and keys, values, the attention's output; the vectors of a gated MLP.
         layer += 2 * width * heads + 4 * width * self.ffn
         layer += 2 * self.experts * width * self.hidden  # What enters and leaves each expert.
-        if not self.wide_adapters:
-            return layer + width * self.adapter
-        # Each adapter keeps its own float32 copy of what enters it: three of the first norm's
-        # output, two of the second's, in place of those in half precision.
-        copies = 4 * (5 * self.hidden + self.queries + self.ffn + self.adapter)
-        return layer + copies - width * (2 * self.hidden + self.ffn)
+        return layer + width * self.adapter
 
     def _norm_bytes(self, features: int) -> int:
         """Return the bytes that an RMSNorm keeps: its float32 input, and what weights multiply."""
