@@ -59,7 +59,7 @@ class ReasoningGym(DataSettings):
     type: Literal["reasoning_gym"] = "reasoning_gym"
     tasks: dict[str, GymTask] = Field(min_length=1)
     """Names of tasks, such as `chain_sum`, to their settings."""
-    only: list[str] | None = None
+    only: list[str] | None = Field(None, min_length=1)
     """The tasks that questions are of; null: all."""
     seed: int | None = None
     """Seed of the questions, see `debate_train.data.source.Seeds`."""
