@@ -24,9 +24,10 @@ def test_shape_counts_bytes_a_token_when_asked() -> None:
     # Frozen weights keep no inputs: 3 norms of 10 less; 6 features of adapters are kept.
     lora = dataclasses.replace(SMALL, adapter=6)
     assert lora.activation_bytes() == 368 + ends - 3 * 20 + 2 * 6
-    # In float32 copies of 5 inputs of 10, 8 and 20, without those in half precision of 10, 10, 20.
+    # Adapters in float32 train in float32, but their layers are computed as the others.
     wide = dataclasses.replace(lora, wide_adapters=True)
-    assert wide.activation_bytes() == lora.activation_bytes() + 2 * 6 + 4 * 78 - 2 * 40
+    assert wide.activation_bytes() == lora.activation_bytes()
+    assert (lora.trained_bytes, wide.trained_bytes) == (2, 4)
     assert SMALL.cache_bytes_per_token == 2 * 1 * 4 * 2  # keys and values of 4 features
 
 
