@@ -29,8 +29,11 @@ PART = 60 << 20
 STUDY = ROOT / "benchmarks" / "studies" / "smollm2_gpu.yaml"
 COMMON = ["data.seed={seed}", "tracking.wandb=false", "recording.debates=4"]
 VLLM = "rollout.engine={type: vllm, max_lora_rank: 32, gpu_memory_utilization: 0.05}"
+ARMS = ["grpo", "votes", "sdrl"]
+"""Those of the miniature."""
+TINY = ["steps=2", "data.batch_size=2"]
 SMOKE = [
-    *("steps=2", "data.batch_size=2", "rollout.max_tokens=16", "rollout.oversample=1"),
+    *(*TINY, "rollout.max_tokens=16", "rollout.oversample=1"),
     *("evaluation.questions=1", "evaluation.direct_samples=4", "rollout.engine={max_batch: 16}"),
     "phases.warm_start={steps: 2, data: {batch_size: 2}, exit_criterion: null}",
     "phases.warm_start.rollout.max_tokens=160",
@@ -74,10 +77,13 @@ def run(options: argparse.Namespace) -> int:
     settings = SMOKE if smoke else [VLLM] if find_spec("vllm") else []
     study = options.results / "smollm2.yaml"
     own = {"extends": str(STUDY), "name": "smollm2_gpu", "settings": [*COMMON, *settings]}
+    if smoke:  # The arms' own sizes would win.
+        arms = yaml.safe_load(STUDY.read_text())["arms"]
+        own["arms"] = {name: {"settings": [*arms[name]["settings"], *TINY]} for name in ARMS}
     study.write_text(yaml.safe_dump(own | {"results": "smollm2.jsonl", "page": "smollm2.md"}))
     jobs = ["--jobs", "1" if smoke else str(options.jobs)]
     runs = ["--output", str(options.results / "runs")]
-    few = ["--seeds", "0", "--arms", "grpo", "votes", "sdrl"] if smoke else []
+    few = ["--seeds", "0", "--arms", *ARMS] if smoke else []
     timed = ["--cpu-smoke", "--workloads", "grpo"] if smoke else ["--sizes", "0.6B"]
     commands = {
         "study": ["-m", "debate_studies.command", str(study), *jobs, *runs, *few],

@@ -113,8 +113,8 @@ def _check(
     chosen: Study, file: Path, wanted: list[tuple[str, int]], lines: Lines, problems: list[str]
 ) -> None:
     warnings = dict[str, list[str]]()
-    for key, loaded in loaded_runs(chosen, file.parent):
-        report = check(loaded.recipe)
+    for key, loaded, model in loaded_runs(chosen, file.parent):
+        report = check(loaded.recipe, model=model)
         problems += [f"{key}: {problem}" for problem in report.errors]
         for warning in report.warnings:
             warnings.setdefault(warning, []).append(key)

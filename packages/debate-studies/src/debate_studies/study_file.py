@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, model_validator
 
 from debate_protocol.plugins import Config
 from debate_train.interrupts import UsageError
+from debate_train.models import ModelConfig
 from debate_train.recipe import FolderName, Recipe
 from debate_train.recipe.files import LoadedRecipe, find_recipe, load_recipe, read_yaml
 
@@ -218,8 +219,12 @@ _RATES = {"tpr": 0.9, "fpr": 0.2}
 _CHECKPOINT = ("model.type=pretrained", "model.name=start", "model.dtype=float32")
 
 
-def loaded_runs(study: Study, folder: Path) -> Iterator[tuple[str, LoadedRecipe[Recipe]]]:
-    """Yield the key of each start and arm with its recipe, as if it had no start.
+def loaded_runs(
+    study: Study, folder: Path
+) -> Iterator[tuple[str, LoadedRecipe[Recipe], ModelConfig]]:
+    """Yield the key of each start and arm with its recipe, and the model that it is made from.
+
+    An arm's recipe names the checkpoint of its start, which there is not yet.
 
     Args:
         study: Whose runs are read.
@@ -228,14 +233,16 @@ def loaded_runs(study: Study, folder: Path) -> Iterator[tuple[str, LoadedRecipe[
     Raises:
         UsageError: A run is not a recipe, has no such phase, or does not measure what it should.
     """
+    models: dict[str | None, ModelConfig] = {}
     for name, start in study.starts.items():
-        key = f"starts.{name}"
-        yield key, _loaded(key, start, study, folder, study.left_out(name))
+        loaded = _loaded(f"starts.{name}", start, study, folder, study.left_out(name))
+        models[name] = models.get(start.start, loaded.recipe.model)
+        yield f"starts.{name}", loaded, models[name]
     for name, arm in study.arms.items():
         left_out = study.left_out(arm.start) if arm.start else set[str]()
         loaded = _loaded(f"arms.{name}", arm, study, folder, left_out)
         _refuse_measures(f"arms.{name}", study, loaded)
-        yield f"arms.{name}", loaded
+        yield f"arms.{name}", loaded, models.get(arm.start, loaded.recipe.model)
 
 
 def output_problems(study: Study, folder: Path) -> Iterator[str]:
@@ -267,12 +274,10 @@ def _loaded(
     named = f"name={key.partition('.')[2]}-{max(study.all_seeds())}"
     own = [named, *(filled(setting, values) for setting in run.settings)]
     shared = [filled(setting, values) for setting in study.settings]
+    if run.start is not None:
+        shared = [*without_scratch(shared), *_CHECKPOINT]
     try:
-        file = recipe_file(run.recipe, folder)
-        if run.start is not None:  # What it will be, but for the name of the checkpoint.
-            begun = [*without_scratch(shared), *_CHECKPOINT, *own]
-            load_recipe(file, begun, model=Recipe)
-        loaded = load_recipe(file, [*shared, *own], model=Recipe)
+        loaded = load_recipe(recipe_file(run.recipe, folder), [*shared, *own], model=Recipe)
         if loaded.recipe.evaluation.questions == 0:  # It would write no results.
             raise UsageError("evaluation.questions: found 0; expected at least 1")
         for phase in sorted(left_out - {*loaded.phases}):

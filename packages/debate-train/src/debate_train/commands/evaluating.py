@@ -273,7 +273,7 @@ def check_evaluating(wanted: Evaluating) -> CheckReport:
     """Check what an evaluation takes of a recipe; loads no weights, downloads nothing."""
     recipe, engine, found = wanted.recipe, wanted.recipe.rollout.engine, CheckReport()
     if "tokens" in engine.capabilities:
-        check_model(recipe, found)
+        check_model(recipe.model, found)
     view = look_at_data(recipe.data, trains=False)
     found.lines += view.lines
     found.errors += [*view.errors, *policy_errors(recipe)]

@@ -14,6 +14,7 @@ from debate_train.data import DataSettings, DataSource
 from debate_train.data.source import Split, identity
 from debate_train.interrupts import UsageError
 from debate_train.losses import reference_error
+from debate_train.models import ModelConfig
 from debate_train.models.policies import folder_problems
 from debate_train.playing import direct_form
 from debate_train.recipe import Recipe
@@ -123,13 +124,19 @@ class CheckReport:
     errors: list[str] = field(default_factory=list)
 
 
-def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
+def check(
+    recipe: Recipe, *, with_tokenizer: bool = True, model: ModelConfig | None = None
+) -> CheckReport:
     """Check a recipe; loads no weights, downloads nothing, writes nothing.
 
-    Without its tokenizer, a model in a directory needs a configuration alone.
+    Args:
+        recipe: What is checked.
+        with_tokenizer: Without its tokenizer, a model in a directory needs a configuration alone.
+        model: What stands for the recipe's model, if that is a checkpoint that there is not yet.
     """
     found = CheckReport()
-    check_model(recipe, found, with_tokenizer)
+    model = model or recipe.model
+    check_model(model, found, with_tokenizer)
     phases = recipe.phase_recipes()
     stages = {_identity(one.data): one.data for one in (recipe, *phases.values())}
     views = {key: look_at_data(data) for key, data in stages.items()}
@@ -140,8 +147,8 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
         found.lines += overlap_lines(views, stages)
     except UsageError as refusal:
         found.errors.append(str(refusal))
-    windows = Windows(found.lines, found.errors)
-    counter = None if found.errors else windows.counter(TRAINED, recipe.model)
+    windows = Windows(found.lines, found.errors, model)
+    counter = None if found.errors else windows.counter(TRAINED, model)
     found.errors += recipe.keep_problems() + list(engine_errors(recipe))
     found.errors += policy_errors(recipe, with_tokenizer=with_tokenizer)
     for name, phase in phases.items():
@@ -190,7 +197,7 @@ def _check_learning(
     errors += imitation_errors(phase) if phase.steps else ()
     if view.source is not None:
         warnings += split_warnings(phase, view.source)
-        if counter is not None:
+        if counter is not None and phase.steps:
             wrong, weightless = see_demonstrations(phase, view.source, counter)
             errors += filter(None, [wrong])
             warnings += filter(None, [weightless])
@@ -202,7 +209,7 @@ def check_collecting(recipe: Recipe) -> CheckReport:
     """Check what `debate-rollout` takes of a recipe; loads no weights, downloads nothing."""
     found = CheckReport()
     if "tokens" in recipe.rollout.engine.capabilities:
-        check_model(recipe, found)
+        check_model(recipe.model, found)
     view = look_at_data(recipe.data)
     found.lines += view.lines
     found.errors += view.errors
@@ -227,9 +234,8 @@ def _identity(data: DataSettings) -> str:
     return cast(BaseModel, data).model_dump_json(exclude={"batch_size"})
 
 
-def check_model(recipe: Recipe, found: CheckReport, with_tokenizer: bool = True) -> None:
+def check_model(model: ModelConfig, found: CheckReport, with_tokenizer: bool = True) -> None:
     """Say which model it is, and what is wrong with its directory."""
-    model = recipe.model
     if model.source is None:
         found.lines.append(f"model: made from scratch, window {model.context_window:,} tokens")
         return

@@ -1,7 +1,7 @@
 """Whether engine, policies, windows and imitated turns of a recipe fit each other."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from debate_protocol.forms import DebateForm
@@ -239,6 +239,8 @@ class Windows:
 
     lines: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    model: ModelConfig | None = None
+    """What stands for the model of the recipe."""
     _counters: dict[str, TokenCounter] = field(default_factory=dict)
 
     def counter(self, policy: str, model: ModelConfig | None) -> TokenCounter:
@@ -256,11 +258,12 @@ class Windows:
         is the endpoint's affair.
         """
         trained, reply = _trained(phase), phase.rollout.max_tokens
+        trained = replace(trained, model=self.model or phase.model)
         agents: dict[str, list[int]] = {}
         for agent in range(form.num_agents):
             agents.setdefault(form.policy_of(agent), []).append(agent)
         for name, own in agents.items():
-            model: ModelConfig | None = phase.model
+            model: ModelConfig | None = trained.model
             engine, key = phase.rollout.engine, ""
             if name != TRAINED:
                 policy = known_policies(phase)[name]
