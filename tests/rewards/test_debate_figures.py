@@ -182,3 +182,25 @@ def test_bradley_terry_takes_the_answer_of_the_strongest_agent(hold):
     assert debate_metrics([held])["decision/bradley_terry"] == 1
     silent = hold([""] * 4, [""] * 4, n=4, answers=answers, answer="s0")
     assert {bradley_terry(silent, seed) for seed in range(40)} == {"s0", "s1", "s2", "s3"}
+
+
+def test_critics_of_right_and_of_wrong_answers_by_hand():
+    # Actor, critic, actor, critic, ...: ok of a right answer, no of it, no of a wrong one without
+    # a better one, no of a wrong one with itself, and feedback to a turn without an answer.
+    exchange = ("4", "ok"), ("4", "no 5"), ("5", "no 6"), ("5", "no 5"), ("-", "no 4")
+    turns = []
+    for number, (answer, said) in enumerate(exchange):
+        shown = [[1, number - 1]] if number else []
+        line = "" if answer == "-" else f"Answer: {answer}"
+        word, _, other = said.partition(" ")
+        text = f"{word}\nAnswer: {other}" if other else word
+        turns.append({"agent": 0, "round": number, "text": f"so\n{line}", "shown": shown})
+        turns.append({"agent": 1, "round": number, "text": text, "shown": [[0, number]]})
+    roles = [{"name": "actor", "count": 1}, {"name": "critic", "count": 1, "answers": False}]
+    protocol = {"num_agents": 2, "max_rounds": 5, "topology": "actor_critic", "roles": roles}
+    record = {"id": "d", "question": {"text": "?", "answer": "4", "meta": {"kind": "number"}}}
+    record |= {"protocol": protocol | {"contract": "answer_line"}, "turns": turns}
+    found = debate_metrics([from_json(record)])
+    assert (found["critic/ok_when_right"], found["critic/no_when_wrong"]) == (1 / 2, 1 / 2)
+    in_prose = record | {"protocol": protocol | {"contract": "boxed"}}
+    assert not [name for name in debate_metrics([from_json(in_prose)]) if "critic/" in name]

@@ -19,7 +19,7 @@ _SHARES = frozenset(
         "equal_share",
         "comparisons_made", "diversity", "unverifiable", "unmeasured", "maj", "central",
         "tokens_saved", "reached", "consistent", "both_orders", "first_shown", "pairs_in_both",
-        "vote_win_rate", "tpr", "fpr", "wins", "unheard",
+        "vote_win_rate", "tpr", "fpr", "wins", "unheard", "ok_when_right", "no_when_wrong",
     )
 )  # fmt: skip
 _DIFFERENCES = frozenset(("drift", "delta"))

@@ -13,6 +13,7 @@ from debate_rewards.estimates import Estimate, Moments, Sums, bootstrap_estimate
 from debate_rewards.reward import ReadDebate, Score, read_debate
 from debate_rewards.vote_metrics import (
     add_change,
+    add_criticism,
     add_dissent,
     add_intraclass,
     add_judging,
@@ -214,7 +215,7 @@ def debate_metrics(
       wrong; `unread/timeout`: those that ran into the time limit.
     - `accuracy/round_R`; `diversity/round_R`: answer classes per answer.
     - `flips/right_to_wrong`, `flips/wrong_to_right` (also by round, and by the number of dissenting
-      peers), `drift/round_R`: see `add_change`, `add_dissent`.
+      peers), `drift/round_R`: see `add_change`, `add_dissent`. `critic/…`: see `add_criticism`.
     - `rho/round_R` and `n_eff/round_R`: `add_intraclass`, where a question (by its id) has several
       debates.
     - `maj/first` (Maj), `maj/last` (Debate), `maj/delta` (Δ), `maj/round_R`, `central/…`,
@@ -363,6 +364,7 @@ def _measure_all(
             _add_accuracy(sums, one, right)
             add_change(sums, right)
             add_dissent(sums, debate, right)
+            add_criticism(sums, debate, right)
             add_rounds(sums, one, right)
             for name, is_right in outcomes.items():
                 sums.add(f"decision/{name}", float(is_right))

@@ -5,7 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
 
+from debate_protocol.parsing import get_contract
 from debate_protocol.types import Transcript, TurnKey, answering_agents
+from debate_rewards.answer_checking import same_answer
 from debate_rewards.answer_rewards import turn_verdicts
 from debate_rewards.estimates import Moments, Sums
 from debate_rewards.reward import ReadDebate, ReadTurn, Score, read_debate
@@ -51,6 +53,27 @@ def add_dissent(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -
             dissent = sum(other != before for other in read.values())
             kind = "right_to_wrong" if before else "wrong_to_right"
             sums.add(f"flips/{kind}/dissent_{dissent}", float(is_right != before))
+
+
+def add_criticism(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> None:
+    """Add how often critics agree with the right and object to the wrong answers that they read.
+
+    `critic/ok_when_right` and `critic/no_when_wrong`, of contracts that end with an answer line: a
+    critic who names no answer, or the one it read, agrees with it; one who names another objects.
+    """
+    question, rules = debate.transcript.question, debate.transcript.protocol
+    if get_contract(rules.contract).kind != "answer_line":
+        return
+    for key, critic in debate.judges.items():
+        if key in debate.turns or critic.failed:
+            continue
+        for read in debate.judged_by(critic).values():
+            own, answer = critic.parsed.answer, read.parsed.answer
+            agrees = own is None or same_answer(question, own, answer)
+            if right[read.key]:
+                sums.add("critic/ok_when_right", float(agrees))
+            elif not read.failed:
+                sums.add("critic/no_when_wrong", float(not agrees))
 
 
 def intraclass_moments(debates: Sequence[Sequence[float]]) -> Moments | None:

@@ -51,6 +51,7 @@ _FIGURES = (
 )
 """Names of `debate_rewards.metrics`."""
 _CENTRAL = ("decision/central", "central/first", "central/last", "central/delta")
+_OF_CRITICS = ("critic/ok_when_right", "critic/no_when_wrong")
 _RENAMED = {"format_all": "format", "correct": "last_round/accuracy"}
 _SHOWN = {
     "maj/last": "majority vote",
@@ -68,6 +69,8 @@ _DETAILS = {
     "maj/delta": "majority vote − Maj (Δ)",
     "last_round/accuracy": "accuracy of an agent, last round",
     "improvement": "improvement of an agent's accuracy",
+    "critic/ok_when_right": "critic agrees with a right answer",
+    "critic/no_when_wrong": "critic objects to a wrong one",
     "tokens/answer": "sampled tokens an answer",
 }
 _CENTRAL_DETAILS = {
@@ -79,10 +82,13 @@ _CENTRAL_DETAILS = {
 def values_of(rules: Protocol) -> dict[str, tuple[str, str]]:
     """Return the figures of debates that are means over questions: our name and row, by theirs."""
     names = [*_FIGURES, *(_CENTRAL if rules.topology == "central" else ())]
-    if "comparison" not in get_contract(rules.contract).sections:
+    contract = get_contract(rules.contract)
+    if "comparison" not in contract.sections:
         names = [n for n in names if n not in ("decision/peer_vote", "decision/bradley_terry")]
     if rules.topology == "pair":
         names.remove("maj/delta")
+    if contract.kind == "answer_line" and not all(role.answers for role in rules.roles):
+        names += _OF_CRITICS
     rounds = range(rules.max_rounds)
     more = [f"{name}/round_{round}" for name in _OF_ROUNDS for round in rounds]
     kinds = ("right_to_wrong", "wrong_to_right")
