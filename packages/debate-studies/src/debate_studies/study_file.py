@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -234,6 +234,7 @@ def loaded_runs(
         UsageError: A run is not a recipe, has no such phase, or does not measure what it should.
     """
     models: dict[str | None, ModelConfig] = {}
+    measured: dict[str, Collection[str]] = {}
     for name, start in study.starts.items():
         loaded = _loaded(f"starts.{name}", start, study, folder, study.left_out(name))
         models[name] = models.get(start.start, loaded.recipe.model)
@@ -241,8 +242,9 @@ def loaded_runs(
     for name, arm in study.arms.items():
         left_out = study.left_out(arm.start) if arm.start else set[str]()
         loaded = _loaded(f"arms.{name}", arm, study, folder, left_out)
-        _refuse_measures(f"arms.{name}", study, loaded)
+        measured[name] = loaded.recipe.evaluated().measured()
         yield f"arms.{name}", loaded, models.get(arm.start, loaded.recipe.model)
+    _refuse_measures(study, measured)
 
 
 def output_problems(study: Study, folder: Path) -> Iterator[str]:
@@ -288,11 +290,21 @@ def _loaded(
         raise UsageError(f"{key}: {error}") from error
 
 
-def _refuse_measures(key: str, study: Study, loaded: LoadedRecipe[Recipe]) -> None:
-    known = loaded.recipe.evaluated().measured()
+def _refuse_measures(study: Study, measured: Mapping[str, Collection[str]]) -> None:
+    """Refuse a measure that no arm has, or that an arm has not which is compared by it."""
+    known = sorted({name for names in measured.values() for name in names})
     for name, measure in study.measures.items():
+        compared = [
+            {one.arm, one.over} - {BEFORE} for one in study.compared if name in one.measures
+        ]
+        for arm in sorted({arm for arms in compared for arm in arms}):
+            if measure not in measured[arm]:
+                raise UsageError(
+                    f"arms.{arm}: measures.{name}: found {measure!r}, which the arm does not "
+                    f"measure; expected one of {', '.join(measured[arm])}"
+                )
         if measure not in known:
             raise UsageError(
-                f"{key}: measures.{name}: found {measure!r}, which the arm does not measure; "
-                f"expected one of {', '.join(known)}"
+                f"measures.{name}: found {measure!r}, which no arm measures; expected one of "
+                f"{', '.join(known)}"
             )

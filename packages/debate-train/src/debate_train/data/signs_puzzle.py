@@ -57,11 +57,11 @@ def read_puzzle(question: Question) -> tuple[tuple[int, ...], int]:
     return tuple(int(word) for word in words[3:]), int(words[1])
 
 
-def _puzzle(rng: random.Random, num_digits: int, largest_digit: int) -> str:
+def _puzzle(rng: random.Random, config: "SignsPuzzle") -> str:
     while True:
-        digits = [rng.randint(1, largest_digit) for _ in range(num_digits)]
+        digits = tuple(rng.randint(1, config.largest_digit) for _ in range(config.num_digits))
         target = running_totals(digits, [rng.choice(SIGNS) for _ in digits[1:]])[-1]
-        if target >= 0:
+        if target >= 0 and not (config.one_answer and len(solutions(digits, target)) > 1):
             return f"make {target} Q {' '.join(map(str, digits))}"
 
 
@@ -81,6 +81,8 @@ class SignsPuzzle(DataSettings):
     """Digits of a puzzle."""
     largest_digit: int = Field(9, ge=4, le=9)
     """Digits run from 1 to this; fewer make the sums, and so the puzzle, quicker to learn."""
+    one_answer: bool = False
+    """Leaves out puzzles that several choices of signs solve, whose right votes would split."""
     seed: int | None = None
     """Seed of the questions, see `debate_train.data.source.Seeds`."""
 
@@ -142,11 +144,11 @@ class SignsPuzzleSource(DrawnSource):
 
     def __init__(self, config: SignsPuzzle, seeds: Seeds) -> None:
         super().__init__(config, seeds)
-        self._digits = config.num_digits, config.largest_digit
+        self._puzzles = config
 
     def draw(self, rng: random.Random) -> Question:
         """Return a puzzle with its answers."""
-        return _with_answers(_puzzle(rng, *self._digits))
+        return _with_answers(_puzzle(rng, self._puzzles))
 
     @property
     def can_demonstrate(self) -> bool:
