@@ -87,6 +87,15 @@ def demonstrated(count: int) -> list[Transcript]:
     return ended
 
 
+def test_puzzles_have_one_answer_where_that_is_asked_for() -> None:
+    splits = (
+        SignsPuzzle(largest_digit=4).open(),
+        SignsPuzzle(largest_digit=4, one_answer=True).open(),
+    )
+    some, one = ([len(q.meta["accept"]) for q in source.split("test", 60)] for source in splits)
+    assert max(some) > 1 and {*one} == {1}
+
+
 def test_demonstrated_debates_are_guided_to_what_they_are_asked_for() -> None:
     debates = demonstrated(40)
     known = word_tokenizer(WORDS)
