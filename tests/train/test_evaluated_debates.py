@@ -1,5 +1,6 @@
 """Evaluations in other debates than training, at other temperatures, and several times."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -13,6 +14,7 @@ from debate_rollout.engine import Request
 from debate_rollout.engines import ScriptedEngine, TransformersEngine
 from debate_train.checkpoints import RunState
 from debate_train.checkpoints.run_directory import MetricsFile
+from debate_train.commands.cli import main as train
 from debate_train.commands.rollout import main as rollout_main
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
@@ -24,6 +26,7 @@ from debate_train.recipe import Recipe
 from debate_train.recipe.check import check, check_collecting
 from debate_train.running.phases import print_results, results_table, write_results
 from debate_train.running.run import run
+from train.small_runs import RECIPE
 
 QUESTIONS = SignsPuzzle().open().split("dev", 3)
 
@@ -266,3 +269,17 @@ def test_results_say_how_they_were_measured(capsys: pytest.CaptureFixture[str]) 
     assert max(map(len, table.splitlines())) <= 80
     printed = " ".join(table.split())
     assert "direct replies at temperature 0.6, debates at 0.6, 1, 0.9" in printed
+
+
+def test_only_the_end_is_measured_where_nothing_is_asked_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "small.yaml").write_text(RECIPE)
+    folder = tmp_path / "run"
+    command = [f"{tmp_path}/small.yaml", "evaluation.before=false", "--output", f"{folder}"]
+    assert train(command) == 0
+    results = json.loads((folder / "results.json").read_text())
+    assert results["before"] == {} and results["table"] == []
+    mean = results["after"]["eval/direct/accuracy"]["mean"]
+    assert f"direct accuracy: {mean:.3f} [" in capsys.readouterr().out
+    assert not [*(folder / "evaluations").glob("before-*")]

@@ -240,8 +240,9 @@ class Evaluation(DebateChanges):
     """Steps between evaluations on the dev split; 0 leaves them out."""
     questions: int = Field(128, ge=0)
     """Questions of each evaluation; 0 leaves out the one before and after the run, too."""
-    before: str | None = None
-    """The phase whose start is compared with the end of the run; null is the last phase."""
+    before: str | Literal[False] | None = None
+    """The phase whose start is compared with the end of the run; null is the last phase, false
+    measures the end alone."""
     target: bool = False
     """Whether evaluations of a phase also measure the dev split of the recipe's own data."""
     direct_samples: int = Field(4, ge=1)

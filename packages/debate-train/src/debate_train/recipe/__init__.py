@@ -187,7 +187,7 @@ class Recipe(Config):
         if (criterion or keep) is not None and self.evaluation.questions == 0:
             what = "keep_if" if criterion is None else "an exit criterion"
             yield f"evaluation.questions: found 0, but {what} measures on them; expected at least 1"
-        if self.phases and before is not None and before not in self.phases:
+        if self.phases and before and before not in self.phases:
             yield (
                 f"evaluation.before: found {before!r}, expected one of {', '.join(self.phases)}"
                 f"{did_you_mean(before, self.phases)}"

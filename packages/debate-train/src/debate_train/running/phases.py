@@ -130,7 +130,7 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
     state = run.state
     names, wanted = list(run.recipe.phase_recipes()), run.recipe.evaluation.before
     first = wanted if wanted in names else names[-1]
-    if name == first and state.before is None and _is_measured(run):
+    if name == first and wanted is not False and state.before is None and _is_measured(run):
         state.before = _measure(run, "before")
         if state.before is None:
             return "interrupted"
@@ -256,11 +256,13 @@ def _finish(run: RunContext) -> bool:
     after = _measure(run, "after")
     if after is None:
         return False
-    if state.before is None:  # A missed exit criterion kept the last phase from starting.
+    if run.recipe.evaluation.before is False:
+        state.before = {}
+    elif state.before is None:  # A missed exit criterion kept the last phase from starting.
         state.before = after
     setup = _last(run).evaluated()
     found = {} if state.before is after else changes_of(run.directory, list(setup.listed()))
-    rows = results_table(state.before, after, setup, found)
+    rows = results_table(state.before or {}, after, setup, found)
     run.tracker.summarise(write_results(run.directory, rows, after, state, setup))
     run.progress.close()
     print_results(rows, after, state.seconds, setup)
@@ -393,7 +395,11 @@ def print_results(
         ends = [f"{row[when]['mean']:.3f}" for when in ("before", "after")]
         table.add_row(row["measure"], f"{row['after']['questions']}", *ends, change)
     console = Console()
-    console.print(table)
+    for name, shown in setup.listed().items():
+        if not rows and name in after:
+            console.print(f"{shown}: {_shown(after[name])}", highlight=False)
+    if rows:
+        console.print(table)
     if said := in_words(rows, setup.headline):
         console.print(said, highlight=False)
     if line := _beside_start(after):
