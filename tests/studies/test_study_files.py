@@ -26,11 +26,8 @@ def test_every_run_of_the_studies_is_a_recipe(file: Path) -> None:
     assert study.name == file.stem
     loaded = {key: found for key, found, _ in loaded_runs(study, file.parent)}
     assert len(loaded) == len(study.starts) + len(study.arms)
-    for name, arm in study.arms.items():
+    for name in study.arms:
         recipe = loaded[f"arms.{name}"]
-        if arm.start is not None:  # Its starts leave something to be learned.
-            left = {*recipe.phases} - study.left_out(arm.start)
-            assert any(recipe.phases[phase].steps for phase in left)
         figures = {*recipe.recipe.evaluated().measured()}
         for curve in {*study.curves.values()} - figures:  # Of the steps themselves.
             short = curve.removeprefix("train/").replace("round_0", "round_r")

@@ -137,18 +137,23 @@ def _plot(study: Study, runs: Runs, arms: Sequence[str]) -> str:
 def _dots(name: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, Along] | None:
     gained = {arm: [*differences(runs, Compared(arm=arm, measures=(name,)), name).values()]
               for arm in arms}  # fmt: skip
+    is_gain = any(gained.values())
+    if not is_gain:  # Nothing was measured before.
+        ends_of = {arm: [runs[arm, seed].after for seed in seeds_of(runs, [arm])] for arm in arms}
+        gained = {arm: [end[name] for end in ends if name in end] for arm, ends in ends_of.items()}
     gained = {arm: values for arm, values in gained.items() if values}
     if not gained:
         return None
     along = phases({arm: (1, len(values)) for arm, values in gained.items()}, "run")
-    lines, bounds = list[Series](), [Bound(*along.ends, 0.0, None)]
+    lines, bounds = list[Series](), [Bound(*along.ends, 0.0, None)][:is_gain]
     for (arm, values), stretch in zip(gained.items(), along.stretches, strict=True):
         points = ((stretch.at(place), value) for place, value in enumerate(values, 1))
         lines.append(Series(arm, tuple(points), joined=False))
         mean, _, half, _ = interval(values)
         ends = () if half is None else (mean - half, mean + half)
         bounds += [Bound(stretch.start, stretch.end, end, None) for end in ends]
-    note = "after minus before, a dot for each seed, between the ends of the 95 % interval"
+    note = "after minus before" if is_gain else "at the end"
+    note += ", a dot for each seed, between the ends of the 95 % interval"
     return Chart(name, note, lines, "number", bounds=bounds), along
 
 
