@@ -29,7 +29,9 @@ def test_plot_holds_every_dot_and_interval_in_its_panel(tmp_path: Path) -> None:
     assert len(dots) == 6 and dots[:3] == dots[3:]
     assert dots[1] < dots[0] < dots[2]  # The higher the gain, the nearer to the top.
     assert "1 one" in image and "2 two" in image
-    ends = [line.model_copy(update={"before": {}}) for line in lines]  # Where nothing was measured before.
+    ends = [
+        line.model_copy(update={"before": {}}) for line in lines
+    ]  # Where nothing was measured before.
     tables(study, ends, tmp_path / "plot.svg")
     image = (tmp_path / "plot.svg").read_text()
     assert image.count('class="bound"') == 2 * 2  # No change of zero.

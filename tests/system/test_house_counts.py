@@ -30,9 +30,9 @@ from debate_train.trainers.trainer import OPTIMIZERS
 ROOT = Path(__file__).resolve().parents[2]
 FOUR = ("debate_protocol", "debate_rewards", "debate_rollout", "debate_train")
 BOUNDS = {
-    "source files": 170 + 6,
-    "code lines of the four packages": 27_500 + 700,
-    "code lines of all packages": 31_000 + 700,
+    "source files": 170 + 6 + 8,
+    "code lines of the four packages": 27_500 + 700 + 1_000,
+    "code lines of all packages": 31_000 + 700 + 1_000,
     "code lines of reading, checking, explaining and planning recipes": 2_400,
     "imports of own modules inside functions": 30,
     "imports that run back up": 3,
@@ -42,7 +42,8 @@ BOUNDS = {
     "files that a training step enters": 30,
     "changes of file in a training step": 1_000,
 }
-"""What is added to bounds is for pretrained models. Steps are counted in `test_step_files.py`."""
+"""What is added to bounds is for pretrained models, then for CoNL and judged
+debates. Steps are counted in `test_step_files.py`."""
 
 
 def over(name: str, found: int, lines: Iterable[str] = ()) -> list[str]:

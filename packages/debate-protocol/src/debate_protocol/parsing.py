@@ -36,6 +36,7 @@ class Contract:
             the last section, or None without sections.
         kind: Where the answer is read from.
         instructions: What prompts say of a section instead of the usual; any of the sections.
+        answers: Whether a reply owes an answer; a reply that only judges others owes none.
 
     Raises:
         ValueError: The sections do not fit the kind, are more than `MAX_SECTIONS`, repeat, or are
@@ -47,6 +48,7 @@ class Contract:
     stop: str | None = cast(None, ...)
     kind: ContractKind = "xml"
     instructions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    answers: bool = True
 
     def __post_init__(self) -> None:
         if cast(object, self.stop) is ...:
@@ -88,7 +90,9 @@ class Contract:
 
     @property
     def answer_section(self) -> str | None:
-        """The section that holds the answer: `solution`, else the first; None without sections."""
+        """The section that holds the answer: `solution`, else the first; None without one."""
+        if not self.answers:
+            return None
         first = self.sections[0] if self.sections else None
         return "solution" if "solution" in self.sections else first
 
@@ -573,3 +577,26 @@ def _without_holes(text: str, span: Range, holes: list[Range]) -> str:
         pieces.append(text[start : max(left, start)])
         start = min(right, end)
     return "".join((*pieces, text[start:end])).strip() if pieces else text[start:end]
+
+
+# The word boundary is looked for behind the name: in front of it, it costs as much as all the rest.
+_MENTION = re.compile(r"(?i:agent)(?<!\w.{5})\s+(\d{1,9})\b")
+
+
+def evaluation_parts(text: str, parsed: Parsed) -> list[tuple[int, Range]]:
+    """Return (agent, character range) for each part of a reply's evaluation about one agent.
+
+    A part begins where an agent is named and ends where another agent is named or the evaluation
+    ends; text before the first name belongs to no part.
+    """
+    section = parsed.sections.get("evaluation")
+    if section is None:
+        return []
+    start, end = section.span
+    marks: list[tuple[int, int]] = []
+    for found in _MENTION.finditer(text, start, end):
+        agent = int(found[1])
+        if not marks or marks[-1][0] != agent:
+            marks.append((agent, found.start()))
+    ends = [begin for _, begin in marks[1:]] + [end] * bool(marks)
+    return [(agent, (begin, stop)) for (agent, begin), stop in zip(marks, ends, strict=True)]

@@ -299,6 +299,8 @@ def _comment_task(view: View) -> str:
         )
     absent = _words(view.contract.answer_section)
     steps = [step for step in _section_steps(view) if not step.startswith("Give your ")]
+    if not view.contract.answers:
+        return " ".join(steps)
     return " ".join([*steps, f"Give no {absent} of your own: write N/A in {absent}."])
 
 

@@ -204,7 +204,8 @@ class AgentRole:
 class Protocol:
     """The rules a debate was held under.
 
-    `contract` is a built-in contract's name or a contract itself. `degree` belongs to the
+    `contract` is a built-in contract's name or a contract itself; `contracts` are those of each
+    round, where they differ (`contract` is then that of the first). `degree` belongs to the
     topology `sparse`, `center` to `central`. Without `roles` all agents are equals
     (`roles.roles_of`).
     """
@@ -219,6 +220,16 @@ class Protocol:
     center: int | None = None
     roles: tuple[AgentRole, ...] = ()
     extra: Mapping[str, object] = field(default_factory=dict)
+    contracts: tuple[str | Contract, ...] = ()
+
+    def contract_of(self, round: int) -> Contract:
+        """Return the contract of a round, the last one for rounds beyond.
+
+        Raises:
+            ValueError: No contract has this name.
+        """
+        own = self.contracts
+        return get_contract(own[min(round, len(own) - 1)] if own else self.contract)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,9 +339,13 @@ def role_of(rules: Protocol, agent: int) -> AgentRole:
     return roles[agent] if 0 <= agent < len(roles) else AgentRole(DEBATER)
 
 
-def gives_answers(rules: Protocol, agent: int) -> bool:
-    """Return whether an agent's turns must hold an answer; a critic only gives feedback."""
-    return role_of(rules, agent).answers
+def gives_answers(rules: Protocol, agent: int, round: int | None = None) -> bool:
+    """Return whether an agent's turns must hold an answer; a critic only gives feedback.
+
+    With a round, whether that of this round must: in a round of verdicts nobody's does.
+    """
+    in_round = round is None or not rules.contracts or rules.contract_of(round).answers
+    return in_round and role_of(rules, agent).answers
 
 
 def is_trained_on(rules: Protocol, agent: int) -> bool:
@@ -364,7 +379,7 @@ def speaking_agents(rules: Protocol, round: int) -> tuple[int, ...]:
 
 def answering_agents(rules: Protocol, round: int) -> tuple[int, ...]:
     """Return the agents from whom an answer is due in a round, in order."""
-    return tuple(one for one in speaking_agents(rules, round) if gives_answers(rules, one))
+    return tuple(a for a in speaking_agents(rules, round) if gives_answers(rules, a, round))
 
 
 def check_roles(rules: Protocol) -> None:
@@ -507,7 +522,7 @@ def parse_turn(transcript: Transcript, turn: Turn) -> Parsed:
     """
     rules = transcript.protocol
     think: ThinkMode = "drop" if rules.extra.get("think") == "drop" else "unwrap"
-    contract = get_contract(rules.contract)
+    contract = rules.contract_of(turn.round)
     wanted = (turn.text, contract, turn.agent, rules.num_agents, think)
     if turn.parsed is None or turn.parsed.reading != wanted:
         text, _, author, num_agents, _ = wanted
@@ -525,7 +540,7 @@ def turn_failed(transcript: Transcript, turn: Turn) -> bool:
     """
     if turn.failure is not None:
         return True
-    if not gives_answers(transcript.protocol, turn.agent):
+    if not gives_answers(transcript.protocol, turn.agent, turn.round):
         return not turn.text.strip()
     return parse_turn(transcript, turn).answer is None
 

@@ -175,7 +175,7 @@ class ReadDebate:
 
     `turns` are those that owe an answer: feedback of a critic is none of them. `judges` are all
     that may compare answers: a judge need not owe one itself.
-    `compares` is False for contracts without a comparison section, where none is ever expected.
+    `compares` is False where no contract has a comparison section: none is ever expected.
     """
 
     transcript: Transcript
@@ -214,7 +214,8 @@ class ReadDebate:
 
         That is every pair of other agents with a valid turn in `shown`; 0 for a failed turn.
         """
-        if judge.failed or not self.compares:
+        contract = self.transcript.protocol.contract_of(judge.key.round)
+        if judge.failed or "comparison" not in contract.sections:
             return 0
         others = len({other.key.agent for other in self.shown_to(judge) if not other.failed})
         return others * (others - 1) // 2
@@ -235,15 +236,16 @@ def read_debate(transcript: Transcript) -> ReadDebate:
     judges: dict[TurnKey, ReadTurn] = {}
     for turn in transcript.turns:
         parsed = parse_turn(transcript, turn)
-        if gives_answers(transcript.protocol, turn.agent):
+        if gives_answers(transcript.protocol, *turn.key):
             failed = turn.failure is not None or parsed.answer is None
         else:
             failed = turn_failed(transcript, turn)
         judges[turn.key] = ReadTurn(turn.key, turn, parsed, failed)
     # A critic's feedback is nothing that votes, truth or statistics are about.
-    turns = {k: r for k, r in judges.items() if gives_answers(transcript.protocol, k.agent)}
-    contract = get_contract(transcript.protocol.contract)
-    return ReadDebate(transcript, turns, "comparison" in contract.sections, judges)
+    rules = transcript.protocol
+    turns = {key: read for key, read in judges.items() if gives_answers(rules, *key)}
+    contracts = map(get_contract, rules.contracts or (rules.contract,))
+    return ReadDebate(transcript, turns, any("comparison" in c.sections for c in contracts), judges)
 
 
 def turn_credits(

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from debate_protocol.parsing import says_nothing
+from debate_protocol.parsing import evaluation_parts, says_nothing
 from debate_protocol.transcripts.files import mean_logp
 from debate_protocol.types import Transcript, Turn, TurnKey, gives_answers, parse_turn, turn_failed
 from debate_rewards.answer_checking import Verdict, check_many
@@ -27,7 +27,7 @@ from debate_rewards.reward import (
     scored,
     turn_credits,
 )
-from debate_rewards.votes import PeerReward, ballots, evaluation_parts, tally
+from debate_rewards.votes import PeerReward, ballots, tally
 
 _log = logging.getLogger(__name__)
 
@@ -256,7 +256,11 @@ _Part = tuple[int, tuple[int, int]]
 def _targets(debate: ReadDebate, turn: ReadTurn) -> tuple[list[_Part], list[int]]:
     """Return the parts of a turn's evaluation with their agents, and the agents it criticises."""
     shown = debate.judged_by(turn)
-    parts = [(agent, span) for agent, span in evaluation_parts(turn) if agent in shown]
+    parts = [
+        (agent, span)
+        for agent, span in evaluation_parts(turn.turn.text, turn.parsed)
+        if agent in shown
+    ]
     if parts:
         return parts, list(dict.fromkeys(agent for agent, _ in parts))
     section = turn.parsed.sections.get("evaluation")

@@ -1,6 +1,5 @@
 """Votes on the turns that their judge was shown, and what a vote earns its judge."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from debate_protocol.parsing import Comparison, Range
+from debate_protocol.parsing import Comparison, Range, evaluation_parts
 from debate_protocol.plugins import Config
 from debate_protocol.types import Protocol, TurnKey, sees
 from debate_rewards.reward import (
@@ -338,28 +337,6 @@ JUDGE = "judge"
 
 
 # The word boundary is looked for behind the name: in front of it, it costs as much as all the rest.
-_MENTION = re.compile(r"(?i:agent)(?<!\w.{5})\s+(\d{1,9})\b")
-
-
-def evaluation_parts(turn: ReadTurn) -> list[tuple[int, tuple[int, int]]]:
-    """Return (agent, character range) for each part of the evaluation about one agent.
-
-    A part begins where an agent is named and ends where another agent is named or the evaluation
-    ends; text before the first name belongs to no part.
-    """
-    section = turn.parsed.sections.get("evaluation")
-    if section is None:
-        return []
-    start, end = section.span
-    marks: list[tuple[int, int]] = []
-    for found in _MENTION.finditer(turn.turn.text, start, end):
-        agent = int(found[1])
-        if not marks or marks[-1][0] != agent:
-            marks.append((agent, found.start()))
-    ends = [begin for _, begin in marks[1:]] + [end] * bool(marks)
-    return [(agent, (begin, stop)) for (agent, begin), stop in zip(marks, ends, strict=True)]
-
-
 def _part_values(
     turn: ReadTurn, lines: Sequence[tuple[Vote, float | None]]
 ) -> list[tuple[tuple[int, int], float | None]]:
@@ -369,7 +346,7 @@ def _part_values(
             naming.setdefault(vote.left.agent, []).append(value)
             naming.setdefault(vote.right.agent, []).append(value)
     parts = []
-    for agent, span in evaluation_parts(turn):
+    for agent, span in evaluation_parts(turn.turn.text, turn.parsed):
         values = naming.get(agent)
         parts.append((span, sum(values) / len(values) if values else None))
     return parts

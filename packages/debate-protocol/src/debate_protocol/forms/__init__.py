@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from debate_protocol.forms.actor_critic import ActorCritic
+from debate_protocol.forms.conl import Conl
 from debate_protocol.forms.rounds import DebateState, Direct, Sequential, Simultaneous, turn_seed
 from debate_protocol.forms.self_debate import SelfDebate
 from debate_protocol.forms.settings import (
@@ -24,6 +25,7 @@ FORMS: Variants[DebateForm] = Variants(
     Direct,
     SelfDebate,
     ActorCritic,
+    Conl,
 )
 """All forms, those of other installed packages included."""
 
@@ -33,6 +35,7 @@ FormConfig = Annotated[DebateForm, FORMS]
 __all__ = [
     "FORMS",
     "ActorCritic",
+    "Conl",
     "DebateForm",
     "DebateSettings",
     "DebateStart",

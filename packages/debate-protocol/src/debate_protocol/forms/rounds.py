@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, cast
 
 from debate_protocol.forms.settings import DebateForm, DebateSettings, DebateStart
-from debate_protocol.parsing import Contract, Parsed, parse, says_nothing
+from debate_protocol.parsing import Contract, Parsed, get_contract, parse, says_nothing
 from debate_protocol.prompts import SeenTurn, View, insertable, news, opening, without_comparison
 from debate_protocol.types import (
     Ask,
@@ -61,7 +61,7 @@ def new_ask(
         messages=messages,
         shown=shown,
         temperature=form.temperature_of(view.agent),
-        stop=form.stop_strings(),
+        stop=form.stop_strings(view.contract),
         seed=turn_seed(seed, view.agent, view.round),
         contract=view.contract,
         policy=form.policy_of(view.agent),
@@ -118,7 +118,7 @@ def record_reply(form: DebateForm, rules: Protocol, ask: Ask, reply: Reply) -> T
     parsed = parse(
         reply.text, contract, author=ask.agent, num_agents=rules.num_agents, think=form.think
     )
-    if failure is None and not gives_answers(rules, ask.agent):
+    if failure is None and not gives_answers(rules, ask.agent, ask.round):
         failure = None if parsed.spoken else "no_feedback"
     elif failure is None and parsed.answer is None:
         failure = "no_solution" if contract.kind == "xml" else "no_answer"
@@ -157,7 +157,10 @@ class DebateState:
         self.begin = begin
         self.rules: Protocol = form.protocol()
         check_roles(self.rules)
-        self.contract = form.contract_rules()
+        known = [get_contract(one) for one in self.rules.contracts or (self.rules.contract,)]
+        sections = dict.fromkeys(section for one in known for section in one.sections)
+        # No text may hold a tag of any round.
+        self._tags = Contract("tags", tuple(sections)) if len(known) > 1 else known[0]
         self.turns: dict[TurnKey, Turn] = {}
         self._dialogues: dict[int, Dialogue] = {}
 
@@ -167,13 +170,20 @@ class DebateState:
         dialogue = self._dialogues.get(agent)
         if dialogue is not None and self.form.conversation == "append":
             return self._continued(key, dialogue)
-        shown = tuple(shown_turns(self.rules, key, self.turns))
-        last = self.form.own_rounds
-        since = 0 if last < 0 else round - last
-        own = [spoken for spoken in self.turns if spoken.agent == agent and spoken.round >= since]
-        turns = self._presented(agent, (*shown, *own))
+        shown = self.shown_to(key)
+        turns = self._presented(agent, (*shown, *self.own_turns(key)))
         view = self._view(key, turns, shown)
         return new_ask(self.form, self.begin.seed, view, opening(self.form.style, view), shown)
+
+    def shown_to(self, key: TurnKey) -> tuple[TurnKey, ...]:
+        """Return the turns of others that the author of a turn is given."""
+        return tuple(shown_turns(self.rules, key, self.turns))
+
+    def own_turns(self, key: TurnKey) -> list[TurnKey]:
+        """Return the earlier turns of its own that the author of a turn reads again."""
+        last = self.form.own_rounds
+        since = 0 if last < 0 else key.round - last
+        return [one for one in self.turns if one.agent == key.agent and one.round >= since]
 
     def record(self, asks: Sequence[Ask], sent: Sent) -> bool:
         """Write the turns down; return whether the debate may go on after them.
@@ -195,7 +205,7 @@ class DebateState:
     def agreed(self, round: int) -> str | None:
         """Return why the debate ends early after this round, or None."""
         spoken = [turn for key, turn in self.turns.items() if key.round == round]
-        said = [parsed_of(turn) for turn in spoken if gives_answers(self.rules, turn.agent)]
+        said = [parsed_of(turn) for turn in spoken if gives_answers(self.rules, *turn.key)]
         if not said or any(turn.failure is not None for turn in spoken):
             return None
         if all(parsed.consensus for parsed in said):
@@ -215,7 +225,7 @@ class DebateState:
         return Gate(self.transcript("gate"), f"round_{round}")
 
     def _continued(self, key: TurnKey, dialogue: Dialogue) -> Ask:
-        shown = tuple(shown_turns(self.rules, key, self.turns))
+        shown = self.shown_to(key)
         fresh = self._presented(key.agent, set(shown).difference(dialogue.given))
         view = self._view(key, fresh, shown)
         text = news(self.form.style, view)
@@ -240,10 +250,11 @@ class DebateState:
         own_last = self.turns.get(TurnKey(key.agent, key.round - 1))
         valid = {k.agent for k in shown if self.turns[k].failure is None}
         # Answers are judged and compared; comments are where nobody else answers.
-        peers = {agent for agent in valid if gives_answers(self.rules, agent)} or valid
+        answered = {k.agent for k in shown if gives_answers(self.rules, *k)}
+        peers = valid & answered or valid
         return View(
             question=self.begin.question,
-            contract=self.contract,
+            contract=self.rules.contract_of(key.round),
             agent=key.agent,
             round=key.round,
             persona=self.form.persona(key.agent),
@@ -252,27 +263,28 @@ class DebateState:
             own_turn_failed=own_last is not None
             and own_last.failure not in (None, "context_overflow"),
             central=self.rules.topology == "central" and key.agent == self.rules.center,
-            answers=gives_answers(self.rules, key.agent),
+            answers=gives_answers(self.rules, *key),
         )
 
     def _seen(self, key: TurnKey, reader: int) -> SeenTurn:
         turn, parsed = self.turns[key], parsed_of(self.turns[key])
+        contract = self.rules.contract_of(key.round)
         if turn.failure is not None:
             return SeenTurn(key.agent, key.round, None)
-        is_comment = not parsed.sections and not gives_answers(self.rules, key.agent)
+        is_comment = not parsed.sections and not gives_answers(self.rules, *key)
         if is_comment:
-            name = self.contract.answer_section or "answer"
+            name = contract.answer_section or "answer"
             fields = {name if self.form.style == "compact" else "response": parsed.spoken}
-        elif self.contract.kind == "xml":
+        elif contract.kind == "xml":
             fields = seen_sections(
-                parsed, self.contract, blind=self.form.blind_review and key.agent != reader
+                parsed, contract, blind=self.form.blind_review and key.agent != reader
             )
         elif self.form.style == "compact":
             fields = {"answer": parsed.answer or ""}
         else:
             fields = {"response": parsed.spoken}
         limit = self.form.max_chars_per_field
-        ready = {n: insertable(text, self.contract, limit) for n, text in fields.items()}
+        ready = {n: insertable(text, self._tags, limit) for n, text in fields.items()}
         return SeenTurn(key.agent, key.round, ready)
 
 
@@ -285,12 +297,16 @@ def seen_sections(parsed: Parsed, contract: Contract, *, blind: bool) -> dict[st
     return {name: text for name, text in fields.items() if not says_nothing(text)}
 
 
-class _RoundForm(DebateSettings):
+class RoundForm(DebateSettings):
     """A debate of rounds, in which agents speak at once or one after the other."""
+
+    def opened(self, begin: DebateStart) -> DebateState:
+        """Return the state of a debate before its first turn."""
+        return DebateState(self, begin)
 
     def debate(self, begin: DebateStart) -> DebateRun:
         """Hold a debate."""
-        state = DebateState(self, begin)
+        state = self.opened(begin)
         for round in range(self.max_rounds):
             agents = speaking_agents(state.rules, round)
             turns = [agents] if self.schedule == "parallel" else [(agent,) for agent in agents]
@@ -306,7 +322,7 @@ class _RoundForm(DebateSettings):
         return state.transcript("max_rounds")
 
 
-class Simultaneous(_RoundForm):
+class Simultaneous(RoundForm):
     """A debate whose rounds are spoken in parallel.
 
     Source: the Tinker debate note, section 2.1.
@@ -408,7 +424,7 @@ class _Among(DebateState):
         return super()._seen(key, reader) if key.agent == reader else self._others._seen(key, -1)
 
 
-class Sequential(_RoundForm):
+class Sequential(RoundForm):
     """A debate in which agent i also sees agents before i of its own round.
 
     Source: the exact multi-agent debate formulation, "Observation Construction" and "Episode

@@ -222,9 +222,9 @@ class SpeakingSettings(Config):
         persona = self.persona(agent)
         return self.temperature if persona is None else persona.temperature
 
-    def stop_strings(self) -> tuple[str, ...]:
-        """Return what ends a reply; nothing while a thinking block may be open."""
-        stop = self.contract_rules().stop
+    def stop_strings(self, contract: Contract | None = None) -> tuple[str, ...]:
+        """Return what ends a reply by this contract; nothing while a thinking block may be open."""
+        stop = (contract or self.contract_rules()).stop
         return () if stop is None or self.think == "drop" else (stop,)
 
 
@@ -318,6 +318,10 @@ class DebateForm(SpeakingSettings):
         name = question.id if debate_id is None else debate_id
         return self.debate(DebateStart(question, seed, name, same_answer, other))
 
+    def contracts(self) -> tuple[str | Contract, ...]:
+        """Return the contract of each round, where they differ."""
+        return ()
+
     def protocol(self) -> Protocol:
         """Return the rules as they are written into transcripts."""
         return self.rules({})
@@ -341,6 +345,7 @@ class DebateForm(SpeakingSettings):
             max_rounds=self.max_rounds,
             schedule=self.schedule,
             contract=self.recorded_contract(),
+            contracts=self.contracts(),
             roles=self.agent_roles(),
             extra={**extra, **shared, **(unusual or {})},
             **topology,

@@ -7,8 +7,9 @@ and history.
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast, get_args
 
@@ -323,6 +324,8 @@ def _protocol_to_json(rules: Protocol) -> dict[str, object]:
     record |= {key: getattr(rules, key) for key in _RULES if getattr(rules, key) is not None}
     if rules.roles:
         record["roles"] = [_role_to_json(role) for role in rules.roles]
+    if rules.contracts:
+        record["contracts"] = [contract_to_json(one) for one in rules.contracts]
     return record | extra
 
 
@@ -342,6 +345,7 @@ def _read_protocol(data: JsonObject, last_round: int) -> Protocol:
         degree=data.take("degree", int, default=None),
         center=data.take("center", int, default=None),
         roles=tuple(_read_role(one) for one in data.objects("roles")),
+        contracts=tuple(_read_contract(one)[0] for one in data.take("contracts", list, default=[])),
         extra=data.rest | ({"contract": unknown} if unknown else {}),
     )
 
@@ -356,7 +360,8 @@ def contract_to_json(contract: str | Contract) -> str | dict[str, object]:
         "stop": contract.stop,
         "kind": contract.kind,
     }
-    return record | ({"instructions": dict(contract.instructions)} if contract.instructions else {})
+    record |= {"instructions": dict(contract.instructions)} if contract.instructions else {}
+    return record if contract.answers else record | {"answers": False}
 
 
 def _read_contract(data: object) -> tuple[str | Contract, dict[str, object]]:
@@ -373,8 +378,9 @@ def _read_contract(data: object) -> tuple[str | Contract, dict[str, object]]:
                 raise TranscriptError(one.place(part), text, "text")
     name, stop = one.take("name", str), one.take("stop", str, default=None)
     kind = one.take("kind", str, default="xml")
+    answers = one.take("answers", bool, default=True)
     try:
-        return Contract(name, tuple(sections), stop, kind, instructions), one.rest
+        return Contract(name, tuple(sections), stop, kind, instructions, answers), one.rest
     except ValueError as problem:
         raise TranscriptError.at(where, str(problem)) from None
 
@@ -468,9 +474,13 @@ def transcript_problems(transcript: Transcript) -> list[str]:
         for key in ("num_agents", "max_rounds")
         if getattr(rules, key) < 1
     ]
-    for check in (lambda rules: get_contract(rules.contract), check_topology, check_roles):
+    checks: list[Callable[[], object]] = [
+        *(partial(get_contract, one) for one in (rules.contract, *rules.contracts)),
+        *(partial(check, rules) for check in (check_topology, check_roles)),
+    ]
+    for check in checks:
         try:
-            check(rules)
+            check()
         except ValueError as problem:
             problems.append(f"protocol.{problem}")
     spoken = {turn.key for turn in transcript.turns}

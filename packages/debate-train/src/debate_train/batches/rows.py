@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from debate_protocol.parsing import Parsed, get_contract
+from debate_protocol.parsing import Parsed
 from debate_protocol.types import (
     Reply,
     Transcript,
@@ -226,7 +226,7 @@ def turn_tokens(transcript: Transcript, turn: Turn, text: TokenText) -> TurnToke
     """Return the tokens of a turn with their sections."""
     parsed = parse_turn(transcript, turn)
     failed = turn.failure is not None or (parsed.answer is None and turn_failed(transcript, turn))
-    contract = get_contract(transcript.protocol.contract)
+    contract = transcript.protocol.contract_of(turn.round)
     return TurnTokens(text, token_sections(text, parsed, contract.answer_section or WHOLE), failed)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from debate_protocol.parsing import get_contract
 from debate_protocol.types import Ask, Branch, Reply, Transcript, Turn
 from debate_report.rollout_files import debates_in, files_of
 from debate_rewards.estimates import bootstrap_interval
@@ -241,7 +240,6 @@ def with_tokens(debate: Transcript, renderer: Renderer, window: int | None) -> T
 
     Turns without a prompt, and those that do not fit the window, get none.
     """
-    stop = get_contract(debate.protocol.contract).stop
 
     def heard(turn: Turn) -> Turn:
         branches = tuple(Branch(branch.guide, heard(branch.turn)) for branch in turn.branches)
@@ -249,6 +247,7 @@ def with_tokens(debate: Transcript, renderer: Renderer, window: int | None) -> T
         if turn.prompt:
             asked = Ask(debate.question, turn.agent, turn.round, tuple(turn.prompt))
             prompt = renderer.render(asked).prompt_ids
+            stop = debate.protocol.contract_of(turn.round).stop
             ids = text_ids(turn.text, renderer, stop)
             if window is None or len(prompt) + len(ids) <= window:
                 reply = Reply(turn.text, "end", prompt, ids)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from debate_protocol.forms import DebateForm
-from debate_protocol.parsing import Contract, neutralised
+from debate_protocol.parsing import Contract, get_contract, neutralised
 from debate_protocol.types import Ask, DebateRun, Gate, Message, Question, Reply, Sent, Transcript
 from debate_rewards.decisions import GateRule, divided
 from debate_train.data import DataSettings, DataSource
@@ -143,7 +143,8 @@ def longest_prompt(
     question, sizes = _stand_in(question, contract, counter)
     clipped, shown = form.speaking().max_chars_per_field, max_tokens
     if clipped is not None:
-        shown = min(max_tokens, max(1, len(contract.sections)) * (clipped + _CLIP_MARK))
+        most = max(len(get_contract(one).sections) for one in form.contracts() or (contract,))
+        shown = min(max_tokens, max(1, most) * (clipped + _CLIP_MARK))
     longest = Longest(0, 0, 0)
     count = lru_cache(maxsize=4096)(counter.count)
 
@@ -160,7 +161,7 @@ def longest_prompt(
         found = counter.per_prompt + sum(map(tokens, ask.messages))
         if found > longest.prompt_tokens and (agents is None or ask.agent in agents):
             longest = Longest(found, ask.agent, ask.round, sum(sizes.values()))
-        return Reply(contract.reply(f"{_REPLY} {ask.agent}"))
+        return Reply((ask.contract or contract).reply(f"{_REPLY} {ask.agent}"))
 
     hold(form.start(question, seed=0), measured)
     return longest
@@ -263,7 +264,8 @@ def _parts(form: DebateForm, debates: int, rule: GateRule | None) -> tuple[Part,
     def counted(ask: Ask) -> Reply:
         part = found[-1]
         found[-1] = Part(part.debates, part.turns + 1, part.trained + (ask.agent in trained))
-        return Reply(form.contract_rules().reply(f"{_REPLY} {ask.agent}"))
+        contract = ask.contract or form.contract_rules()
+        return Reply(contract.reply(f"{_REPLY} {ask.agent}"))
 
     def divide(gate: Gate) -> None:
         found.append(Part(rule.most_going_on(found[-1].debates, gate.name), 0, 0))

@@ -1,0 +1,114 @@
+"""The conversation of CoNL: proposals, blind ranking and critiques, revisions, final ranking."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from debate_protocol.forms.rounds import DebateState, RoundForm, parsed_of
+from debate_protocol.forms.settings import MOST, DebateStart
+from debate_protocol.parsing import Contract, evaluation_parts
+from debate_protocol.prompts import SeenTurn, insertable
+from debate_protocol.types import AgentRole, TurnKey
+
+PROPOSAL, CRITIQUE, REVISION, VERDICT = range(4)
+"""The rounds."""
+_READ = {PROPOSAL: (), CRITIQUE: (PROPOSAL,), REVISION: (PROPOSAL, CRITIQUE), VERDICT: (REVISION,)}
+"""Of which rounds turns are read in each."""
+
+
+class Conl(RoundForm):
+    """A debate of four rounds, each with a contract of its own.
+
+    | round | reads | says |
+    |---|---|---|
+    | 0 | the question | `solution` |
+    | 1 | all first solutions | `comparison`, before any critique, and `evaluation`: critiques |
+    | 2 | all first solutions, and the critiques that name it | `solution` |
+    | 3 | all revised solutions | `comparison` |
+
+    What an `evaluation` says from the name of an agent to the next one is a critique of that agent.
+
+    Source: "Conversation for Non-verifiable Learning" (Sui and Hooi, arXiv 2601.21464). There
+    judges also rank their own solutions; here they compare others, so that three agents are
+    needed.
+    """
+
+    type: Literal["conl"] = "conl"
+    num_agents: int = Field(default=4, ge=3, le=MOST)
+    """Agents, each with a persona of its own."""
+    max_rounds: Literal[4] = 4
+    """Proposals, critiques, revisions and verdicts."""
+    topology: Literal["all"] = "all"
+    conversation: Literal["rebuild"] = "rebuild"
+    """Each prompt states what its agent reads in that round."""
+
+    @model_validator(mode="after")
+    def _contracts_are_its_own(self) -> Self:
+        if "contract" in self.model_fields_set:
+            raise ValueError("contract: found one, but each round of this form has its own")
+        return self
+
+    def contracts(self) -> tuple[Contract, ...]:
+        """Return the contract of each round."""
+        return _CONTRACTS
+
+    def recorded_contract(self) -> Contract:
+        """Return the contract of the first round."""
+        return _CONTRACTS[PROPOSAL]
+
+    def own_roles(self) -> tuple[AgentRole, ...]:
+        """Return equals, whose turns say themselves what they were shown."""
+        (one,) = super().own_roles()
+        return (AgentRole(one.name, one.count, sees="drawn"),)
+
+    def opened(self, begin: DebateStart) -> "_Conversation":
+        """Return the state of a debate before its first turn."""
+        return _Conversation(self, begin)
+
+
+_INSTRUCTIONS = {
+    "evaluation": (
+        "for each solution with a mistake, or with something to improve, a line that begins with "
+        "Agent and its number and a colon, and then says what is wrong and how to find out."
+    )
+}
+_CONTRACTS = (
+    Contract("proposal", ("solution",)),
+    Contract("critique", ("comparison", "evaluation"), instructions=_INSTRUCTIONS, answers=False),
+    Contract("revision", ("solution",)),
+    Contract("verdict", ("comparison",), answers=False),
+)
+
+
+class _Conversation(DebateState):
+    def shown_to(self, key: TurnKey) -> tuple[TurnKey, ...]:
+        """Return the others' solutions of the round before, or the first ones and critiques."""
+        others = (one for one in sorted(self.turns, key=_in_order) if one.agent != key.agent)
+        return tuple(
+            one
+            for one in others
+            if one.round in _READ[key.round]
+            and (one.round != CRITIQUE or self._critique(one, key.agent))
+        )
+
+    def own_turns(self, key: TurnKey) -> list[TurnKey]:
+        """Return its own solution among those that it reads."""
+        return [TurnKey(key.agent, one) for one in _READ[key.round] if one != CRITIQUE]
+
+    def _critique(self, key: TurnKey, target: int) -> str:
+        """Return what a turn says of an agent."""
+        turn = self.turns[key]
+        parts = evaluation_parts(turn.text, parsed_of(turn)) if turn.failure is None else []
+        said = (turn.text[slice(*span)].strip() for agent, span in parts if agent == target)
+        return "\n".join(said)
+
+    def _seen(self, key: TurnKey, reader: int) -> SeenTurn:
+        if key.round != CRITIQUE:
+            return super()._seen(key, reader)
+        text = self._critique(key, reader)
+        limit = self.form.max_chars_per_field
+        return SeenTurn(key.agent, key.round, {"evaluation": insertable(text, self._tags, limit)})
+
+
+def _in_order(key: TurnKey) -> tuple[int, int]:
+    return key.round, key.agent
