@@ -63,6 +63,10 @@ def test_check_warns_when_no_vote_can_count(reward: str, debate: dict[str, Any],
     [
         ({"reward": of_type("persuasion")}, "nothing is learned: persuasion compares votes on"),
         (
+            {"reward": of_type("conl"), "debate": {"max_rounds": 2}},
+            "reward: no value of stream critic reaches a token: conl compares two rankings",
+        ),
+        (
             {"reward": of_type("truth_judge"), "debate": {"num_agents": 2}},
             "nothing is learned: truth_judge counts comparisons, and nobody is shown two other",
         ),
@@ -125,6 +129,7 @@ def test_check_names_values_that_reach_no_token(changes: dict[str, Any], why: st
         {"reward": of_type("bradley_terry"), "debate": {"history_rounds": 1}},
         {"reward": of_type("persuasion"), "debate": {"num_agents": 3, "max_rounds": 3}},
         {"reward": of_type("truth_judge"), "debate": {"num_agents": 3}},
+        {"reward": of_type("conl"), "debate": {"type": "conl", "num_agents": 5}},
         {"reward": of_type("v2", consensus="peer_prediction")},
         {"reward": of_type("overlong", max_tokens=64, buffer=16)},
         {"reward": VERIFIABLE, "debate": {"contract": "boxed"}},

@@ -6,10 +6,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from debate_protocol.parsing import parse
+from debate_rewards import ConlReward
 from debate_rollout.rendering import TokenText, token_text
 from debate_train.advantages import Advantage, Stream
-from debate_train.batches.rows import TurnTokens, stream_credit, token_sections
+from debate_train.batches.rows import TurnTokens, stream_credit, token_sections, turn_tokens
 from debate_train.models.scratch import word_tokenizer
+from rewards.test_conl import held
 
 pytestmark = pytest.mark.numeric
 
@@ -235,3 +237,32 @@ def test_the_price_of_a_line_reaches_the_line_break_in_the_place_of_its_verdict(
     assert len(priced) == 1
     assert WORDS.decode(WORDS.convert_tokens_to_ids(found)).split() == last.split()
     assert "\n" in WORDS.decode(WORDS.convert_tokens_to_ids(found[-1:]))
+
+
+@pytest.mark.parametrize("judge_credit", ["block", "line"])
+def test_each_round_of_a_conversation_teaches_its_own_sections(judge_credit: str) -> None:
+    """CoNL: a blind ranking has no signal, a critique and a last ranking have one of their own."""
+    transcript = held()
+    streams = {name: Stream() for name in ("generator", "critic", "judge")}
+    (score,) = ConlReward.model_validate({"judge_credit": judge_credit})([transcript])
+    for turn in transcript.turns:
+        own = [
+            Advantage(c.stream, c.value, c.span)
+            for c in score.credits
+            if (c.agent, c.round) == turn.key and c.value is not None
+        ]
+        text = TokenText(turn.text, tuple(range(len(turn.text))))
+        values, _ = stream_credit(turn_tokens(transcript, turn, text), own, streams)
+        taught = {
+            name: "".join(c for c, v in zip(turn.text, row, strict=True) if v)
+            for name, row in zip(streams, values, strict=True)
+        }
+        if turn.round in (0, 2):
+            assert taught == {"generator": turn.text, "critic": "", "judge": ""}
+        elif turn.round == 1:
+            # Of agent 0's critiques the first alone is worth something.
+            assert "Agent 1" not in taught["critic"] and "comparison" not in taught["critic"]
+            assert ("Agent 2: no." in taught["critic"]) == (turn.agent == 0)
+            assert taught["generator"] == taught["judge"] == ""
+        else:
+            assert taught["judge"].startswith("<comparison>") and not taught["generator"]

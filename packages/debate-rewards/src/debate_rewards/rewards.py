@@ -18,6 +18,7 @@ from debate_rewards.answer_rewards import (
     Verifiable,
     has_known_kind,
 )
+from debate_rewards.conversation import ConlReward
 from debate_rewards.reward import (
     Credit,
     ReadDebate,
@@ -37,6 +38,7 @@ from debate_rewards.votes import all_votes, ballots, by_pair
 SINGLE_REWARDS: Variants[RewardConfig] = Variants(
     "debate_rewards.rewards", RewardConfig, V2, WinRate, WinMinusLoss, BradleyTerry, Verifiable,
     TruthJudge, Majority, MajorityJudge, Certainty, Persuasion, Overlong, PartialTrajectory,
+    ConlReward,
 )  # fmt: skip
 SingleReward = Annotated[RewardConfig, SINGLE_REWARDS]
 

@@ -238,10 +238,10 @@ class Persuasion(PeerReward):
         values: list[float | None] = []
         for turn in debate.judges.values():
             if not turn.failed:
-                parts, targets = _targets(debate, turn)
+                parts, targets = critique_targets(debate, turn)
                 falls = {target: _fall(opinions, changes, turn, target) for target in targets}
                 values += falls.values()
-                credits += _critique_credits(turn, parts, falls)
+                credits += critique_credits(turn, parts, falls)
         metrics = {
             "persuasion/critiques": float(len(values)),
             "persuasion/critiques_with_value": float(sum(value is not None for value in values)),
@@ -253,7 +253,7 @@ class Persuasion(PeerReward):
 _Part = tuple[int, tuple[int, int]]
 
 
-def _targets(debate: ReadDebate, turn: ReadTurn) -> tuple[list[_Part], list[int]]:
+def critique_targets(debate: ReadDebate, turn: ReadTurn) -> tuple[list[_Part], list[int]]:
     """Return the parts of a turn's evaluation with their agents, and the agents it criticises."""
     shown = debate.judged_by(turn)
     parts = [
@@ -303,14 +303,21 @@ def _fall(
     return known_mean(falls)
 
 
-def _critique_credits(
-    turn: ReadTurn, parts: Sequence[_Part], falls: Mapping[int, float | None]
+def critique_credits(
+    turn: ReadTurn, parts: Sequence[_Part], worth: Mapping[int, float | None]
 ) -> list[Credit]:
-    mean = known_mean(falls.values())
-    whole = Credit(*turn.key, CRITIC, mean, expected=bool(falls))
+    """Return the credits of a turn's critiques: their mean, and that of each part.
+
+    Args:
+        turn: The critic's.
+        parts: Of its evaluation, each with its target.
+        worth: What the critiques of each target are worth, None where that is not known.
+    """
+    mean = known_mean(worth.values())
+    whole = Credit(*turn.key, CRITIC, mean, expected=bool(worth))
     if mean is None:
         return [whole]
-    spans = [Credit(*turn.key, CRITIC, falls[agent], span, expected=False) for agent, span in parts]
+    spans = [Credit(*turn.key, CRITIC, worth[agent], span, expected=False) for agent, span in parts]
     return [whole, *spans]
 
 

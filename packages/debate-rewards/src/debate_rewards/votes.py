@@ -336,7 +336,6 @@ def truth_values(votes: Sequence[Vote], right: Mapping[TurnKey, bool]) -> list[f
 JUDGE = "judge"
 
 
-# The word boundary is looked for behind the name: in front of it, it costs as much as all the rest.
 def _part_values(
     turn: ReadTurn, lines: Sequence[tuple[Vote, float | None]]
 ) -> list[tuple[tuple[int, int], float | None]]:

@@ -227,7 +227,8 @@ def turn_tokens(transcript: Transcript, turn: Turn, text: TokenText) -> TurnToke
     parsed = parse_turn(transcript, turn)
     failed = turn.failure is not None or (parsed.answer is None and turn_failed(transcript, turn))
     contract = transcript.protocol.contract_of(turn.round)
-    return TurnTokens(text, token_sections(text, parsed, contract.answer_section or WHOLE), failed)
+    whole = contract.answer_section or WHOLE
+    return TurnTokens(text, token_sections(text, parsed, whole, owes=contract.answers), failed)
 
 
 def section_ends(parsed: Parsed, whole: str = WHOLE) -> list[tuple[int, str]]:
@@ -241,13 +242,15 @@ def section_ends(parsed: Parsed, whole: str = WHOLE) -> list[tuple[int, str]]:
     return [*ends, (np.iinfo(np.int64).max, last)]
 
 
-def token_sections(text: TokenText, parsed: Parsed, whole: str = WHOLE) -> list[str]:
+def token_sections(
+    text: TokenText, parsed: Parsed, whole: str = WHOLE, *, owes: bool = True
+) -> list[str]:
     """Return the section of each token, in order.
 
-    A turn without a readable answer has failed: all its tokens count as `whole`, the section
-    that should hold the answer.
+    A turn without a readable answer has failed, if it owes one: all its tokens count as `whole`,
+    the section that should hold the answer.
     """
-    if parsed.answer is None:
+    if parsed.answer is None and (owes or not parsed.sections):
         return [whole] * len(text.starts)
     ends = section_ends(parsed, whole)
     bounds = [end for end, _ in ends[:-1]]

@@ -175,7 +175,7 @@ class SignalCheck:
         return cls(
             given=given,
             taught=frozenset(found),
-            asked=any(one.expected_pairs(turn) for one in debates for turn in one.turns.values()),
+            asked=any(one.expected_pairs(turn) for one in debates for turn in one.judges.values()),
             compares=any(one.compares for one in debates),
             answers=answers,
         )

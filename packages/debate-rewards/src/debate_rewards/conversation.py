@@ -1,0 +1,139 @@
+"""What CoNL pays: solutions by final rankings, critiques by what became of their targets."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Literal
+
+from pydantic import Field
+
+from debate_protocol.types import TurnKey
+from debate_rewards.decisions import log_strengths, wins_of
+from debate_rewards.reward import (
+    ReadDebate,
+    RewardContext,
+    Score,
+    known_mean,
+    scored,
+    turn_credits,
+)
+from debate_rewards.turn_rewards import CRITIC, critique_credits, critique_targets
+from debate_rewards.votes import (
+    JUDGE,
+    Ballot,
+    JudgeSettings,
+    PeerReward,
+    Vote,
+    all_votes,
+    ballots,
+    consensus_values,
+    tally,
+)
+
+
+class ConlReward(JudgeSettings, PeerReward):
+    """The rewards of CoNL, streams `generator`, `critic` and `judge`.
+
+    The value V of an agent's solution in one ranking is in [0, 1]: the share of votes that it won,
+    ties half, or its Bradley-Terry strength, scaled so that the weakest has 0 and the strongest 1.
+    With V0 of the first ranking (blind: before any critique) and Vf of the last:
+
+        generator   an agent's solutions: Vf, the first one `acceptance` more where Vf > V0
+        critic      a critique: max(0, Vf − V0) of its target (`rises`), max(0, V0 − Vf) (`falls`)
+        judge       a vote of the last ranking: +1 with the majority on its pair, −1 against it
+
+    The blind ranking earns nothing. `leave_one_out` takes a critic's own votes out of the values
+    that it is paid by, and a judge's out of the majority; `inclusive` leaves them in, as printed.
+    A solution's own agent has no vote on it in any case. None where V0 or Vf has no vote.
+
+    Source: "Conversation for Non-verifiable Learning" (Sui and Hooi, arXiv 2601.21464):
+    `rises` is its text, `falls` its published code and the document that it came with, which scale
+    by 5 and pay agreement of a whole ranking. What streams weigh is set with the advantage.
+    """
+
+    type: Literal["conl"] = "conl"
+    values: Literal["win_fraction", "bradley_terry"] = "win_fraction"
+    """What a ranking makes of votes."""
+    diagnostic: Literal["rises", "falls"] = "rises"
+    """Whether a critique is paid when its target's value rises, or when it falls."""
+    acceptance: float = Field(0.5, ge=0)
+    """What a first solution earns more where its agent's value has risen."""
+    consensus: Literal["leave_one_out", "inclusive"] = "leave_one_out"
+    """Whether votes of one's own count for what one is paid."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        return ("generator", CRITIC, JUDGE)
+
+    def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
+        """Return why a stream has no value."""
+        return (
+            "conl compares two rankings with critiques between them: found "
+            f"{context.rules.max_rounds} rounds; expected debate.type: conl"
+        )
+
+    def score(self, debate: ReadDebate) -> Score:
+        """Return the score of one debate."""
+        cast = ballots(debate, self.duplicates)
+        rounds = sorted({key.round for key, its in cast.items() if its.owed})
+        blind = _of_round(cast, rounds[0]) if len(rounds) > 1 else {}
+        last = _of_round(cast, rounds[-1]) if rounds else {}
+        before, after = self._values(all_votes(blind)), self._values(all_votes(last))
+        first = min((key.round for key in debate.turns), default=0)
+        worth: dict[TurnKey, float | None] = {}
+        for key in debate.turns:
+            value = after.get(key.agent)
+            rose = value is not None and value > before.get(key.agent, value)
+            is_paid = value is not None and rose and key.round == first
+            worth[key] = value + self.acceptance if value is not None and is_paid else value
+        credits = turn_credits(debate, worth)
+        critiques: list[float | None] = []
+        for critic in debate.judges.values():
+            parts, targets = critique_targets(debate, critic)
+            if critic.failed or critic.key not in blind:
+                continue
+            changes = self._changes(critic.key.agent, all_votes(blind), all_votes(last))
+            paid = {target: self._paid(changes.get(target)) for target in targets}
+            critiques += paid.values()
+            credits += critique_credits(critic, parts, paid)
+        agreement = consensus_values(all_votes(last), self.consensus)
+        credits += self.judge_credits(debate, last, agreement)
+        common = before.keys() & after.keys()
+        metrics = {
+            "conl/critiques": float(len(critiques)),
+            "conl/diagnostic": known_mean(critiques),
+            "conl/accepted": fmean(after[k] > before[k] for k in common) if common else None,
+            "conl/agreement_before": known_mean(consensus_values(all_votes(blind), self.consensus)),
+            "conl/agreement_after": known_mean(agreement),
+        }
+        return scored(debate.transcript, credits, metrics)
+
+    def _values(self, votes: Sequence[Vote]) -> dict[int, float]:
+        """Return the value of each agent that a ranking has votes on."""
+        if self.values == "win_fraction":
+            shares = tally(votes, self.ties)
+            return {key.agent: share.up / (share.up + share.down) for key, share in shares.items()}
+        found = log_strengths(wins_of(votes, self.ties, lambda key: key.agent), 1.0)
+        low, high = min(found.values(), default=0.0), max(found.values(), default=0.0)
+        # The fit ends within its tolerance: what is closer than that is equally strong.
+        if high - low < 1e-8:
+            return dict.fromkeys(found, 0.5)
+        return {agent: (one - low) / (high - low) for agent, one in found.items()}
+
+    def _changes(
+        self, critic: int, blind: Sequence[Vote], last: Sequence[Vote]
+    ) -> dict[int, float]:
+        """Return by how much the value of each agent rose, as a critic is paid for it."""
+        if self.consensus == "leave_one_out":
+            blind, last = ([v for v in one if v.judge.agent != critic] for one in (blind, last))
+        before, after = self._values(blind), self._values(last)
+        return {agent: after[agent] - before[agent] for agent in before.keys() & after.keys()}
+
+    def _paid(self, change: float | None) -> float | None:
+        if change is None:
+            return None
+        return max(0.0, change if self.diagnostic == "rises" else -change)
+
+
+def _of_round(cast: Mapping[TurnKey, Ballot], round: int) -> dict[TurnKey, Ballot]:
+    return {key: ballot for key, ballot in cast.items() if key.round == round}

@@ -1,0 +1,121 @@
+"""The rewards of CoNL, on one conversation that is worked by hand."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from debate_protocol.forms import Conl
+from debate_protocol.types import Ask, Question, Reply, Transcript
+from debate_rewards import ConlReward, Score
+
+BLIND = {0: "1>2 1>3 2>3", 1: "0>2 0>3 2>3", 2: "0>1 0=3 1>3", 3: "0>1 1>2 0>2"}
+LAST = {0: "1<2 1>3 2>3", 1: "0>2 0>3 2>3", 2: "0>1 0>3 1=3", 3: "0<2 1<2 0>1"}
+# Won of six votes, none by the agent itself: blind 5.5, 4, 2, .5; last 5, 1.5, 5, .5.
+CRITIQUES = {0: "Agent 2: no. Agent 1: look again."}
+
+
+def held(
+    blind: Mapping[int, str] = BLIND,
+    last: Mapping[int, str] = LAST,
+    critiques: Mapping[int, str] = CRITIQUES,
+) -> Transcript:
+    def speak(ask: Ask) -> Reply:
+        if ask.round in (0, 2):
+            return Reply("<solution>\\boxed{1}</solution>")
+        cast = (blind if ask.round == 1 else last)[ask.agent].split()
+        votes = "\n".join(f"Agent {vote[0]} {vote[1]} Agent {vote[2]}" for vote in cast)
+        text = f"<comparison>{votes}</comparison>"
+        said = critiques.get(ask.agent, "N/A")
+        return Reply(text + (f"<evaluation>{said}</evaluation>" if ask.round == 1 else ""))
+
+    run = Conl(personas="none").start(Question("q", "?", "1"), seed=0)
+    asks: Any = next(run)
+    try:
+        while True:
+            asks = run.send([speak(ask) for ask in asks])
+    except StopIteration as end:
+        transcript: Transcript = end.value
+        return transcript
+
+
+def score(transcript: Transcript, **settings: Any) -> Score:
+    (found,) = ConlReward(**settings)([transcript])
+    return found
+
+
+def turns(found: Score, stream: str) -> dict[tuple[int, int], float | None]:
+    """Return the values of whole turns."""
+    whole = [c for c in found.credits if c.stream == stream and c.span is None]
+    return {(c.agent, c.round): c.value for c in whole}
+
+
+def test_solutions_are_paid_by_the_last_ranking() -> None:
+    found = turns(score(held()), "generator")
+    values = [5 / 6, 1.5 / 6, 5 / 6, 0.5 / 6]
+    # Agent 2 alone has risen, from 2 to 5: its first solution earns the acceptance.
+    expected = {(a, 0): v + (0.5 if a == 2 else 0) for a, v in enumerate(values)}
+    assert found == pytest.approx(expected | {(a, 2): v for a, v in enumerate(values)})
+
+
+@pytest.mark.parametrize(
+    ("settings", "of_2", "of_1"),
+    [
+        # Without agent 0's own votes: of 2 from 1 to 3 of four, of 1 from 2 to .5.
+        ({}, 0.5, 0.0),
+        ({"diagnostic": "falls"}, 0.0, 0.375),
+        ({"consensus": "inclusive"}, 0.5, 0.0),
+        ({"consensus": "inclusive", "diagnostic": "falls"}, 0.0, 2.5 / 6),
+    ],
+)
+def test_critiques_are_paid_by_what_became_of_their_targets(
+    settings: dict[str, Any], of_2: float, of_1: float
+) -> None:
+    transcript = held()
+    found = score(transcript, **settings)
+    assert turns(found, "critic") == pytest.approx({
+        (0, 1): (of_2 + of_1) / 2, (1, 1): None, (2, 1): None, (3, 1): None
+    })  # fmt: skip
+    text = transcript.turns[4].text
+    parts = {
+        text[slice(*credit.span)].strip(): credit.value
+        for credit in found.credits
+        if credit.stream == "critic" and credit.span is not None
+    }
+    assert parts == pytest.approx({"Agent 2: no.": of_2, "Agent 1: look again.": of_1})
+
+
+def test_votes_are_paid_with_the_majority_of_the_last_ranking_alone() -> None:
+    found = score(held(), judge_credit="line")
+    assert {key[1] for key in turns(found, "judge")} == {3}  # The blind ranking earns nothing.
+    # Two judges a pair: of 0 and 2 they differ, of 1 and 3 the other one says =.
+    lines = [c.value for c in found.credits if c.stream == "judge" and c.span is not None]
+    assert lines == [1, None, 1, -1, 1, 1, 1, 1, None, -1, 1, 1]
+    alone = score(held(), judge_credit="line", consensus="inclusive")
+    inclusive = [c.value for c in alone.credits if c.stream == "judge" and c.span is not None]
+    assert inclusive == [1, 1, 1, None, 1, 1, 1, 1, None, None, 1, 1]
+
+
+def test_strengths_are_scaled_from_the_weakest_to_the_strongest() -> None:
+    found = turns(score(held(), values="bradley_terry", acceptance=0), "generator")
+    values = [found[agent, 0] for agent in range(4)]
+    assert max(v for v in values if v is not None) == 1 and values[3] == 0
+    level = {agent: vote.replace(">", "=").replace("<", "=") for agent, vote in LAST.items()}
+    equal = turns(score(held(last=level), values="bradley_terry", acceptance=0), "generator")
+    assert {*equal.values()} == {0.5}
+
+
+def test_nothing_is_worth_anything_without_votes() -> None:
+    nobody = dict.fromkeys(range(4), "")
+    found = score(held(last=nobody), format_penalty=None)
+    assert {*turns(found, "generator").values()} == {None}
+    assert {*turns(found, "critic").values()} == {None}
+    assert {*turns(found, "judge").values()} == {None}
+    assert found.metrics["conl/critiques"] == 2 and "conl/diagnostic" not in found.metrics
+
+
+def test_metrics_say_what_critiques_did() -> None:
+    found = score(held()).metrics
+    assert found["conl/diagnostic"] == pytest.approx(0.25)
+    assert found["conl/accepted"] == pytest.approx(1 / 4)
+    assert found["conl/agreement_after"] == pytest.approx((8 - 2) / 10)
