@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from debate_rewards.answer_rewards import MajorityJudge as MajorityJudge
     from debate_rewards.answer_rewards import TruthJudge as TruthJudge
     from debate_rewards.answer_rewards import Verifiable as Verifiable
-    from debate_rewards.conversation import ConlReward as ConlReward
+    from debate_rewards.conl import ConlReward as ConlReward
     from debate_rewards.decisions import Agreed as Agreed
     from debate_rewards.decisions import AtMost as AtMost
     from debate_rewards.decisions import GateRule as GateRule

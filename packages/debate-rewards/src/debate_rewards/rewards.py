@@ -18,7 +18,7 @@ from debate_rewards.answer_rewards import (
     Verifiable,
     has_known_kind,
 )
-from debate_rewards.conversation import ConlReward
+from debate_rewards.conl import ConlReward
 from debate_rewards.reward import (
     Credit,
     ReadDebate,
