@@ -214,8 +214,10 @@ class ReadDebate:
 
         That is every pair of other agents with a valid turn in `shown`; 0 for a failed turn.
         """
-        contract = self.transcript.protocol.contract_of(judge.key.round)
-        if judge.failed or "comparison" not in contract.sections:
+        rules = self.transcript.protocol
+        if judge.failed or not self.compares:
+            return 0
+        if rules.contracts and "comparison" not in rules.contract_of(judge.key.round).sections:
             return 0
         others = len({other.key.agent for other in self.shown_to(judge) if not other.failed})
         return others * (others - 1) // 2

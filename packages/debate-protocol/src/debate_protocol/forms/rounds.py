@@ -157,10 +157,12 @@ class DebateState:
         self.begin = begin
         self.rules: Protocol = form.protocol()
         check_roles(self.rules)
-        known = [get_contract(one) for one in self.rules.contracts or (self.rules.contract,)]
-        sections = dict.fromkeys(section for one in known for section in one.sections)
+        named = self.rules.contracts or (self.rules.contract,)
+        self._contracts = [get_contract(one) for one in named]
+        sections = dict.fromkeys(section for one in self._contracts for section in one.sections)
         # No text may hold a tag of any round.
-        self._tags = Contract("tags", tuple(sections)) if len(known) > 1 else known[0]
+        is_one = len(self._contracts) == 1
+        self._tags = self._contracts[0] if is_one else Contract("tags", tuple(sections))
         self.turns: dict[TurnKey, Turn] = {}
         self._dialogues: dict[int, Dialogue] = {}
 
@@ -239,6 +241,9 @@ class DebateState:
         ask = new_ask(self.form, self.begin.seed, view, messages, shown)
         return replace(ask, previous=dialogue.previous)
 
+    def _contract(self, round: int) -> Contract:
+        return self._contracts[min(round, len(self._contracts) - 1)]
+
     def _presented(self, reader: int, keys: Iterable[TurnKey]) -> list[TurnKey]:
         """Return turns in the order in which an agent is given them."""
         place = list(range(self.rules.num_agents))
@@ -254,7 +259,7 @@ class DebateState:
         peers = valid & answered or valid
         return View(
             question=self.begin.question,
-            contract=self.rules.contract_of(key.round),
+            contract=self._contract(key.round),
             agent=key.agent,
             round=key.round,
             persona=self.form.persona(key.agent),
@@ -268,7 +273,7 @@ class DebateState:
 
     def _seen(self, key: TurnKey, reader: int) -> SeenTurn:
         turn, parsed = self.turns[key], parsed_of(self.turns[key])
-        contract = self.rules.contract_of(key.round)
+        contract = self._contract(key.round)
         if turn.failure is not None:
             return SeenTurn(key.agent, key.round, None)
         is_comment = not parsed.sections and not gives_answers(self.rules, *key)

@@ -1,7 +1,7 @@
 """Whether engine, policies, windows and imitated turns of a recipe fit each other."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 from debate_protocol.forms import DebateForm
@@ -47,8 +47,8 @@ def used_policies(recipe: Recipe) -> dict[str, PolicyConfig]:
     return {name: known[name] for name in names if name in known}
 
 
-def _trained(recipe: Recipe) -> Trained:
-    return Trained(recipe.rollout.engine, recipe.model, recipe.seed)
+def _trained(recipe: Recipe, model: ModelConfig | None = None) -> Trained:
+    return Trained(recipe.rollout.engine, model or recipe.model, recipe.seed)
 
 
 def role_lines(phase: Recipe) -> list[str]:
@@ -257,8 +257,7 @@ class Windows:
         Where nobody knows a window, only that of the trained policy is named: that of an endpoint
         is the endpoint's affair.
         """
-        trained, reply = _trained(phase), phase.rollout.max_tokens
-        trained = replace(trained, model=self.model or phase.model)
+        trained, reply = _trained(phase, self.model), phase.rollout.max_tokens
         agents: dict[str, list[int]] = {}
         for agent in range(form.num_agents):
             agents.setdefault(form.policy_of(agent), []).append(agent)

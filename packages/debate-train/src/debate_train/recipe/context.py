@@ -264,8 +264,7 @@ def _parts(form: DebateForm, debates: int, rule: GateRule | None) -> tuple[Part,
     def counted(ask: Ask) -> Reply:
         part = found[-1]
         found[-1] = Part(part.debates, part.turns + 1, part.trained + (ask.agent in trained))
-        contract = ask.contract or form.contract_rules()
-        return Reply(contract.reply(f"{_REPLY} {ask.agent}"))
+        return Reply((ask.contract or form.contract_rules()).reply(f"{_REPLY} {ask.agent}"))
 
     def divide(gate: Gate) -> None:
         found.append(Part(rule.most_going_on(found[-1].debates, gate.name), 0, 0))
