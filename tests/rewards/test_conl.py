@@ -1,6 +1,7 @@
 """The rewards of CoNL, on one conversation that is worked by hand."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from debate_protocol.forms import Conl
 from debate_protocol.types import Ask, Question, Reply, Transcript
 from debate_rewards import ConlReward, Score
+from debate_rewards.metrics import debate_metrics
 
 BLIND = {0: "1>2 1>3 2>3", 1: "0>2 0>3 2>3", 2: "0>1 0=3 1>3", 3: "0>1 1>2 0>2"}
 LAST = {0: "1<2 1>3 2>3", 1: "0>2 0>3 2>3", 2: "0>1 0>3 1=3", 3: "0<2 1<2 0>1"}
@@ -19,17 +21,19 @@ def held(
     blind: Mapping[int, str] = BLIND,
     last: Mapping[int, str] = LAST,
     critiques: Mapping[int, str] = CRITIQUES,
+    answers: Mapping[int, str] = MappingProxyType({}),
 ) -> Transcript:
     def speak(ask: Ask) -> Reply:
         if ask.round in (0, 2):
-            return Reply("<solution>\\boxed{1}</solution>")
+            said = answers.get(ask.agent, "1 1").split()[ask.round // 2]
+            return Reply(f"<solution>\\boxed{{{said}}}</solution>")
         cast = (blind if ask.round == 1 else last)[ask.agent].split()
         votes = "\n".join(f"Agent {vote[0]} {vote[1]} Agent {vote[2]}" for vote in cast)
         text = f"<comparison>{votes}</comparison>"
         said = critiques.get(ask.agent, "N/A")
         return Reply(text + (f"<evaluation>{said}</evaluation>" if ask.round == 1 else ""))
 
-    run = Conl(personas="none").start(Question("q", "?", "1"), seed=0)
+    run = Conl(personas="none").start(Question("q", "?", "1", {"kind": "number"}), seed=0)
     asks: Any = next(run)
     try:
         while True:
@@ -119,3 +123,18 @@ def test_metrics_say_what_critiques_did() -> None:
     assert found["conl/diagnostic"] == pytest.approx(0.25)
     assert found["conl/accepted"] == pytest.approx(1 / 4)
     assert found["conl/agreement_after"] == pytest.approx((8 - 2) / 10)
+
+
+def test_critiques_correct_and_harm() -> None:
+    # Of 1, right and then wrong, two critiques; of 2, wrong and then right, one; of 3, wrong and
+    # still wrong, one. Agent 2 is named by itself, which is no critique.
+    critiques = {
+        0: "Agent 1: no. Agent 2: no.",
+        2: "Agent 1: again. Agent 2: mine.",
+        3: "Agent 0: fine.",
+        1: "Agent 3: no.",
+    }
+    found = debate_metrics([held(critiques=critiques, answers={1: "1 7", 2: "8 1", 3: "9 9"})])
+    assert found["critique/corrects"] == 1 / 2  # Agent 2 of agents 2 and 3.
+    assert found["critique/harms"] == 2 / 3  # Agent 1 twice, and not agent 0.
+    assert found["accuracy/round_0"] == found["accuracy/round_2"] == 2 / 4

@@ -30,6 +30,8 @@ OWN_FIGURES = frozenset(
             "maj",
             "flips",
             "tokens",
+            "critic",
+            "critique",
         ),
         *("agreement", "accuracy", "drift", "improvement", "rho", "n_eff", "right", "wrong"),
     }

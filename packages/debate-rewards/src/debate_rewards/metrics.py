@@ -215,7 +215,8 @@ def debate_metrics(
       wrong; `unread/timeout`: those that ran into the time limit.
     - `accuracy/round_R`; `diversity/round_R`: answer classes per answer.
     - `flips/right_to_wrong`, `flips/wrong_to_right` (also by round, and by the number of dissenting
-      peers), `drift/round_R`: see `add_change`, `add_dissent`. `critic/…`: see `add_criticism`.
+      peers), `drift/round_R`: see `add_change`, `add_dissent`.
+    - `critic/…`, `critique/…`: see `add_criticism`.
     - `rho/round_R` and `n_eff/round_R`: `add_intraclass`, where a question (by its id) has several
       debates.
     - `maj/first` (Maj), `maj/last` (Debate), `maj/delta` (Δ), `maj/round_R`, `central/…`,

@@ -11,6 +11,7 @@ from debate_rewards.answer_checking import same_answer
 from debate_rewards.answer_rewards import turn_verdicts
 from debate_rewards.estimates import Moments, Sums
 from debate_rewards.reward import ReadDebate, ReadTurn, Score, read_debate
+from debate_rewards.turn_rewards import critique_targets
 from debate_rewards.votes import Verdict, Vote, ballot, by_pair, owed_verdicts, tally
 
 
@@ -56,12 +57,28 @@ def add_dissent(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -
 
 
 def add_criticism(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> None:
-    """Add how often critics agree with the right and object to the wrong answers that they read.
+    """Add how often critics are right, and what becomes of those whom they criticise.
 
-    `critic/ok_when_right` and `critic/no_when_wrong`, of contracts that end with an answer line: a
-    critic who names no answer, or the one it read, agrees with it; one who names another objects.
+    - `critic/ok_when_right` and `critic/no_when_wrong`, of contracts that end with an answer line:
+      a critic who names no answer, or the one it read, agrees with it; one who names another
+      objects.
+    - `critique/corrects`, `critique/harms`, of contracts with an evaluation: the share of critiques
+      of a wrong answer whose target, when it next answers and was shown the critique, is right, and
+      of those of a right answer whose target is then wrong.
     """
     question, rules = debate.transcript.question, debate.transcript.protocol
+    readers: dict[TurnKey, dict[int, TurnKey]] = {}
+    for key in sorted(debate.turns, key=lambda one: one.round):
+        for shown in debate.turns[key].turn.shown:
+            readers.setdefault(shown, {}).setdefault(key.agent, key)
+    for critic in debate.judges.values():
+        judged = debate.judged_by(critic)
+        for target in () if critic.failed else critique_targets(debate, critic)[1]:
+            before = judged[target].key
+            after = readers.get(critic.key, {}).get(before.agent)
+            if after is not None:
+                what = "harms" if right[before] else "corrects"
+                sums.add(f"critique/{what}", float(right[after] != right[before]))
     if get_contract(rules.contract).kind != "answer_line":
         return
     for key, critic in debate.judges.items():

@@ -83,8 +83,11 @@ def values_of(rules: Protocol) -> dict[str, tuple[str, str]]:
     """Return the figures of debates that are means over questions: our name and row, by theirs."""
     names = [*_FIGURES, *(_CENTRAL if rules.topology == "central" else ())]
     contract = get_contract(rules.contract)
-    if "comparison" not in contract.sections:
+    known = [get_contract(one) for one in rules.contracts or (rules.contract,)]
+    if not any("comparison" in one.sections for one in known):
         names = [n for n in names if n not in ("decision/peer_vote", "decision/bradley_terry")]
+    if any("evaluation" in one.sections for one in known):
+        names += ["critique/corrects", "critique/harms"]
     if rules.topology == "pair":
         names.remove("maj/delta")
     if contract.kind == "answer_line" and not all(role.answers for role in rules.roles):
