@@ -107,7 +107,11 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
         ({"arm": {}}, [], "unknown key; did you mean 'arms'?"),
         ({"plot": ["dirrect"]}, [], "'dirrect' is among neither the measures nor the curves"),
         (
-            {"measures": {"direct": "eval/direct/acuracy"}, "plot": []},
+            {
+                "measures": {"direct": "eval/direct/acuracy"},
+                "compared": [{"arm": "grpo", "measures": ["direct"]}],
+                "plot": [],
+            },
             [],
             "arms.grpo: measures.direct: found 'eval/direct/acuracy', which the arm does not",
         ),
