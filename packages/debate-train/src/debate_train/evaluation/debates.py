@@ -82,22 +82,19 @@ _CENTRAL_DETAILS = {
 def values_of(rules: Protocol) -> dict[str, tuple[str, str]]:
     """Return the figures of debates that are means over questions: our name and row, by theirs."""
     names = [*_FIGURES, *(_CENTRAL if rules.topology == "central" else ())]
-    contract = get_contract(rules.contract)
-    known = [get_contract(one) for one in rules.contracts or (rules.contract,)]
-    if not any("comparison" in one.sections for one in known):
+    known = [*map(get_contract, rules.contracts or (rules.contract,))]
+    sections = {section for one in known for section in one.sections}
+    if "comparison" not in sections:
         names = [n for n in names if n not in ("decision/peer_vote", "decision/bradley_terry")]
-    if any("evaluation" in one.sections for one in known):
-        names += ["critique/corrects", "critique/harms"]
-    if rules.topology == "pair":
-        names.remove("maj/delta")
-    if contract.kind == "answer_line" and not all(role.answers for role in rules.roles):
+    names += ("critique/corrects", "critique/harms") if "evaluation" in sections else ()
+    names = [name for name in names if rules.topology != "pair" or name != "maj/delta"]
+    if known[0].kind == "answer_line" and not all(role.answers for role in rules.roles):
         names += _OF_CRITICS
-    rounds = range(rules.max_rounds)
-    more = [f"{name}/round_{round}" for name in _OF_ROUNDS for round in rounds]
-    kinds = ("right_to_wrong", "wrong_to_right")
-    more += [f"flips/{kind}/dissent_{k}" for kind in kinds for k in range(rules.num_agents)]
-    found = {name: (name, "") for name in more}
-    return {**dict(map(_named, names)), **found, **_figures_of(agents_by_policy(rules))}
+    more = [f"{name}/round_{n}" for name in _OF_ROUNDS for n in range(rules.max_rounds)]
+    for kind in ("right_to_wrong", "wrong_to_right"):
+        more += [f"flips/{kind}/dissent_{k}" for k in range(rules.num_agents)]
+    found = dict(map(_named, names)) | {name: (name, "") for name in more}
+    return found | _figures_of(agents_by_policy(rules))
 
 
 def _named(theirs: str) -> tuple[str, tuple[str, str]]:
