@@ -87,6 +87,8 @@ def test_verdict_in_a_round_of_solutions_is_none(play: Play) -> None:
         ({"max_rounds": 3}, "Input should be 4"),
         ({"contract": "three_section"}, "each round of this form has its own"),
         ({"conversation": "append"}, "Input should be 'rebuild'"),
+        ({"history_rounds": 1}, "Input should be -1"),
+        ({"roles": {"judge": {"count": 4}}}, "found 'judge', expected debater"),
     ],
 )
 def test_other_debates_are_refused(changes: dict[str, Any], said: str) -> None:

@@ -8,7 +8,7 @@ from debate_protocol.forms.rounds import DebateState, RoundForm, parsed_of
 from debate_protocol.forms.settings import MOST, DebateStart
 from debate_protocol.parsing import Contract, evaluation_parts
 from debate_protocol.prompts import SeenTurn, insertable
-from debate_protocol.types import AgentRole, TurnKey
+from debate_protocol.types import DEBATER, AgentRole, TurnKey
 
 PROPOSAL, CRITIQUE, REVISION, VERDICT = range(4)
 """The rounds."""
@@ -39,8 +39,11 @@ class Conl(RoundForm):
     max_rounds: Literal[4] = 4
     """Proposals, critiques, revisions and verdicts."""
     topology: Literal["all"] = "all"
+    history_rounds: Literal[-1] = -1
+    own_rounds: Literal[-1] = -1
+    blind_review: Literal[True] = True
     conversation: Literal["rebuild"] = "rebuild"
-    """Each prompt states what its agent reads in that round."""
+    """Each prompt states what its agent reads in that round, which no setting changes."""
 
     @model_validator(mode="after")
     def _contracts_are_its_own(self) -> Self:
@@ -58,8 +61,7 @@ class Conl(RoundForm):
 
     def own_roles(self) -> tuple[AgentRole, ...]:
         """Return equals, whose turns say themselves what they were shown."""
-        (one,) = super().own_roles()
-        return (AgentRole(one.name, one.count, sees="drawn"),)
+        return (AgentRole(DEBATER, self.num_agents, sees="drawn"),)
 
     def opened(self, begin: DebateStart) -> "_Conversation":
         """Return the state of a debate before its first turn."""

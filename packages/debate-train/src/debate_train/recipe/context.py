@@ -141,12 +141,10 @@ def longest_prompt(
     contract = form.contract_rules()
     # A long question stands in every prompt, and is counted once.
     question, sizes = _stand_in(question, contract, counter)
-    clipped, shown = form.speaking().max_chars_per_field, max_tokens
-    if clipped is not None:
-        most = max(len(get_contract(one).sections) for one in form.contracts() or (contract,))
-        shown = min(max_tokens, max(1, most) * (clipped + _CLIP_MARK))
-    longest = Longest(0, 0, 0)
-    count = lru_cache(maxsize=4096)(counter.count)
+    clipped = form.speaking().max_chars_per_field
+    most = max(len(get_contract(one).sections) for one in form.contracts() or (contract,))
+    shown = min(max_tokens, max(1, most) * (clipped + _CLIP_MARK)) if clipped else max_tokens
+    longest, count = Longest(0, 0, 0), lru_cache(maxsize=4096)(counter.count)
 
     def tokens(message: Message) -> int:
         text, total = message["content"], counter.per_message
@@ -161,7 +159,10 @@ def longest_prompt(
         found = counter.per_prompt + sum(map(tokens, ask.messages))
         if found > longest.prompt_tokens and (agents is None or ask.agent in agents):
             longest = Longest(found, ask.agent, ask.round, sum(sizes.values()))
-        return Reply((ask.contract or contract).reply(f"{_REPLY} {ask.agent}"))
+        # Of others' critiques an agent may be given all that one of them says.
+        said = " ".join(f"Agent {one}: {_REPLY}" for one in range(form.num_agents))
+        own, mark = ask.contract or contract, f"{_REPLY} {ask.agent}"
+        return Reply(own.reply(mark, {} if own.answers else {own.sections[-1]: said}))
 
     hold(form.start(question, seed=0), measured)
     return longest
