@@ -267,6 +267,8 @@ def test_check_refuses_demonstrations_that_teach_wrong_things(
     assert len(found) == (error is not None)
     assert all(text.startswith("phases.warm.rollout.engine.type: found") for text in found)
     assert error is None or error in found[0]
+    # A phase of no steps, as one that a start has had, teaches nothing.
+    assert not check(supervised(data=data, debate=PLAIN | debate, steps=0)).errors
 
 
 def test_check_counts_demonstrations_that_weigh_nothing(tmp_path: Path) -> None:
