@@ -80,6 +80,32 @@ def test_adapters_are_loaded_into_one_engine_and_merged_for_another_model(
     assert said(home, "merged") == first
 
 
+def test_adapter_that_goes_on_from_another_is_measured_on_what_it_was_trained_on(
+    home: Path, base: str
+) -> None:
+    """An adapter of an adapter's checkpoint fits the first one's base in every shape."""
+    fast = ["trainer.learning_rate=0.5", "steps=2", "evaluation.questions=0"]
+    models, name = [], base
+    for run in ("begun", "gone_on"):
+        models.append(
+            f"model={{type: pretrained, name: '{name}', dtype: float32, lora: {{rank: 2}}}}"
+        )
+        command = [str(home / "small.yaml"), models[-1], *fast, "--output", str(home / run)]
+        assert train(command) == 0
+        name = str(max((home / run).glob("checkpoints/step-*")))
+    evaluated(home, f"own={home / 'gone_on'}", more=(models[1],))
+    own = said(home, "own")
+    # Beside others of the first recipe, by its run and, without one, by the folder of its base.
+    bare = shutil.copytree(name, home / "bare" / "adapter")
+    begun, gone_on = home / "begun", home / "gone_on"
+    evaluated(
+        home, "recipe", f"begun={begun}", f"later={gone_on}", f"bare={bare}", f"again={begun}",
+        more=(models[0],),
+    )  # fmt: skip
+    assert said(home, "later") == said(home, "bare") == own
+    assert said(home, "begun") == said(home, "again") not in (own, said(home, "recipe"))
+
+
 def test_results_and_values_say_the_same(home: Path) -> None:
     results = evaluated(home, "recipe", f"{home / 'run'}", more=("evaluation.runs=2",))
     assert results["schema"] == "debate-eval/1"

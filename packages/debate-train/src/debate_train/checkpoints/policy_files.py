@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -132,6 +133,41 @@ def _sort_sets(path: Path) -> None:
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             config[key] = sorted(value)
     path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
+
+
+def refuse_other_base(directory: Path, loaded: LoadedModel) -> None:
+    """Refuse an adapter that was trained on other weights than this model's.
+
+    A run's own record knows them; of an adapter without a run it is the folder of its base, where
+    that is there. What neither says is not known, and passes.
+
+    Raises:
+        ModelError: It is one.
+    """
+    if loaded.lora is None:
+        return
+    run = _json_of(directory.parent.parent / "environment.json").get("weights")
+    folder = next((directory / name for name in _names(loaded)), directory)
+    base = _json_of(folder / "adapter_config.json").get("base_model_name_or_path")
+    is_other = False
+    if isinstance(run, dict) and "frozen" in run:
+        is_other = run["frozen"] != weight_prints(loaded).get("frozen")
+    elif isinstance(base, str) and Path(base).is_dir():
+        own = Path(loaded.model.get_base_model().name_or_path)
+        is_other = own.is_dir() and own.resolve() != Path(base).resolve()
+    if is_other:
+        raise ModelError(
+            f"{directory}: found an adapter of {base!r}; expected one of the recipe's own model"
+        )
+
+
+def _json_of(file: Path) -> dict[str, Any]:
+    """Return what a JSON file holds, nothing where it cannot be read."""
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def load_policy(directory: Path, loaded: LoadedModel) -> None:

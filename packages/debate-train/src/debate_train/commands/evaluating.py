@@ -8,7 +8,7 @@ from pathlib import Path
 
 from debate_protocol.types import Question
 from debate_rollout.engine import Engine
-from debate_train.checkpoints.policy_files import load_policy
+from debate_train.checkpoints.policy_files import load_policy, refuse_other_base
 from debate_train.checkpoints.run_directory import json_hash, new_folder
 from debate_train.commands.evaluate import weights_hash
 from debate_train.commands.evaluation_files import (
@@ -41,8 +41,8 @@ from debate_train.running.run_context import open_engine, open_sampling
 class Serving:
     """Serves policies of a recipe; close it.
 
-    Checkpoints of the recipe's model are loaded into one engine. A model of another shape is opened
-    in an engine of its own, after that before it is closed.
+    Checkpoints of the recipe's model are loaded into one engine. A model of another shape, or an
+    adapter of another model, is opened in an engine of its own, after that before it is closed.
 
     Args:
         recipe: Whose model, engine and other policies are used.
@@ -105,6 +105,7 @@ class Serving:
             return False
         self._is_own = False
         with suppress(ModelError):
+            refuse_other_base(folder, loaded)
             load_policy(folder, loaded)
             return True
         return False

@@ -14,7 +14,7 @@ from debate_rewards.reward import Score, score_debates
 from debate_rollout.engine import Engine
 from debate_train.advantages import Advantages
 from debate_train.batches.rows import Step, build_batch
-from debate_train.checkpoints.policy_files import load_policy
+from debate_train.checkpoints.policy_files import load_policy, refuse_other_base
 from debate_train.checkpoints.trainer_state import seed_all
 from debate_train.commands.evaluation_files import NamedPolicy
 from debate_train.data import DataSource
@@ -59,6 +59,7 @@ def measure(
     source = asked.data.open(asked.seed)
     loaded = asked.model.load(asked.seed)
     if policy is not None and policy.model is not None:
+        refuse_other_base(Path(policy.model), loaded)
         load_policy(Path(policy.model), loaded)
     seed_all(asked.seed)
     with closing(open_engine(asked, loaded)) as engine, Progress() as progress:
