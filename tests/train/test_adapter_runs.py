@@ -16,9 +16,9 @@ from debate_protocol.types import Ask, DebateRun, Protocol, Reply, Transcript
 from debate_rollout.testing import ask
 from debate_train.checkpoints.policy_files import save_policy
 from debate_train.commands.cli import main
-from debate_train.evaluation.measuring import SharedTurns
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import Lora, with_adapter
+from debate_train.playing.shared_turns import SharedTurns
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
 from train.small_runs import end_of

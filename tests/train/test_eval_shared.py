@@ -6,8 +6,9 @@ from debate_protocol.types import Ask, Reply
 from debate_rollout.engine import Request
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
-from debate_train.evaluation.measuring import Measures, SharedTurns, ask_key, evaluate
+from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.models.scratch import word_tokenizer
+from debate_train.playing.shared_turns import SharedTurns, ask_key
 from debate_train.recipe import Recipe
 
 QUESTIONS = SignsPuzzle().open().split("test", 2)

@@ -3,6 +3,7 @@
 Agents and rounds count from 0. A turn is one agent speaking in one round.
 """
 
+import re
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -290,6 +291,12 @@ ACTOR, CRITIC = 0, 1
 """The agents of an actor-critic debate."""
 DEBATER = "debater"
 """The role of all agents of a debate of equals."""
+JUDGE = "judge"
+"""The role of those who decide between agents 0 and 1, or whether agent 0 is right."""
+_DECISIONS = (
+    (0, re.compile(r"\W*+(?ai:agent 0|0|right|correct)\W*+")),
+    (1, re.compile(r"\W*+(?ai:agent 1|1|wrong|incorrect)\W*+")),
+)
 
 
 def roles_of(rules: Protocol) -> tuple[AgentRole, ...]:
@@ -380,6 +387,37 @@ def speaking_agents(rules: Protocol, round: int) -> tuple[int, ...]:
 def answering_agents(rules: Protocol, round: int) -> tuple[int, ...]:
     """Return the agents from whom an answer is due in a round, in order."""
     return tuple(a for a in speaking_agents(rules, round) if gives_answers(rules, a, round))
+
+
+def judging_agents(rules: Protocol) -> tuple[int, ...]:
+    """Return the agents who decide: those of the role whose contract has a section `decision`."""
+    return tuple(
+        agent
+        for agent, role in enumerate(roles_by_agent(rules))
+        if role.name == JUDGE
+        and role.rounds
+        and "decision" in rules.contract_of(role.rounds[-1]).sections
+    )
+
+
+def reads_backwards(rules: Protocol, agent: int) -> bool:
+    """Return whether a judge is shown agent 1 first, as agent 0: every second one may be."""
+    judges = judging_agents(rules)
+    return bool(rules.extra.get("both_orders")) and agent in judges and (agent - judges[0]) % 2 == 1
+
+
+def decided(rules: Protocol, agent: int, decision: str | None) -> int | None:
+    """Return for which agent a judge decides, 1 also for `wrong`; None where it says neither.
+
+    Args:
+        rules: Of the debate.
+        agent: The judge.
+        decision: What its section `decision` says.
+    """
+    for number, pattern in _DECISIONS:
+        if decision is not None and pattern.fullmatch(decision):
+            return 1 - number if reads_backwards(rules, agent) else number
+    return None
 
 
 def check_roles(rules: Protocol) -> None:

@@ -10,6 +10,7 @@ from debate_rewards.answer_checking import Verdict, answer_classes, check_many
 from debate_rewards.answer_rewards import turn_verdicts
 from debate_rewards.decisions import decisions_of
 from debate_rewards.estimates import Estimate, Moments, Sums, bootstrap_estimates, pooled
+from debate_rewards.judged import add_judged
 from debate_rewards.reward import ReadDebate, Score, read_debate
 from debate_rewards.vote_metrics import (
     add_change,
@@ -231,6 +232,7 @@ def debate_metrics(
       all such pairs that a judge was shown, those that it left out or lost by a failed turn
       counting half; `judge/equal_share`: share of `=` among all votes; `comparisons_made`: counted
       pairs over expected pairs.
+    - `judged/…`, `speech/…`, of debates before a judge: see `add_judged`.
     - `judge/tpr`, `judge/fpr`: shares of votes on a right and a wrong turn that name the right one
       and the wrong one; `judge/error_correlation`: of the errors of two judges of such a pair.
     - `judge/first_shown`: share of verdicts other than `=` for the agent with the lower number,
@@ -370,6 +372,7 @@ def _measure_all(
             for name, is_right in outcomes.items():
                 sums.add(f"decision/{name}", float(is_right))
         add_costs(sums, one)
+        add_judged(sums, debate, right)
         add_judging(sums, debate, right)
         for name, agents in agents_by_policy(debate.transcript.protocol).items():
             add_own(sums, debate, right, f"{name}/", agents)

@@ -19,6 +19,7 @@ from debate_rewards.answer_rewards import (
     has_known_kind,
 )
 from debate_rewards.conl import ConlReward
+from debate_rewards.judged import JudgedReward
 from debate_rewards.reward import (
     Credit,
     ReadDebate,
@@ -39,6 +40,7 @@ SINGLE_REWARDS: Variants[RewardConfig] = Variants(
     "debate_rewards.rewards", RewardConfig, V2, WinRate, WinMinusLoss, BradleyTerry, Verifiable,
     TruthJudge, Majority, MajorityJudge, Certainty, Persuasion, Overlong, PartialTrajectory,
     ConlReward,
+    JudgedReward,
 )  # fmt: skip
 SingleReward = Annotated[RewardConfig, SINGLE_REWARDS]
 

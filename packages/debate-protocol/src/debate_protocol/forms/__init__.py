@@ -4,6 +4,7 @@ from typing import Annotated
 
 from debate_protocol.forms.actor_critic import ActorCritic
 from debate_protocol.forms.conl import Conl
+from debate_protocol.forms.judged import Judged
 from debate_protocol.forms.rounds import DebateState, Direct, Sequential, Simultaneous, turn_seed
 from debate_protocol.forms.self_debate import SelfDebate
 from debate_protocol.forms.settings import (
@@ -26,6 +27,7 @@ FORMS: Variants[DebateForm] = Variants(
     SelfDebate,
     ActorCritic,
     Conl,
+    Judged,
 )
 """All forms, those of other installed packages included."""
 
@@ -42,6 +44,7 @@ __all__ = [
     "DebateState",
     "Direct",
     "FormConfig",
+    "Judged",
     "SameAnswer",
     "SelfDebate",
     "Sequential",

@@ -252,6 +252,8 @@ class DebateStart:
     same_answer: SameAnswer
     other: tuple[Question, int] | None = None
     """Another question and its debate's seed, for forms whose agents are shown that debate."""
+    shared_seed: int | None = None
+    """The same for all copies of a question's debate in a training step; None elsewhere."""
 
     def transcript(self, rules: Protocol, turns: Iterable[Turn], ended: str) -> Transcript:
         """Return the record; `meta` holds the seed and why the debate ended."""
@@ -289,6 +291,11 @@ class DebateForm(SpeakingSettings):
         def num_agents(self) -> int:
             """Agents of a debate."""
 
+    @property
+    def shares_turns(self) -> bool:
+        """Whether copies of a question's debate in a training step have some turns in common."""
+        return False
+
     @abstractmethod
     def debate(self, begin: DebateStart) -> DebateRun:
         """Hold a debate."""
@@ -305,6 +312,7 @@ class DebateForm(SpeakingSettings):
         debate_id: str | None = None,
         same_answer: SameAnswer = same_words,
         other: tuple[Question, int] | None = None,
+        shared_seed: int | None = None,
     ) -> DebateRun:
         """Begin a debate.
 
@@ -314,9 +322,10 @@ class DebateForm(SpeakingSettings):
             debate_id: The transcript's id; the question's by default.
             same_answer: Decides whether answers agree, where the form asks.
             other: As in `DebateStart`.
+            shared_seed: As in `DebateStart`.
         """
         name = question.id if debate_id is None else debate_id
-        return self.debate(DebateStart(question, seed, name, same_answer, other))
+        return self.debate(DebateStart(question, seed, name, same_answer, other, shared_seed))
 
     def contracts(self) -> tuple[str | Contract, ...]:
         """Return the contract of each round, where they differ."""

@@ -25,12 +25,13 @@ from debate_train.commands.evaluation_files import (
 from debate_train.data import DataSource
 from debate_train.data.source import Split
 from debate_train.evaluation import Opponents
-from debate_train.evaluation.measuring import SharedTurns, evaluate
+from debate_train.evaluation.measuring import evaluate
 from debate_train.interrupts import ModelError, UsageError
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import LoadedModel, export_weights
 from debate_train.models.policies import START, ModelPolicy
 from debate_train.monitoring.progress import Progress
+from debate_train.playing.shared_turns import SharedTurns
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import CheckReport, check_model, evaluation_line
 from debate_train.recipe.check_parts import Windows, missing_libraries, policy_errors

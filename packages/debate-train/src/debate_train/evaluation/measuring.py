@@ -1,6 +1,5 @@
 """Measure a policy by what its modes play: means with intervals."""
 
-import hashlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -8,61 +7,16 @@ from functools import partial
 from statistics import fmean, stdev
 
 from debate_protocol.transcripts.files import with_counts
-from debate_protocol.types import Ask, DebateRun, Gate, Question, Reply, Transcript
+from debate_protocol.types import DebateRun, Question, Transcript
 from debate_rewards.answer_checking import same_answer
 from debate_rewards.estimates import bootstrap_estimates, bootstrap_interval, pooled, range_of
 from debate_rollout.engine import Engine
 from debate_train.evaluation.modes import Curves, EvaluationMode, Plays, Point, Values
 from debate_train.evaluation.settings import Setup, full_name, is_standard
 from debate_train.playing import Watch, unwatched
+from debate_train.playing.shared_turns import SharedTurns
 
 __all__ = ["Measure", "Measures", "evaluate"]
-
-
-class SharedTurns:
-    """Answers what was asked before, with the same seed and prompt, by the reply it got then.
-
-    A reply follows from its prompt and seed but for rounding, and from an endpoint not at all; so
-    debates that part later are compared on the very same first turns, which cost once.
-
-    Args:
-        known: Replies from before, by `ask_key`.
-    """
-
-    def __init__(self, known: Mapping[str, Reply] | None = None) -> None:
-        self._known: dict[str, Reply] = dict(known or {})
-
-    def over(self, run: DebateRun) -> DebateRun:
-        """Return a debate to be played in the place of this one."""
-        try:
-            waits = next(run)
-            while True:
-                if isinstance(waits, Gate):
-                    waits = run.send((yield waits))
-                else:
-                    missing = [ask for ask in waits if ask_key(ask) not in self._known]
-                    if missing:
-                        replies: Sequence[Reply] = yield missing  # type: ignore[assignment]
-                        for ask, reply in zip(missing, replies, strict=True):
-                            self._known.setdefault(ask_key(ask), reply)
-                    waits = run.send([self._known[ask_key(ask)] for ask in waits])
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        finally:
-            run.close()
-
-
-def ask_key(ask: Ask) -> str:
-    """Return a hash of all that a reply follows from, the same in every process."""
-    before = ask.previous
-    parts = (
-        (ask.policy, ask.adapter),
-        ask.seed,
-        tuple((message["role"], message["content"]) for message in ask.messages),
-        None if before is None else (before.prompt_ids, before.token_ids),
-        (ask.temperature, ask.stop, ask.max_tokens, ask.contract),
-    )
-    return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from debate_train.data import DataSettings, DataSource
 from debate_train.data.demonstrations import ENGINES
 from debate_train.models.loaded_model import answering_role
 from debate_train.models.policies import PolicyChoice
+from debate_train.playing.shared_turns import SharedTurns
 
 
 class Pipeline(Config):
@@ -461,6 +462,7 @@ def named_debates(
     Questions are numbered from `first`.
     """
     runs, forms = [], [recipe.debate, *recipe.rollout.other_forms]
+    shared = next((SharedTurns() for form in forms if form.shares_turns), None)
     debates, singles = recipe.rollout.debates_per_question, recipe.rollout.direct_per_question
     single = direct_form(recipe.debate) if singles else recipe.debate
     for number, question in enumerate(questions, first):
@@ -469,6 +471,9 @@ def named_debates(
             identity = f"{name}/{number}/{copy}"
             seed = zlib.crc32(f"{recipe.seed}/{identity}".encode())
             form = forms[number % len(forms)] if copy < debates else single
-            run = form.start(question, seed=seed, debate_id=identity, same_answer=same)
-            runs.append((identity, run))
+            of_all = zlib.crc32(f"{recipe.seed}/{name}/{number}".encode())
+            run = form.start(
+                question, seed=seed, debate_id=identity, same_answer=same, shared_seed=of_all
+            )
+            runs.append((identity, shared.over(run) if shared and form.shares_turns else run))
     return runs

@@ -1,0 +1,192 @@
+"""Debates before a judge: who speaks, who reads what, and what copies have in common."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from debate_protocol.forms import FormConfig, Judged
+from debate_protocol.transcripts.files import from_json, to_json, transcript_problems
+from debate_protocol.types import Ask, Question, Reply, Transcript, decided
+
+PASSAGE = "The box holds two red balls and two blue ones."
+QUESTION = Question("q", "How many balls?", "4", {"kind": "number", "passage": PASSAGE})
+
+
+def speak(ask: Ask) -> str:
+    assert ask.contract is not None
+    if "decision" in ask.contract.sections:
+        return "<decision>Agent 0</decision>"
+    return f"I say \\boxed{{{ask.guide or 4}}}" if ask.answers else "It is wrong."
+
+
+def held(
+    form: Judged, say: Callable[[Ask], str] = speak, **start: Any
+) -> tuple[Transcript, list[Ask]]:
+    run = form.start(QUESTION, **{"seed": 0, **start})
+    asked: list[Ask] = []
+    asks: Any = next(run)
+    try:
+        while True:
+            asked += asks
+            asks = run.send([Reply(say(ask)) for ask in asks])
+    except StopIteration as end:
+        transcript: Transcript = end.value
+    assert not transcript_problems(transcript)
+    assert from_json(to_json(transcript)) == transcript
+    assert len(transcript.turns) == form.turn_count()
+    return transcript, asked
+
+
+def prompt(ask: Ask) -> str:
+    return "\n".join(message["content"] for message in ask.messages)
+
+
+@pytest.mark.parametrize(
+    ("settings", "spoken"),
+    [
+        ({}, "0 1 2"),
+        ({"max_rounds": 4}, "0 1 0 2"),
+        ({"order": "simultaneous", "max_rounds": 3}, "01 01 2"),
+        ({"opponent": "none", "max_rounds": 2}, "0 1"),
+        ({"opponent": "critic", "max_rounds": 4, "judges": 2}, "0 1 0 23"),
+    ],
+)
+def test_sides_speak_in_their_order_and_judges_last(settings: Any, spoken: str) -> None:
+    transcript, _ = held(Judged(**settings))
+    rounds: dict[int, str] = {}
+    for turn in transcript.turns:
+        rounds[turn.round] = rounds.get(turn.round, "") + str(turn.agent)
+    assert " ".join(rounds.values()) == spoken
+    judge = transcript.turns[-1]
+    assert [(k.agent, k.round) for k in judge.shown] == [
+        (t.agent, t.round) for t in transcript.turns if t.round < judge.round
+    ]
+
+
+def test_a_critic_owes_no_answer_and_judges_are_shown_what_it_says() -> None:
+    transcript, asks = held(Judged(opponent="critic"))
+    assert [turn.failure for turn in transcript.turns] == [None, None, None]
+    assert "It is wrong." in prompt(asks[2])
+    assert "right or wrong" in prompt(asks[2])
+    assert [ask.contract.name for ask in asks if ask.contract] == ["boxed", "critique", "judgment"]
+
+
+def test_each_rival_argues_for_the_answer_it_is_given() -> None:
+    seen = set()
+    for seed in range(8):
+        transcript, asks = held(Judged(assigned=True), seed=seed)
+        sides = transcript.meta["sides"]
+        assert sorted(sides.values()) == ["4", "5"]
+        assert [asks[a].guide for a in (0, 1)] == [sides["0"], sides["1"]]
+        assert f"argue that the answer is {sides['1']}" in prompt(asks[1])
+        seen.add(sides["0"])
+    assert seen == {"4", "5"}  # The first speaker is not always right.
+
+
+def test_judges_are_not_shown_the_passage_but_whether_quotes_stand_in_it() -> None:
+    def quoting(ask: Ask) -> str:
+        said = (
+            "<quote>two  red balls</quote> <quote>six</quote> <verified_quote>six</verified_quote>"
+        )
+        return f"{said} {speak(ask)}"
+
+    _, asks = held(Judged(private=("passage",), opponent="none", max_rounds=2), quoting)
+    assert PASSAGE in prompt(asks[0])
+    read = prompt(asks[1])
+    assert PASSAGE not in read
+    assert "<verified_quote>two red balls</verified_quote>" in read
+    assert "<unverified_quote>six</unverified_quote>" in read
+    assert "<verified_quote>six" not in read  # A mark that a speaker writes is made plain.
+    assert asks[1].question.meta == {"kind": "number"}
+
+
+def test_speeches_are_cut_for_their_readers_alone() -> None:
+    form = Judged(max_words=2, opponent="none", max_rounds=2)
+    transcript, asks = held(form, lambda ask: "one  two three four \\boxed{4}")
+    assert "one  two [… 3 words cut]" in prompt(asks[1])
+    assert transcript.turns[0].text == "one  two three four \\boxed{4}"
+
+
+def test_every_second_judge_reads_rivals_in_the_opposite_order() -> None:
+    form = Judged(order="simultaneous", max_rounds=2, both_orders=True, judges=2)
+    transcript, asks = held(
+        form, lambda a: speak(a) if a.agent > 1 else f"mine, \\boxed{{{10 + a.agent}}}"
+    )
+    first, second = (prompt(ask) for ask in asks[2:])
+    assert first.index("{10}") < first.index("{11}")
+    assert second.index("{11}") < second.index("{10}")
+    assert second == first.replace("{10}", "@").replace("{11}", "{10}").replace("@", "{11}")
+    said = [decided(transcript.protocol, agent, "Agent 0.") for agent in (2, 3)]
+    assert said == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("Agent 0", 0), ("1", 1), (" right.", 0), ("**Wrong**", 1), ("Agent 01", None),
+     ("not right", None), ("", None), (None, None), ("Agent 0 Agent 1", None)],
+)  # fmt: skip
+def test_decisions_are_read_as_a_whole(text: str | None, meant: int | None) -> None:
+    assert decided(Judged().protocol(), 2, text) == meant
+
+
+def test_copies_share_what_is_said_before_the_round_in_which_they_part() -> None:
+    form = Judged(diverge=True, max_rounds=5)
+    parted: set[int] = set()
+    for shared in range(12):
+        (one, asks), (_, others) = (
+            held(form, seed=seed, shared_seed=shared) for seed in (100, 200)
+        )
+        at = one.meta["diverged"]
+        parted.add(at)
+        same = [a.seed == b.seed for a, b in zip(asks, others, strict=True)]
+        assert same == [ask.round < at for ask in asks]
+    assert parted == {0, 1, 2, 3}
+    alone, _ = held(form)
+    assert "diverged" not in alone.meta
+
+
+def test_copies_part_where_the_trained_policy_speaks() -> None:
+    form = Judged(diverge=True, max_rounds=5, roles={"rival": {"policy": "start"}})  # type: ignore[dict-item]
+    parted = {held(form, shared_seed=shared)[0].meta["diverged"] for shared in range(12)}
+    assert parted == {0, 2}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"opponent": "critic", "order": "simultaneous"},
+        {"both_orders": True},
+        {"max_rounds": 2},
+        {"contract": "three_section"},
+        {"style": {"system": "?"}},
+    ],
+)
+def test_what_does_not_fit_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(FormConfig).validate_python({"type": "judged"} | settings)
+
+
+@pytest.mark.parametrize("opponent", ["rival", "critic", "none"])
+def test_compact_prompts_name_speakers(opponent: Any) -> None:
+    form = Judged(
+        style="compact",
+        opponent=opponent,
+        reasons=False,
+        contract={"name": "speech", "sections": ["solution"]},  # type: ignore[arg-type]
+    )
+
+    def say(ask: Ask) -> str:
+        own = {"evaluation": "no", "solution": "7", "decision": "1"}
+        assert ask.contract is not None
+        return "".join(f"<{s}>{own[s]}</{s}>" for s in ask.contract.sections)
+
+    _, asks = held(form, say)
+    lines = prompt(asks[-1]).splitlines()
+    said: Sequence[str] = {
+        "rival": ["Agent 0 : 7", "Agent 1 : 7"],
+        "critic": ["Agent 0 : 7", "Agent 1 :", "evaluation : no"],
+        "none": ["Agent 0 : 7", "Agent 0 : 7"],
+    }[opponent]
+    assert lines[-len(said) :] == said
