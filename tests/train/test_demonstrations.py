@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from debate_protocol.forms import Simultaneous
+from debate_protocol.forms import Judged, Simultaneous
 from debate_protocol.parsing import Contract, parse
 from debate_protocol.types import Transcript
 from debate_rollout.drivers import play
@@ -122,3 +122,53 @@ def test_demonstration_heeds_a_failed_peer() -> None:
     judge = parse(debate.turns[3].text, "three_section")
     assert judge.sections["evaluation"].text.startswith("Agent 2 ")
     assert judge.comparisons == ()
+
+
+def before_a_judge(**settings: Any) -> list[Transcript]:
+    contract = {"name": "worked", "sections": ["evaluation", "solution"]}
+    form = Judged(style="compact", reasons=False, contract=contract, **settings)  # type: ignore[arg-type]
+    words = ["<decision>", "</decision>", "right", "wrong"]
+    engine = ScriptedEngine().open(None, word_tokenizer(words), script=PUZZLES.demonstrate)
+    questions = [q for step in range(5) for q in PUZZLES.batch(step)]
+    runs = [form.start(q, seed=n) for n, q in enumerate(questions)]
+    return play(runs, engine, max_tokens=200)
+
+
+def test_a_weak_judge_checks_the_last_total_and_the_step_that_a_critic_names() -> None:
+    kinds = set()
+    for debate in before_a_judge(opponent="critic"):
+        digits, target = read_puzzle(debate.question)
+        proposed, named, decision = (
+            parse(turn.text, debate.protocol.contract_of(turn.round)) for turn in debate.turns
+        )
+        signs, work = proposed.answer or "", proposed.sections["evaluation"].text.split()
+        assert work[1::3] == signs.split()
+        assert work[2::3] == [str(digit) for digit in digits[1:]]
+        totals = [int(one) for one in work[::3]]
+        true = [
+            total((before, digits[n + 1]), sign) == after
+            for n, (before, sign, after) in enumerate(
+                zip(totals, signs.split(), totals[1:], strict=False)
+            )
+        ]
+        accused = named.sections["evaluation"].text.split()
+        steps = [work[3 * n : 3 * n + 4] for n in range(len(true))]
+        assert accused in steps
+        is_false = not true[steps.index(accused)]
+        right = total(digits, signs) == target
+        assert sum(true) >= len(true) - 1  # One false total at most.
+        assert right == (all(true) and totals[-1] == target)
+        says = decision.sections["decision"].text
+        assert says == ("right" if totals[-1] == target and not is_false else "wrong")
+        kinds.add((right, says))
+    assert kinds == {(True, "right"), (False, "right"), (False, "wrong")}
+
+
+def test_a_weak_judge_alone_takes_every_work_that_reaches_the_target() -> None:
+    for debate in before_a_judge(opponent="none", max_rounds=2):
+        work = parse(debate.turns[0].text, debate.protocol.contract).sections["evaluation"].text
+        reaches = int(work.split()[-1]) == read_puzzle(debate.question)[1]
+        assert (
+            debate.turns[1].text.strip()
+            == f"<decision> {'right' if reaches else 'wrong'} </decision>"
+        )

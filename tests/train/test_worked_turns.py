@@ -7,11 +7,22 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.forms import ActorCritic, DebateForm, Direct, SelfDebate, Simultaneous
+from debate_protocol.forms import (
+    ActorCritic,
+    Conl,
+    DebateForm,
+    Direct,
+    Judged,
+    SelfDebate,
+    Simultaneous,
+)
 from debate_protocol.forms.settings import OwnContract
 from debate_protocol.parsing import parse
 from debate_protocol.types import Ask, Question, Reply, Transcript, parse_turn
+from debate_rewards import debate_metrics
 from debate_rewards.answer_checking import check
+from debate_rewards.judged import judgments, true_decision
+from debate_rewards.reward import read_debate
 from debate_train.data import ReasoningGym
 from debate_train.data.demonstrations import Demonstrations, worked_turn
 from debate_train.data.questions import Questions
@@ -115,6 +126,41 @@ def test_second_turns_of_a_self_debate_check_the_pair(prompt: Any) -> None:
         for turn in debate.turns[4:]:
             assert check(question, parse_turn(debate, turn).answer).verdict == "right"
             assert "Agent 0: " in turn.text and "Agent 1: " in turn.text
+
+
+def test_conversations_rank_and_criticize_by_the_truth() -> None:
+    debates = []
+    for seed, question in enumerate(MATH):
+        debate = held(Conl(personas="none"), question, worked_turn, seed)
+        read = read_debate(debate)
+        for key, turn in read.judges.items():
+            assert not turn.failed and turn.parsed.problems == ()
+            if key.round in (1, 3):
+                assert len(turn.parsed.comparisons) == 3
+        debates.append(debate)
+    figures = debate_metrics(debates)
+    assert figures["judge/accuracy"] == figures["accuracy/round_2"] == 1.0
+    assert figures["critique/harms"] == 0.0
+
+
+@pytest.mark.parametrize("opponent", ["rival", "critic", "none"])
+@pytest.mark.parametrize("contract", ["boxed", {"name": "speech", "sections": ["solution"]}])
+def test_judges_decide_for_who_is_right(opponent: Any, contract: Any) -> None:
+    rounds = 2 if opponent == "none" else 3
+    form = Judged(opponent=opponent, contract=contract, judges=2, max_rounds=rounds)
+    said = set()
+    for seed, question in enumerate([*MATH, *CHOICE]):
+        debate = held(form, question, worked_turn, seed)
+        assert all(turn.failure is None for turn in debate.turns)
+        read = read_debate(debate)
+        right = {
+            k: check(question, t.parsed.answer).verdict == "right" for k, t in read.turns.items()
+        }
+        due = true_decision(read, right)
+        for one in judgments(read):
+            assert one.decision == due or (due is None and one.decision == 0)
+        said.add(due)
+    assert said == ({None, 1} if opponent == "rival" else {0, 1})  # A rival reads, and corrects.
 
 
 @pytest.mark.parametrize("style", ["compact", "full"])

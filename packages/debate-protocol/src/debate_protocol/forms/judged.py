@@ -50,6 +50,8 @@ from debate_protocol.types import (
     speaking_agents,
 )
 
+CHOICE = "choice"
+"""The contract of a judge who decides between rivals."""
 _SIDES = {"rival": ("proposer", "rival"), "critic": ("proposer", "critic"), "none": ("consultant",)}
 _QUOTES = ("verified_quote", "unverified_quote")
 _QUOTE = re.compile(r"<quote>(.*?)</quote>", re.DOTALL)
@@ -151,7 +153,8 @@ class Judged(SampledSettings):
         instructions = {"decision": f"only {says}."}
         if self.reasons:
             instructions["evaluation"] = "what holds of what was said, and what does not."
-        return Contract("judgment", sections, instructions=instructions, answers=False)
+        name = CHOICE if is_choice else "judgment"
+        return Contract(name, sections, instructions=instructions, answers=False)
 
     def protocol(self) -> Protocol:
         """Return the rules as they are written into transcripts."""

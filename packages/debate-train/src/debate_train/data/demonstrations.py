@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from debate_protocol.forms.actor_critic import wrong_answer
+from debate_protocol.forms.judged import CHOICE
 from debate_protocol.parsing import Parsed, answer_line, final_box
 from debate_protocol.plugins import Variants
 from debate_protocol.types import Ask, Question, parse_turn
@@ -37,7 +38,8 @@ def worked_turn(ask: Ask, *, errors: bool = True) -> str:
     evenly from 0 to 1, so that judges meet right and wrong answers in every mixture. Who is shown
     answers checks each against the right one, compares those of others pair by pair (of a pair
     alike in that, `=`), and answers rightly. A reply that is steered to an answer gives it; a
-    critic confirms what it is shown, or names the answer that it holds to be right.
+    critic confirms what it is shown, or names the answer that it holds to be right; a judge decides
+    for who is right.
 
     The reasoning is `meta["solution"]`, where the question has one and the answer is right; an
     equation that the question ends with, as in `Find 3 + 4 =`, is repeated before its answer.
@@ -45,16 +47,22 @@ def worked_turn(ask: Ask, *, errors: bool = True) -> str:
     question, rng = ask.question, random.Random(f"turn/{ask.seed}")
     skill = random.Random(f"skill/{question.id}").random()
     answer = str(question.answer)
-    slips = errors and rng.random() > skill
+    sections = () if ask.contract is None else ask.contract.sections
+    judges = not ask.answers and {"comparison", "decision"} & {*sections}
+    if "decision" in sections and ask.contract is not None and ask.contract.name != CHOICE:
+        ask = replace(ask, claims={agent: said for agent, said in ask.claims.items() if agent == 0})
+    slips = errors and rng.random() > skill and not judges
     if ask.guide is not None:
         answer = ask.guide
     elif slips and (not ask.claims or not ask.answers):
         answer = _wrong(question, rng) or answer
     checks = _checked(ask, answer)
-    if not ask.answers:
+    if not ask.answers and "comparison" not in sections:
         found = " ".join(checks.values())
         agrees = bool(checks) and "wrong." not in found
-        return found if agrees else f"{found} {_marked(ask, answer)}".strip()
+        feedback = found if agrees else f"{found} {_marked(ask, answer)}".strip()
+        parts = {"evaluation": feedback, "decision": _decision(ask, checks)}
+        return "\n".join(f"<{one}>{parts.get(one, 'N/A')}</{one}>" for one in sections) or feedback
     solution = _solution(ask, answer)
     evaluation = " ".join(checks.values()) or "N/A"
     if ask.contract is None or ask.contract.kind == "answer_line":
@@ -68,13 +76,13 @@ def worked_turn(ask: Ask, *, errors: bool = True) -> str:
     # Unequal pairs come first: two lists, written before, say all of it in one order.
     pairs = sorted(combinations(others, 2), key=lambda pair: right[pair[0]] == right[pair[1]])
     votes = "\n".join(_vote(a, b, right) for a, b in pairs) or "N/A"
-    if "evaluation" not in ask.contract.sections and checks:
+    if "evaluation" not in sections and checks and ask.answers:
         votes = f"{evaluation}\n{votes}"
     agreed = bool(others) and all(right.values())
     said = {"evaluation": evaluation, "comparison": votes, "consensus": "YES" if agreed else "NO"}
     said["consensus_reason"] = "All answers are right." if agreed else "Not all answers are right."
     said[ask.contract.answer_section or ""] = solution
-    return "\n".join(f"<{one}>{said.get(one, 'N/A')}</{one}>" for one in ask.contract.sections)
+    return "\n".join(f"<{one}>{said.get(one, 'N/A')}</{one}>" for one in sections)
 
 
 def _checked(ask: Ask, answer: str) -> dict[int, str]:
@@ -93,6 +101,14 @@ def _checked(ask: Ask, answer: str) -> dict[int, str]:
         verdict = "right" if one.verdict == "right" else "wrong"
         found[agent] = f"Agent {agent}:{said}{truth} {verdict}."
     return found
+
+
+def _decision(ask: Ask, checks: Mapping[int, str]) -> str:
+    """Return whom a judge decides for: agent 0 where both rivals are right, or both wrong."""
+    right = {agent: text.endswith("right.") for agent, text in checks.items()}
+    if ask.contract is not None and ask.contract.name == CHOICE:
+        return f"Agent {int(right.get(1, False) and not right.get(0, False))}"
+    return "right" if right.get(0, False) else "wrong"
 
 
 def _solution(ask: Ask, answer: str) -> str:

@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from debate_protocol.forms.judged import CHOICE
 from debate_protocol.parsing import Contract
 from debate_protocol.types import Ask, Question
 from debate_train.data.source import DataSettings, DataSource, Seeds, Split
@@ -25,6 +26,7 @@ WORDS = ("Answer:", "toward")
 _ANSWER = re.compile(r"Answer: ([-+ ]*[-+])")
 
 
+_NUMBER = re.compile(r"-?[0-9]{1,4}")
 SIGNS = ("+", "-")
 _SIGNS_ALONE = re.compile(r"[-+ ]+")
 
@@ -169,7 +171,8 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
     the outcome and adopts a right one, or solves the puzzle itself where there is none. A proposal
     of its own that it is shown again is checked and not ranked.
 
-    Under a contract with an answer line it is a turn of an actor or a critic.
+    Under a contract with an answer line it is a turn of an actor or a critic; in a debate before a
+    judge what `judged_demonstration` says.
 
     Sections come in the order of the contract: with `comparison` before `solution` the answer
     follows from the checks. Without a section `evaluation` checks and votes are in `comparison`.
@@ -180,6 +183,8 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
     right = solutions(digits, target)
     if ask.contract is not None and ask.contract.kind == "answer_line":
         return exchange_demonstration(ask, digits, target, skill if errors else 1.0)
+    if ask.contract is not None and is_before_a_judge(ask.contract):
+        return judged_demonstration(ask, digits, target, skill if errors else 1.0)
     claims = {agent: " ".join(text.split()) for agent, text in ask.claims.items()}
     candidates = {agent: said for agent, said in claims.items() if _SIGNS_ALONE.fullmatch(said)}
     if not candidates:
@@ -206,8 +211,7 @@ def _turn_text(contract: Contract | None, solution: str, evaluation: str, compar
 def _worked(digits: Sequence[int], solution: str, correct: bool) -> str:
     """Return the running totals of a solution, and `ok` or `no`."""
     signs = solution.split()
-    steps = zip(signs, digits[1:], running_totals(digits, signs), strict=True)
-    work = [f"{sign} {digit} {total}" for sign, digit, total in steps]
+    work = _steps(digits, signs, running_totals(digits, signs))
     return " ".join([str(digits[0]), *work, "ok" if correct else "no"])
 
 
@@ -245,3 +249,66 @@ def exchange_demonstration(ask: Ask, digits: tuple[int, ...], target: int, skill
     is_ok = judged in right if ask.guide is None else judged == ask.guide
     work = _worked(digits, judged, is_ok)
     return work if is_ok else f"{work}\nAnswer: {ask.guide or own()}"
+
+
+def is_before_a_judge(contract: Contract) -> bool:
+    """Return whether a turn is a decision, a critique, or an answer after its running totals."""
+    sections = contract.sections
+    is_critique = sections == ("evaluation",)
+    return "decision" in sections or is_critique or sections == ("evaluation", "solution")
+
+
+def judged_demonstration(ask: Ask, digits: tuple[int, ...], target: int, skill: float) -> str:
+    """Return the turn of a proposer, a critic or a judge, who checks one step at most.
+
+    A proposer writes the running totals of its signs, and then these. Half of the wrong answers
+    have one false total, after which they reach the target. A critic repeats a step, drawn evenly.
+    The judge says `right` where the totals end with the target, unless a critic names a step that
+    stands there and is false: it adds up nothing else. Of rivals it takes
+    agent 0 where its totals end so, and else agent 1.
+
+    Args:
+        ask: A compact prompt; proposers have the sections `evaluation` and `solution`.
+        digits: Of the puzzle.
+        target: Of the puzzle.
+        skill: The chance that a proposer is right.
+    """
+    rng = random.Random(f"turn/{ask.seed}")
+    sections = () if ask.contract is None else ask.contract.sections
+    if ask.answers:
+        is_right = rng.random() < skill
+        signs = rng.choice(solutions(digits, target) if is_right else wrong_signs(digits, target))
+        totals = running_totals(digits, signs.split())
+        if not is_right and rng.random() < 0.5:
+            false = rng.randrange(len(totals))
+            slip = target - totals[-1]
+            totals = [t + slip if place >= false else t for place, t in enumerate(totals)]
+        work = " ".join(_steps(digits, signs.split(), totals))
+        return f"<evaluation> {digits[0]} {work} </evaluation>\n<solution> {signs} </solution>"
+    steps = _read_steps(ask.claims.get(0, ""))
+    if "decision" not in sections:
+        step = rng.choice(steps) if steps else ""
+        return f"<evaluation> {step} </evaluation>"
+    reaches = bool(steps) and int(steps[-1].split()[-1]) == target
+    if ask.contract is not None and ask.contract.name == CHOICE:
+        return f"<decision> Agent {0 if reaches else 1} </decision>"
+    accused = ask.claims.get(1, "").strip()
+    is_caught = accused in steps and not _is_true(accused)
+    return f"<decision> {'right' if reaches and not is_caught else 'wrong'} </decision>"
+
+
+def _steps(digits: Sequence[int], signs: Sequence[str], totals: Sequence[int]) -> list[str]:
+    return [f"{s} {d} {t}" for s, d, t in zip(signs, digits[1:], totals, strict=True)]
+
+
+def _read_steps(work: str) -> list[str]:
+    """Return the steps of running totals, each with the total before it."""
+    words = work.split()
+    is_whole = len(words) > 3 and len(words) % 3 == 1 and all(map(_NUMBER.fullmatch, words[::3]))
+    ends = range(4, len(words) + 1, 3) if is_whole else ()
+    return [" ".join(words[end - 4 : end]) for end in ends]
+
+
+def _is_true(step: str) -> bool:
+    before, sign, digit, total = step.split()
+    return running_totals((int(before), int(digit)), (sign,)) == [int(total)]
