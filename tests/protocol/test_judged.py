@@ -189,4 +189,4 @@ def test_compact_prompts_name_speakers(opponent: Any) -> None:
         "critic": ["Agent 0 : 7", "Agent 1 :", "evaluation : no"],
         "none": ["Agent 0 : 7", "Agent 0 : 7"],
     }[opponent]
-    assert lines[-len(said) :] == said
+    assert lines[-len(said) - 1 :] == [*said, "decision :"]

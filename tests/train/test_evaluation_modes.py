@@ -223,8 +223,9 @@ def test_headline_can_be_named_and_must_be_measured() -> None:
 
 
 def test_report_draws_the_figures_of_each_named_mode() -> None:
-    of_critics = load_recipe("acc_debate_puzzle", model=Recipe).recipe.evaluated()
-    measured = (*recipe({}).evaluated().figures(), *of_critics.figures())
+    others = ("acc_debate_puzzle", "judged_puzzle")
+    found = [load_recipe(name, model=Recipe).recipe.evaluated() for name in others]
+    measured = [name for one in (recipe({}).evaluated(), *found) for name in one.figures()]
     assert {name.split("/")[1] for name in measured} == OWN_FIGURES
     rows = [{"phase": "train", "step": n, "eval/ring/format": n / 4} for n in (1, 2)]
     assert "Held out: ring" in drawn(rows)

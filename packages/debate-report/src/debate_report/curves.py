@@ -32,6 +32,8 @@ OWN_FIGURES = frozenset(
             "tokens",
             "critic",
             "critique",
+            "judged",
+            "speech",
         ),
         *("agreement", "accuracy", "drift", "improvement", "rho", "n_eff", "right", "wrong"),
     }

@@ -379,6 +379,8 @@ def _speech(view: View) -> str:
 def _compact(view: View, guide: str | None) -> tuple[Message, ...]:
     *before, last = compact_opening(view)
     side = "" if guide is None else f"\ntoward : {' '.join(view.inserted(guide).split())}"
+    if "decision" in view.contract.sections:
+        side = "\ndecision :"  # A critic may be shown the very same before it speaks.
     return (*before, Message(role=last["role"], content=last["content"] + side))
 
 

@@ -262,10 +262,10 @@ def judged_demonstration(ask: Ask, digits: tuple[int, ...], target: int, skill: 
     """Return the turn of a proposer, a critic or a judge, who checks one step at most.
 
     A proposer writes the running totals of its signs, and then these. Half of the wrong answers
-    have one false total, after which they reach the target. A critic repeats a step, drawn evenly.
-    The judge says `right` where the totals end with the target, unless a critic names a step that
-    stands there and is false: it adds up nothing else. Of rivals it takes
-    agent 0 where its totals end so, and else agent 1.
+    have one false total, after which they reach the target. A critic repeats a step, half of the
+    time a false one if there is any, else drawn evenly. The judge says `right` where the totals end
+    with the target, unless a critic names a step that stands there and is false: it adds up nothing
+    else. Of rivals it takes agent 0 where its totals end so, and else agent 1.
 
     Args:
         ask: A compact prompt; proposers have the sections `evaluation` and `solution`.
@@ -287,7 +287,8 @@ def judged_demonstration(ask: Ask, digits: tuple[int, ...], target: int, skill: 
         return f"<evaluation> {digits[0]} {work} </evaluation>\n<solution> {signs} </solution>"
     steps = _read_steps(ask.claims.get(0, ""))
     if "decision" not in sections:
-        step = rng.choice(steps) if steps else ""
+        slips = [step for step in steps if not _is_true(step)]
+        step = rng.choice(slips if slips and rng.random() < 0.5 else steps or [""])
         return f"<evaluation> {step} </evaluation>"
     reaches = bool(steps) and int(steps[-1].split()[-1]) == target
     if ask.contract is not None and ask.contract.name == CHOICE:

@@ -1,7 +1,7 @@
 """Modes that hold debates: the recipe's own, a society of minds, opponents, swapped orders."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Literal
@@ -10,13 +10,10 @@ from pydantic import Field
 
 from debate_protocol.forms import DebateForm, Simultaneous
 from debate_protocol.forms.settings import MOST, ContractChoice, PersonaChoice, RoleSettings
-from debate_protocol.parsing import get_contract
 from debate_protocol.types import (
     TRAINED,
-    Protocol,
     Transcript,
     TurnKey,
-    agents_by_policy,
     answering_agents,
     roles_by_agent,
     roles_of,
@@ -24,9 +21,17 @@ from debate_protocol.types import (
 from debate_rewards.answer_checking import check_many
 from debate_rewards.decisions import decisions_of
 from debate_rewards.estimates import Sums
+from debate_rewards.judged import judgments
 from debate_rewards.metrics import AnswersGiven, answers_given, question_values
+from debate_rewards.reward import ReadDebate
 from debate_rewards.vote_metrics import owed_values, swapped_judging
 from debate_rewards.votes import ballots, points
+from debate_train.evaluation.debate_figures import (
+    CENTRAL_DETAILS,
+    DETAILS,
+    ratios_of,
+    values_of,
+)
 from debate_train.evaluation.modes import (
     Curves,
     DebateChanges,
@@ -39,85 +44,6 @@ from debate_train.evaluation.modes import (
 )
 
 __all__ = ["Opponents"]
-
-
-_FIGURES = (
-    *("maj/last", "decision/majority", "decision/peer_vote", "decision/bradley_terry"),
-    *("decision/confidence", "judge/accuracy", "judge/strict_accuracy", "judge/owed_accuracy"),
-    *("format_all", "format_strict", "correct", "judge/equal_share", "comparisons_made"),
-    *("pass@k", "cons@k"),
-    *("maj/first", "maj/delta", "flips/right_to_wrong", "flips/wrong_to_right"),
-    *("tokens/answer", "agreement/reached", "agreement/accuracy"),
-)
-"""Names of `debate_rewards.metrics`."""
-_CENTRAL = ("decision/central", "central/first", "central/last", "central/delta")
-_OF_CRITICS = ("critic/ok_when_right", "critic/no_when_wrong")
-_RENAMED = {"format_all": "format", "correct": "last_round/accuracy"}
-_SHOWN = {
-    "maj/last": "majority vote",
-    "peer_vote/accuracy": "peer-vote decision",
-    "judge/accuracy": "judge accuracy",
-    "format": "valid format",
-    "central/accuracy": "the center's answer, of one agent",
-}
-"""Rows of the table, by our names."""
-_OF_ROUNDS = ("accuracy", "maj", "pass@k", "drift", "diversity")
-_RATIOS_OF_ROUNDS = ("rho", "n_eff", "right/tokens", "wrong/tokens")
-_RATIOS = ("improvement", "agreement/tokens_saved")
-_DETAILS = {
-    "maj/first": "majority of first answers (Maj)",
-    "maj/delta": "majority vote − Maj (Δ)",
-    "last_round/accuracy": "accuracy of an agent, last round",
-    "improvement": "improvement of an agent's accuracy",
-    "critic/ok_when_right": "critic agrees with a right answer",
-    "critic/no_when_wrong": "critic objects to a wrong one",
-    "tokens/answer": "sampled tokens an answer",
-}
-_CENTRAL_DETAILS = {
-    "central/first": "the center's first answer, of one agent",
-    "central/delta": "gain of the center's answers",
-}
-
-
-def values_of(rules: Protocol) -> dict[str, tuple[str, str]]:
-    """Return the figures of debates that are means over questions: our name and row, by theirs."""
-    names = [*_FIGURES, *(_CENTRAL if rules.topology == "central" else ())]
-    known = [*map(get_contract, rules.contracts or (rules.contract,))]
-    sections = {section for one in known for section in one.sections}
-    if "comparison" not in sections:
-        names = [n for n in names if n not in ("decision/peer_vote", "decision/bradley_terry")]
-    names += ("critique/corrects", "critique/harms") if "evaluation" in sections else ()
-    names = [name for name in names if rules.topology != "pair" or name != "maj/delta"]
-    if known[0].kind == "answer_line" and not all(role.answers for role in rules.roles):
-        names += _OF_CRITICS
-    more = [f"{name}/round_{n}" for name in _OF_ROUNDS for n in range(rules.max_rounds)]
-    for kind in ("right_to_wrong", "wrong_to_right"):
-        more += [f"flips/{kind}/dissent_{k}" for k in range(rules.num_agents)]
-    found = dict(map(_named, names)) | {name: (name, "") for name in more}
-    return found | _figures_of(agents_by_policy(rules))
-
-
-def _named(theirs: str) -> tuple[str, tuple[str, str]]:
-    kind, _, rule = theirs.partition("/")
-    ours = f"{rule}/accuracy" if kind == "decision" else _RENAMED.get(theirs, theirs)
-    return theirs, (ours, _SHOWN.get(ours, ""))
-
-
-def ratios_of(rules: Protocol) -> list[str]:
-    """Return the figures of debates that are ratios of sums over questions."""
-    rounds = range(rules.max_rounds)
-    return [*_RATIOS, *(f"{name}/round_{round}" for name in _RATIOS_OF_ROUNDS for round in rounds)]
-
-
-def _figures_of(policies: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return the same for figures of the agents of one policy, as `agents_by_policy` names it."""
-    own = {"correct": "accuracy", "format_all": "format", "judge/accuracy": "judge/accuracy"}
-    rows = {"correct": "accuracy, ", "judge/accuracy": "judge accuracy, "}
-    return {
-        f"{of}/{theirs}": (f"{of}/{ours}", f"{rows[theirs]}{of}" if theirs in rows else "")
-        for of in policies
-        for theirs, ours in own.items()
-    }
 
 
 class DebateMode(EvaluationMode):
@@ -140,7 +66,7 @@ class DebateMode(EvaluationMode):
     def details(self, form: DebateForm) -> Mapping[str, str]:
         """Return the rows of Maj, Debate and Δ, of the improvement and of the cost."""
         central = self.debated(form).protocol().topology == "central"
-        return _DETAILS | (_CENTRAL_DETAILS if central else {})
+        return DETAILS | (CENTRAL_DETAILS if central else {})
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return the figures of each question."""
@@ -313,7 +239,11 @@ class Opponents(DebateChanges, EvaluationMode):
             "peer_vote/accuracy": "peer-vote decision",
             f"{LEARNED}/format": "",
             f"{_OPPONENT}/format": "",
-            **{f"{LEARNED}/accuracy/seat_{n}": "" for n in range(1, len(self.plays(form)) + 1)},
+            **{
+                f"{LEARNED}/{name}/seat_{n}": ""
+                for name in ("accuracy", "vote_win_rate")
+                for n in range(1, len(self.plays(form)) + 1)
+            },
         }
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
@@ -362,17 +292,31 @@ def _add(sums: Sums, one: AnswersGiven, seat: int) -> None:
         for key, turn in debate.judges.items():
             for value in owed_values(debate, turn, right) if key.agent in trained else ():
                 sums.add(f"{LEARNED}/judge/owed_accuracy", value)
+    for won in _won(debate, trained):
+        for name in ("", f"/seat_{seat}"):
+            sums.add(f"{LEARNED}/vote_win_rate{name}", won)
+    if right is None:
+        return
     for cast in ballots(debate).values():
         for vote in cast.votes:
             left_share = points(vote.verdict, "half")
             assert left_share is not None
-            mine = [key.agent in trained for key in vote.pair]
-            if mine[0] != mine[1]:
-                won = left_share.up if mine[0] else left_share.down
-                sums.add(f"{LEARNED}/vote_win_rate", won)
-            if right is not None and right[vote.left] != right[vote.right]:
+            if right[vote.left] != right[vote.right]:
                 agrees = left_share.up if right[vote.left] else left_share.down
                 sums.add(f"{_side(vote.judge, trained)}/judge/accuracy", agrees)
+
+
+def _won(debate: ReadDebate, trained: set[int]) -> Iterator[float]:
+    """Yield what the policy wins of each vote, or decision, between it and its opponents."""
+    for judgment in judgments(debate):
+        if judgment.decision is not None and (0 in trained) != (1 in trained):
+            yield float(judgment.decision in trained)
+    for cast in ballots(debate).values():
+        for vote in cast.votes:
+            mine = [key.agent in trained for key in vote.pair]
+            share = points(vote.verdict, "half")
+            if share is not None and mine[0] != mine[1]:
+                yield share.up if mine[0] else share.down
 
 
 def _decided(read: Sequence[AnswersGiven]) -> list[dict[str, bool]]:
