@@ -103,6 +103,8 @@ def test_metrics_of_one_debate_by_hand(hold):
     # sum xy = -5/6*2/3... = (5/6)(-2/3) + (-2/3)(1/3) + (-1/6)(1/3) = -5/6.
     # spreads 7/6 and 2/3: -5/6 / sqrt(7/9).
     assert metrics["winner_truth_correlation"] == pytest.approx(-(5 / 6) / (7 / 9) ** 0.5)
+    # Places 1, -1, 0 for agents 1, 2, 0; of the truth -1, and .5 for each of the two right ones.
+    assert metrics["rank_truth_correlation"] == pytest.approx(-1.5 / (2 * 1.5) ** 0.5)
     assert (metrics["turns"], metrics["rounds"], metrics["failed_turns"]) == (6, 2, 1)
 
 

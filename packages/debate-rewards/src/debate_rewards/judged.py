@@ -192,6 +192,7 @@ _LABEL = re.compile(r"^\W*+(?ai:judge|rival|critic|agent\s+[0-9]{1,3})\s*+:", re
 def add_judged(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | None) -> None:
     """Add what is watched in debates before a judge.
 
+    - `judged/vote`: share of decisions for agent 0.
     - `judged/for_right`: share of decisions for the side that is right, where one alone is.
       `judged/mcc`: correlation of decisions for agent 0 with its being right, which is Matthews'
       coefficient. `judged/brier`: mean squared difference of the share of decisions for agent 0
@@ -215,8 +216,10 @@ def add_judged(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | N
     rules = debate.transcript.protocol
     decisions = [one.decision for one in made if one.decision is not None]
     truth = None if right is None else true_decision(debate, right)
+    share = decisions.count(0) / len(decisions) if decisions else 0.0
+    if decisions:
+        sums.add("judged/vote", share)
     if truth is not None and decisions:
-        share = decisions.count(0) / len(decisions)
         sums.add("judged/for_right", decisions.count(truth), len(decisions))
         sums.add_points("judged/mcc", ((float(one == 0), float(truth == 0)) for one in decisions))
         sums.add("judged/brier", (share - (truth == 0)) ** 2)

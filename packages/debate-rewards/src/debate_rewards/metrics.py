@@ -239,7 +239,8 @@ def debate_metrics(
       whose turn stands first; `judge/wins/agent_I`: share of those about agent I that it wins.
     - `unheard/named`: share of turns of the first round that name an agent they were not shown.
     - `reward/accuracy`, where `scores` are given: see `add_reward`.
-    - `winner_truth_correlation`: correlation of a voted turn's vote value with its correctness.
+    - `winner_truth_correlation`: correlation of a voted turn's vote value with its correctness;
+      `rank_truth_correlation`: Spearman's of the ranking of a round, see `add_judging`.
     - `turns`, `rounds`, `failed_turns`: per debate; `unverifiable`: share of debates whose
       question's answer is missing or unreadable; they count in nothing above that needs truth.
     - `trained/…` and `role/NAME/…`, where several policies speak: `correct` (of the last round in

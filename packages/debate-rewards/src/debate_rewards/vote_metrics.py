@@ -1,6 +1,7 @@
 """Figures of votes and answers: judging, changes from round to round, subsets of samples."""
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
@@ -151,12 +152,31 @@ def add_intraclass(sums: Sums, debates: Iterable[Mapping[TurnKey, bool]]) -> Non
 
 
 def add_judging(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | None) -> None:
-    """Add what votes show, and how far they go with the truth."""
+    """Add what votes show, and how far they go with the truth.
+
+    `rank_truth_correlation` is Spearman's coefficient of the turns of a round, ranked by their
+    votes, with their being right, over all debates.
+
+    Source: CoNL (arXiv 2601.21464), which gives it for the final ranking.
+    """
     votes = _add_votes(sums, debate, right, "", frozenset(key.agent for key in debate.judges))
     if right is not None:
-        shares = tally(votes).items()
-        points = ((share.balance, float(right[key])) for key, share in shares)
+        shares = tally(votes)
+        points = ((share.balance, float(right[key])) for key, share in shares.items())
         sums.add_points("winner_truth_correlation", points)
+        for round in {key.round for key in shares}:
+            judged = [key for key in shares if key.round == round]
+            places = _places([shares[key].balance for key in judged])
+            truth = _places([float(right[key]) for key in judged])
+            sums.add_points("rank_truth_correlation", zip(places, truth, strict=True))
+
+
+def _places(values: Sequence[float]) -> list[float]:
+    """Return the place of each value among all, equal ones their mean, from the middle place."""
+    ordered, middle = sorted(values), (len(values) - 1) / 2
+    return [
+        (bisect_left(ordered, one) + bisect_right(ordered, one) - 1) / 2 - middle for one in values
+    ]
 
 
 def _add_votes(

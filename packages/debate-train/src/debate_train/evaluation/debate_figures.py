@@ -16,7 +16,14 @@ _FIGURES = (
 """Names of `debate_rewards.metrics`."""
 _CENTRAL = ("decision/central", "central/first", "central/last", "central/delta")
 _OF_JUDGED = (
-    *("judged/for_right", "judged/brier", "judged/gap", "judged/first_shown", "judged/longer"),
+    *(
+        "judged/vote",
+        "judged/for_right",
+        "judged/brier",
+        "judged/gap",
+        "judged/first_shown",
+        "judged/longer",
+    ),
     *("judged/both_orders", "judged/words", "speech/words", "speech/impersonates"),
     "speech/own_side",
 )
@@ -42,6 +49,7 @@ DETAILS = {
     "critic/no_when_wrong": "critic objects to a wrong one",
     "tokens/answer": "sampled tokens an answer",
     "judged/for_right": "judges decide for who is right",
+    "judged/vote": "share of judges for agent 0",
     "judged/gap": "share of judges who say right, beyond the truth",
     "judged/mcc": "judges' Matthews coefficient",
 }

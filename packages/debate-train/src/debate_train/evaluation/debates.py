@@ -25,7 +25,7 @@ from debate_rewards.judged import judgments
 from debate_rewards.metrics import AnswersGiven, answers_given, question_values
 from debate_rewards.reward import ReadDebate
 from debate_rewards.vote_metrics import owed_values, swapped_judging
-from debate_rewards.votes import ballots, points
+from debate_rewards.votes import all_votes, ballots, points
 from debate_train.evaluation.debate_figures import (
     CENTRAL_DETAILS,
     DETAILS,
@@ -295,15 +295,11 @@ def _add(sums: Sums, one: AnswersGiven, seat: int) -> None:
     for won in _won(debate, trained):
         for name in ("", f"/seat_{seat}"):
             sums.add(f"{LEARNED}/vote_win_rate{name}", won)
-    if right is None:
-        return
-    for cast in ballots(debate).values():
-        for vote in cast.votes:
-            left_share = points(vote.verdict, "half")
-            assert left_share is not None
-            if right[vote.left] != right[vote.right]:
-                agrees = left_share.up if right[vote.left] else left_share.down
-                sums.add(f"{_side(vote.judge, trained)}/judge/accuracy", agrees)
+    for vote in all_votes(ballots(debate)):
+        share = points(vote.verdict, "half")
+        if share and right is not None and right[vote.left] != right[vote.right]:
+            agrees = share.up if right[vote.left] else share.down
+            sums.add(f"{_side(vote.judge, trained)}/judge/accuracy", agrees)
 
 
 def _won(debate: ReadDebate, trained: set[int]) -> Iterator[float]:
@@ -311,12 +307,11 @@ def _won(debate: ReadDebate, trained: set[int]) -> Iterator[float]:
     for judgment in judgments(debate):
         if judgment.decision is not None and (0 in trained) != (1 in trained):
             yield float(judgment.decision in trained)
-    for cast in ballots(debate).values():
-        for vote in cast.votes:
-            mine = [key.agent in trained for key in vote.pair]
-            share = points(vote.verdict, "half")
-            if share is not None and mine[0] != mine[1]:
-                yield share.up if mine[0] else share.down
+    for vote in all_votes(ballots(debate)):
+        mine = [key.agent in trained for key in vote.pair]
+        share = points(vote.verdict, "half")
+        if share is not None and mine[0] != mine[1]:
+            yield share.up if mine[0] else share.down
 
 
 def _decided(read: Sequence[AnswersGiven]) -> list[dict[str, bool]]:
