@@ -102,8 +102,8 @@ def make_page(run: RunFiles) -> str:
 def _figures(run: RunFiles) -> list[tuple[str, str, Markup]]:
     if not run.figures:
         return []
-    head, *rows = run.figures
-    return [("results", "Results", _part(lambda: render("figures.html", head=head, rows=rows)))]
+    tables = (run.figures, *run.cross_play)
+    return [("results", "Results", _part(lambda: render("figures.html", tables=tables)))]
 
 
 def make_comparison(runs: Sequence[RunFiles]) -> str:

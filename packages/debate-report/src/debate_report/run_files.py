@@ -16,6 +16,8 @@ from debate_rewards.reward import check_turns
 
 Row = Mapping[str, object]
 _STEP = re.compile(r"(.*?)-?(\d+)")
+_AGAINST = re.compile(r"eval/against-(.+?)/learned/vote_win_rate(?:/(seat_\d+))?")
+_WON = "votes won"
 _LARGEST = 1e100
 _ALARM = "health/alarm/"
 
@@ -38,6 +40,9 @@ class RunFiles:
     """Debates and rollouts of a file, in the place of those of a run."""
     figures: tuple[Sequence[str], ...] = ()
     """The table of an evaluation: its head, then its rows."""
+    cross_play: tuple[Sequence[Sequence[str]], ...] = ()
+    """Share of votes that each policy of an evaluation wins of each opponent: over all seats, then
+    for each; its head, then its rows."""
 
     @property
     def phases(self) -> list[str]:
@@ -106,7 +111,8 @@ def read_source(path: Path) -> RunFiles:
     if found and isinstance(found.get("policies"), list):
         debates = sorted((results.parent / "transcripts").glob("*/*.jsonl"))
         own = RunFiles(results.resolve().parent.name, (), "", None, {}, tuple(debates), path)
-        return replace(own, figures=tuple(_evaluation_rows(found)))
+        figures, played = tuple(_evaluation_rows(found)), tuple(_cross_play(found))
+        return replace(own, figures=figures, cross_play=played)
     if not path.is_file():
         return read_run(path)
     own = RunFiles(path.name, (), "", None, {}, (), path.parent)
@@ -125,6 +131,22 @@ def _evaluation_rows(found: Mapping[str, object]) -> Iterator[list[str]]:
             interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
             cells.append("–" if mean is None else f"{mean:.3f}{interval}")
         yield [str(shown.get(name) or name), *cells]
+
+
+def _cross_play(found: Mapping[str, object]) -> Iterator[list[list[str]]]:
+    policies = [one for one in _list(found.get("policies")) if isinstance(one, Mapping)]
+    won: dict[str, dict[tuple[str, str], str]] = {}
+    for policy in policies:
+        for name, figure in _mapping(policy.get("figures")).items():
+            mean = finite(_mapping(figure).get("mean"))
+            if mean is not None and (match := _AGAINST.fullmatch(name)):
+                seat = (match[2] or _WON).replace("_", " ")
+                won.setdefault(seat, {})[str(policy.get("name")), match[1]] = f"{100 * mean:.0f} %"
+    for seat, cells in sorted(won.items(), key=lambda one: (one[0] != _WON, one[0])):
+        opponents = list(dict.fromkeys(opponent for _, opponent in cells))
+        names = dict.fromkeys(name for name, _ in cells)
+        rows = [[name, *(cells.get((name, one), "–") for one in opponents)] for name in names]
+        yield [[f"{seat}, against", *opponents], *rows]
 
 
 def _list(value: object) -> list[object]:
