@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from debate_protocol.forms.rounds import DebateState, RoundForm, parsed_of
-from debate_protocol.forms.settings import MOST, DebateStart
+from debate_protocol.forms.settings import MOST, ContractChoice, DebateStart, OwnContract
 from debate_protocol.parsing import Contract, evaluation_parts
 from debate_protocol.prompts import SeenTurn, insertable
 from debate_protocol.types import DEBATER, AgentRole, TurnKey
@@ -45,19 +45,21 @@ class Conl(RoundForm):
     conversation: Literal["rebuild"] = "rebuild"
     """Each prompt states what its agent reads in that round, which no setting changes."""
 
+    contract: ContractChoice = OwnContract(name="proposal", sections=("solution",))
+    """That of the first round, which no setting changes; single replies have it, too."""
+
     @model_validator(mode="after")
     def _contracts_are_its_own(self) -> Self:
-        if "contract" in self.model_fields_set:
-            raise ValueError("contract: found one, but each round of this form has its own")
+        if self.contract_rules() != _CONTRACTS[PROPOSAL]:
+            raise ValueError(
+                f"contract: found {str(self.contract_rules())!r}, but each round of this form has "
+                "its own"
+            )
         return self
 
     def contracts(self) -> tuple[Contract, ...]:
         """Return the contract of each round."""
         return _CONTRACTS
-
-    def recorded_contract(self) -> Contract:
-        """Return the contract of the first round."""
-        return _CONTRACTS[PROPOSAL]
 
     def own_roles(self) -> tuple[AgentRole, ...]:
         """Return equals, whose turns say themselves what they were shown."""
