@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.forms import Conl, Direct, Sequential, Simultaneous
+from debate_protocol.forms import Conl, Direct, Judged, Sequential, Simultaneous
 from debate_protocol.types import Question
 from debate_train.recipe.context import TokenCounter, longest_prompt
 
@@ -27,6 +27,8 @@ NOTHING = TokenCounter(lambda text: 0, 0, 0, "counted")
         (Simultaneous(num_agents=4, max_rounds=3, stop_when_agreed=True), 2 + 3 * 2),
         # A revision reads 4 first solutions, and all that 3 critics say of its agent.
         (Conl(num_agents=4), 4 + 3),
+        # The judge reads two answers and a critique.
+        (Judged(opponent="critic", max_rounds=4), 3),
         (Direct(contract="boxed"), 0),
     ],
 )

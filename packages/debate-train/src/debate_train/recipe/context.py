@@ -162,7 +162,7 @@ def longest_prompt(
         # Of others' critiques an agent may be given all that one of them says.
         said = " ".join(f"Agent {one}: {_REPLY}" for one in range(form.num_agents))
         own, mark = ask.contract or contract, f"{_REPLY} {ask.agent}"
-        return Reply(own.reply(mark, {} if own.answers else {own.sections[-1]: said}))
+        return Reply(own.reply(mark, {} if own.answers else dict.fromkeys(own.sections[-1:], said)))
 
     hold(form.start(question, seed=0), measured)
     return longest
