@@ -12,14 +12,16 @@ from debate_train.recipe import Recipe
 
 
 def test_copies_share_what_comes_before_the_round_that_is_paid() -> None:
-    debate = {"type": "judged", "style": "compact", "max_rounds": 5, "diverge": True}
+    contract = {"name": "speech", "sections": ["solution"]}
+    debate = {"type": "judged", "style": "compact", "contract": contract, "max_rounds": 5}
+    words = ["<decision>", "</decision>"]
     recipe = Recipe.model_validate(
         {
             "name": "t",
             "steps": 1,
             "model": {"type": "scratch"},
-            "data": {"type": "signs_puzzle", "batch_size": 8},
-            "debate": debate,
+            "data": {"type": "signs_puzzle", "batch_size": 16},
+            "debate": {**debate, "diverge": True},
             "rollout": {"debates_per_question": 3},
             "reward": {"type": "judged"},
             "advantage": {"baseline": "prompt"},
@@ -30,10 +32,12 @@ def test_copies_share_what_comes_before_the_round_that_is_paid() -> None:
 
     def say(ask: Ask) -> str:
         is_judge = ask.contract is not None and "decision" in ask.contract.sections
-        return "<decision>Agent 0</decision>" if is_judge else f"\\boxed{{{next(said)}}}"
+        if is_judge:
+            return "<decision> Agent 0 </decision>"
+        return "<solution> {} {} </solution>".format(*divmod(next(said), 50))
 
-    engine = ScriptedEngine().open(None, word_tokenizer(), script=say)
-    debates = play_step(recipe, SignsPuzzle(batch_size=8).open(), 0, engine)
+    engine = ScriptedEngine().open(None, word_tokenizer(words), script=say)
+    debates = play_step(recipe, SignsPuzzle(batch_size=16).open(), 0, engine)
     parted = set()
     for first in range(0, len(debates), 3):
         copies = debates[first : first + 3]
