@@ -9,8 +9,9 @@ import pytest
 from debate_protocol.forms import Judged, Simultaneous
 from debate_protocol.types import Ask, Question, Reply, Transcript, judging_agents
 from debate_rewards import JudgedReward, debate_metrics
-from debate_rewards.judged import judgments
+from debate_rewards.decisions import decisions_of
 from debate_rewards.reward import read_debate
+from debate_rewards.votes import judgments
 
 QUESTION = Question("q", "?", "4", {"kind": "number"})
 
@@ -154,3 +155,18 @@ def test_debates_of_equals_are_not_before_a_judge() -> None:
     roles = {"solver": {"count": 2}, "judge": {"answers": False}}
     form = Simultaneous(max_rounds=2, roles=roles)  # type: ignore[arg-type]
     assert judging_agents(form.protocol()) == ()
+
+
+@pytest.mark.parametrize(
+    ("debate", "answer"),
+    [
+        (RIVALS, "4"),
+        (CRITIC, None),  # Its only answer is held to be wrong.
+        (held([RIGHT, WRONG], ["?"]), None),
+        (held([RIGHT, "No."], ["right"], opponent="critic"), "4"),
+    ],
+)
+def test_the_debate_answers_what_most_judges_decide_for(
+    debate: Transcript, answer: str | None
+) -> None:
+    assert decisions_of(read_debate(debate), 0)["judged"] == answer

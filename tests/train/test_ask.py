@@ -156,3 +156,37 @@ def test_a_model_in_a_folder_debates_under_a_recipe(
 def test_no_model_is_said_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([QUESTION, "--until-agreed"]) == 2
     assert "found no --model; expected a run, a folder or a hub id" in capsys.readouterr().err
+
+
+def test_a_judge_of_its_own_decides_between_two_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    def say(number: int, seen: Seen) -> Answer:
+        if number >= 2:  # The judges.
+            return said(
+                f"<evaluation>read</evaluation><decision>Agent {int(number != 3)}</decision>"
+            )
+        return said(f"\\boxed{{{(391, 381)[number]}}}")
+
+    agents = Agents()
+    agents.endpoint.behave = say
+    models = ("--model", "org/one", "--model", "org/judge")
+    assert asked(agents, "--form", "judged", "--agents", "3", *models, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["answer"], found["decision"], found["rounds"]) == ("381", "judged", 3)
+    assert [turn["agent"] for turn in found["turns"]] == [0, 1, 2, 3, 4]
+    asked_of = [seen.body["model"] for seen in agents.endpoint.seen]
+    assert asked_of == ["org/one"] * 2 + ["org/judge"] * 3
+
+
+def test_a_conversation_is_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    def say(number: int, seen: Seen) -> Answer:
+        votes = {0: "Agent 1 > Agent 2", 1: "Agent 0 > Agent 2", 2: "Agent 1 > Agent 0"}
+        ranking = f"<comparison>{votes[number % 3]}</comparison>"
+        text = f"<solution>\\boxed{{{391 - number % 3}}}</solution>"
+        return said(text if number // 3 in (0, 2) else f"{ranking}<evaluation>N/A</evaluation>")
+
+    agents = Agents()
+    agents.endpoint.behave = say
+    assert asked(agents, "--form", "conl", "--agents", "3", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["answer"], found["decision"], found["rounds"]) == ("390", "peer_vote", 4)
+    assert len(found["turns"]) == 12

@@ -21,8 +21,9 @@ from debate_protocol.parsing import parse
 from debate_protocol.types import Ask, Question, Reply, Transcript, parse_turn
 from debate_rewards import debate_metrics
 from debate_rewards.answer_checking import check
-from debate_rewards.judged import judgments, true_decision
+from debate_rewards.judged import true_decision
 from debate_rewards.reward import read_debate
+from debate_rewards.votes import judgments
 from debate_train.data import ReasoningGym
 from debate_train.data.demonstrations import Demonstrations, worked_turn
 from debate_train.data.questions import Questions

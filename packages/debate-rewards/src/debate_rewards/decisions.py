@@ -9,6 +9,7 @@ import logging
 import math
 import random
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, TypeVar
 
@@ -20,7 +21,16 @@ from debate_protocol.types import Gate, GateDecision, Question, Transcript, Turn
 from debate_rewards.answer_checking import answer_classes, check_many, kind_of
 from debate_rewards.final_answers import final_answer
 from debate_rewards.reward import ReadDebate, ReadTurn, read_debate
-from debate_rewards.votes import Share, Ties, Vote, all_votes, ballots, points, tally
+from debate_rewards.votes import (
+    Share,
+    Ties,
+    Vote,
+    all_votes,
+    ballots,
+    judgments,
+    points,
+    tally,
+)
 
 # Largest change of a log strength at which the fit has converged.
 TOLERANCE = 1e-10
@@ -175,7 +185,22 @@ def decisions_of(debate: ReadDebate, seed: int) -> dict[str, str | None]:
         decided["confidence"] = confidence(debate, seed)
     if debate.transcript.protocol.topology == "central":
         decided["central"] = central(debate)
+    if judgments(debate):
+        decided["judged"] = judged(debate, seed)
     return decided
+
+
+def judged(debate: Debate, seed: int) -> str | None:
+    """Return the last answer of the side that most judges decide for, ties drawn.
+
+    None where most hold the only answer to be wrong, and where nobody decides.
+    """
+    debate = _read(debate)
+    made = Counter(one.decision for one in judgments(debate) if one.decision is not None)
+    most = [side for side in sorted(made) if made[side] == max(made.values())]
+    side = most[_draw(debate.transcript, seed, range(len(most)))] if most else None
+    own = [turn for key, turn in debate.turns.items() if key.agent == side and not turn.failed]
+    return answer_text(debate, own[-1]) if own else None
 
 
 def last_turns(debate: ReadDebate) -> dict[int, ReadTurn]:

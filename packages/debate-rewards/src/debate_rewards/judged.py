@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
 from typing import Literal
 
 from pydantic import Field
 
-from debate_protocol.types import Transcript, TurnKey, decided, judging_agents, reads_backwards
+from debate_protocol.types import Transcript, TurnKey, judging_agents
 from debate_rewards.answer_checking import same_answer
 from debate_rewards.answer_rewards import usable_verdicts
 from debate_rewards.estimates import Sums
@@ -26,29 +25,7 @@ from debate_rewards.reward import (
     read_debate,
     scored,
 )
-from debate_rewards.votes import JUDGE
-
-
-@dataclass(frozen=True, slots=True)
-class Judgment:
-    """A judge's turn and for which agent it decides: 0 or 1, None where it says neither."""
-
-    turn: ReadTurn
-    decision: int | None
-    backwards: bool
-
-
-def judgments(debate: ReadDebate) -> list[Judgment]:
-    """Return all judgments of a debate, in order; none without a judge."""
-    rules, found = debate.transcript.protocol, []
-    for agent in judging_agents(rules):
-        for key, turn in debate.judges.items():
-            if key.agent == agent:
-                section = None if turn.failed else turn.parsed.sections.get("decision")
-                said = None if section is None else section.text
-                backwards = reads_backwards(rules, agent)
-                found.append(Judgment(turn, decided(rules, agent, said), backwards))
-    return found
+from debate_rewards.votes import JUDGE, Judgment, judgments
 
 
 def is_right(debate: ReadDebate, right: Mapping[TurnKey, bool]) -> dict[int, bool]:

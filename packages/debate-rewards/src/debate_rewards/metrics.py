@@ -226,7 +226,8 @@ def debate_metrics(
       `add_costs`.
     - `decision/majority`, `decision/peer_vote` and `decision/bradley_terry` (both of contracts that
       compare), `decision/confidence` (known log-probabilities), `decision/central` (topology
-      central): accuracy of the debate's decision, ties drawn by `seed`.
+      central), `decision/judged` (before judges): accuracy of the debate's decision, ties drawn by
+      `seed`.
     - `judge/accuracy`: over votes on a right and a wrong turn, `=` counting half;
       `judge/strict_accuracy`: the same with `=` counting 0; `judge/owed_accuracy`: the same over
       all such pairs that a judge was shown, those that it left out or lost by a failed turn

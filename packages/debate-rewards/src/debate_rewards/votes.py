@@ -10,7 +10,7 @@ from pydantic import Field
 
 from debate_protocol.parsing import Comparison, Range, evaluation_parts
 from debate_protocol.plugins import Config
-from debate_protocol.types import Protocol, TurnKey, sees
+from debate_protocol.types import Protocol, TurnKey, decided, judging_agents, reads_backwards, sees
 from debate_rewards.reward import (
     Credit,
     ReadDebate,
@@ -90,6 +90,28 @@ class Ballot:
         Lines dropped because the turn they judged had failed are no fault of their author.
         """
         return self.owed > 0 and not self.votes and not self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class Judgment:
+    """A judge's turn and for which agent it decides: 0 or 1, None where it says neither."""
+
+    turn: ReadTurn
+    decision: int | None
+    backwards: bool
+
+
+def judgments(debate: ReadDebate) -> list[Judgment]:
+    """Return all judgments of a debate, in order; none without a judge."""
+    rules, found = debate.transcript.protocol, []
+    for agent in judging_agents(rules):
+        for key, turn in debate.judges.items():
+            if key.agent == agent:
+                section = None if turn.failed else turn.parsed.sections.get("decision")
+                said = None if section is None else section.text
+                backwards = reads_backwards(rules, agent)
+                found.append(Judgment(turn, decided(rules, agent, said), backwards))
+    return found
 
 
 def orient(comparison: Comparison) -> Line:

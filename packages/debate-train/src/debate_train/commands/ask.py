@@ -44,7 +44,12 @@ def settings_of(arguments: argparse.Namespace) -> list[str]:
         found["rollout.engine"] = _endpoint(url, models[0])
     elif models:
         found["model"] = _pretrained(models[0])
-    if len(models) > 1:
+    if len(models) > 1 and arguments.form == "judged":
+        if len(models) > 2:
+            raise UsageError(f"--model: found {len(models)}; expected a speaker and a judge")
+        found["debate.roles"] = {"judge": {"policy": "model_2"}}
+        found["rollout.policies"] = {"model_2": _policy(url, models[1])}
+    elif len(models) > 1:
         agents = len(models) if agents is None else agents
         if agents < len(models):
             raise UsageError(f"--agents: found {agents} for {len(models)} models; expected as many")
@@ -54,24 +59,31 @@ def settings_of(arguments: argparse.Namespace) -> list[str]:
             roles[name] = {"count": len(range(n, agents, len(models)))} | (
                 {"policy": name} if n else {}
             )
-            if n and url is None:
-                policies[name] = {"type": "model", "model": _pretrained(model)}
-            elif n and url is not None:
-                policies[name] = {"type": "engine", "engine": _endpoint(url, model)}
+            if n:
+                policies[name] = _policy(url, model)
         found |= {"rollout.policies": policies, "debate.roles": roles}
     found |= {
-        "debate.num_agents": agents,
+        "debate.judges" if arguments.form == "judged" else "debate.num_agents": agents,
         "debate.max_rounds": arguments.rounds,
         "debate.topology": arguments.topology,
         "rollout.max_tokens": arguments.max_tokens,
         "seed": arguments.seed,
     }
+    form = [] if arguments.form is None else [f"debate={{type: {arguments.form}}}"]
+    if arguments.recipe == PLAIN and not form:
+        form = [f"debate={_EQUALS}"]
     # A word as it was given, which is how messages show it.
-    return [
+    return form + [
         f"{key}={value if isinstance(value, str) and value.isidentifier() else json.dumps(value)}"
         for key, value in found.items()
         if value is not None
     ]
+
+
+def _policy(url: str | None, model: str) -> dict[str, object]:
+    if url is None:
+        return {"type": "model", "model": _pretrained(model)}
+    return {"type": "engine", "engine": _endpoint(url, model)}
 
 
 def _pretrained(name: str) -> dict[str, object]:
@@ -100,8 +112,8 @@ def ask(
         recipe: Its model, debate and rollout are used; its gates go on.
         question: What is debated.
         spoken: Is called with each turn as it comes.
-        decision: The rule whose answer counts; None is the peers' vote, or without comparisons
-            the majority.
+        decision: The rule whose answer counts; None is that of judges, or the peers' vote, or
+            without comparisons the majority.
         until_agreed: End the debate after the first round whose answers are all the same.
 
     Returns:
@@ -147,7 +159,8 @@ def decided(transcript: Transcript, decision: str | None, seed: int) -> dict[str
     """Return what a debate came to: the answer, every rule's answer, votes, tokens and turns."""
     debate = read_debate(transcript)
     decisions = decisions_of(debate, seed)
-    by = decision or ("peer_vote" if debate.compares else "majority")
+    usual = [name for name in ("judged", "peer_vote", "majority") if name in decisions]
+    by = decision or usual[0]
     if by not in decisions:
         known = ", ".join(decisions)
         raise UsageError(f"--decision: found {by}; expected one that applies here: {known}")
@@ -159,12 +172,11 @@ def decided(transcript: Transcript, decision: str | None, seed: int) -> dict[str
         {
             "agent": turn.agent,
             "round": turn.round,
-            "answer": answer_text(debate, debate.turns[turn.key]),
+            "answer": answer_text(debate, own) if (own := debate.turns.get(turn.key)) else None,
             "failure": turn.failure,
             "text": turn.text,
         }
         for turn in transcript.turns
-        if turn.key in debate.turns
     ]
     return {
         "question": transcript.question.text,
@@ -172,7 +184,7 @@ def decided(transcript: Transcript, decision: str | None, seed: int) -> dict[str
         "decision": by,
         "decisions": decisions,
         "votes": {str(answers[classes.index(place)]): count for place, count in votes},
-        "rounds": 1 + debate.last_round,
+        "rounds": 1 + max(turn.round for turn in transcript.turns),
         "tokens": {"prompt": sum(p for p, _ in counts), "sampled": sum(s for _, s in counts)},
         "turns": turns,
     }
@@ -228,13 +240,16 @@ _EPILOG = """\
 examples:
   debate-ask "What is 17 * 23?" --model Qwen/Qwen3-4B --kind number
   debate-ask "What is 17 * 23?" --url http://localhost:8000/v1 --model Qwen/Qwen3-4B --json
+  debate-ask "Is 91 prime?" --kind yes_no --form judged --model runs/a --model runs/judge --agents 4
   debate-ask "Is 91 prime?" --kind yes_no --model runs/a --model runs/b --agents 5 --topology ring
 
 --url takes its key from OPENAI_API_KEY where that is set. Without an answer the exit code is 1."""
 
 PLAIN = str(Path(__file__).with_name("ask.yaml"))
 """The recipe where none is named: it has no model."""
-DECISIONS = ("majority", "peer_vote", "bradley_terry", "confidence", "central")
+_EQUALS = "{type: simultaneous, num_agents: 3, max_rounds: 2, contract: five_section}"
+DECISIONS = ("judged", "majority", "peer_vote", "bradley_terry", "confidence", "central")
+FORMS = ("simultaneous", "sequential", "conl", "judged")
 KINDS = ("math", "choice", "yes_no", "number", "text")
 
 
@@ -281,6 +296,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--url", metavar="URL", help="an OpenAI-compatible endpoint that serves the models")
     add("--agents", type=int, metavar="N", help="agents")
     add("--rounds", type=int, metavar="R", help="rounds at most, the first answers included")
+    add("--form", choices=FORMS, help="how they debate; of judged, --agents are the judges")
     add("--topology", metavar="NAME", help="who sees whom: all, ring, sparse, central")
     add("--max-tokens", type=int, metavar="T", help="most tokens of a turn")
     add("--seed", type=int, metavar="S", help="of all sampling; 0 by default")

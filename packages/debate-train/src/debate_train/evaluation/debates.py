@@ -21,11 +21,10 @@ from debate_protocol.types import (
 from debate_rewards.answer_checking import check_many
 from debate_rewards.decisions import decisions_of
 from debate_rewards.estimates import Sums
-from debate_rewards.judged import judgments
 from debate_rewards.metrics import AnswersGiven, answers_given, question_values
 from debate_rewards.reward import ReadDebate
 from debate_rewards.vote_metrics import owed_values, swapped_judging
-from debate_rewards.votes import all_votes, ballots, points
+from debate_rewards.votes import all_votes, ballots, judgments, points
 from debate_train.evaluation.debate_figures import (
     CENTRAL_DETAILS,
     DETAILS,
