@@ -1,6 +1,7 @@
 """Debates before a judge: who speaks, who reads what, and what copies have in common."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -124,11 +125,28 @@ def test_every_second_judge_reads_rivals_in_the_opposite_order() -> None:
 
 @pytest.mark.parametrize(
     ("text", "meant"),
-    [("Agent 0", 0), ("1", 1), (" right.", 0), ("**Wrong**", 1), ("Agent 01", None),
-     ("not right", None), ("", None), (None, None), ("Agent 0 Agent 1", None)],
+    [("Agent 0", 0), ("1", 1), ("**agent 1**", 1), ("Agent 01", None), ("right", None), ("", None),
+     (None, None), ("Agent 0 Agent 1", None)],
 )  # fmt: skip
-def test_decisions_are_read_as_a_whole(text: str | None, meant: int | None) -> None:
+def test_choices_are_read_as_a_whole(text: str | None, meant: int | None) -> None:
     assert decided(Judged().protocol(), 2, text) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [(" right.", 0), ("**Wrong**", 1), ("not right", None), ("0", None)]
+)
+def test_verdicts_are_read_as_a_whole(text: str, meant: int | None) -> None:
+    assert decided(Judged(opponent="critic").protocol(), 2, text) == meant
+
+
+def test_a_part_of_a_word_is_no_quote() -> None:
+    question = replace(QUESTION, meta={"kind": "number", "passage": "The claim is incorrect."})
+    form = Judged(private=("passage",), opponent="none", max_rounds=2)
+    run = form.start(question, seed=0)
+    next(run)
+    (judge,) = run.send([Reply("<quote>correct</quote> <quote>is incorrect</quote> \\boxed{4}")])  # type: ignore[misc]
+    read = prompt(judge)
+    assert "<unverified_quote>correct</" in read and "<verified_quote>is incorrect</" in read
 
 
 def test_copies_share_what_is_said_before_the_round_in_which_they_part() -> None:
@@ -158,6 +176,7 @@ def test_copies_part_where_the_trained_policy_speaks() -> None:
     [
         {"opponent": "critic", "order": "simultaneous"},
         {"both_orders": True},
+        {"both_orders": True, "order": "simultaneous"},
         {"max_rounds": 2},
         {"contract": "three_section"},
         {"style": {"system": "?"}},

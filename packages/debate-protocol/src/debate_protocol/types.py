@@ -293,9 +293,13 @@ DEBATER = "debater"
 """The role of all agents of a debate of equals."""
 JUDGE = "judge"
 """The role of those who decide between agents 0 and 1, or whether agent 0 is right."""
-_DECISIONS = (
-    (0, re.compile(r"\W*+(?ai:agent 0|0|right|correct)\W*+")),
-    (1, re.compile(r"\W*+(?ai:agent 1|1|wrong|incorrect)\W*+")),
+_CHOICES = (
+    (0, re.compile(r"\W*+(?ai:agent 0|0)\W*+")),
+    (1, re.compile(r"\W*+(?ai:agent 1|1)\W*+")),
+)
+_VERDICTS = (
+    (0, re.compile(r"\W*+(?ai:right|correct)\W*+")),
+    (1, re.compile(r"\W*+(?ai:wrong|incorrect)\W*+")),
 )
 
 
@@ -414,7 +418,7 @@ def decided(rules: Protocol, agent: int, decision: str | None) -> int | None:
         agent: The judge.
         decision: What its section `decision` says.
     """
-    for number, pattern in _DECISIONS:
+    for number, pattern in _CHOICES if rules.extra.get("opponent") == "rival" else _VERDICTS:
         if decision is not None and pattern.fullmatch(decision):
             return 1 - number if reads_backwards(rules, agent) else number
     return None

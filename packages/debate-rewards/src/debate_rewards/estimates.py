@@ -23,7 +23,7 @@ _SHARES = frozenset(
         "critique", "for_right", "vote", "brier", "longer", "impersonates", "own_side",
     )
 )  # fmt: skip
-_DIFFERENCES = frozenset(("drift", "delta"))
+_DIFFERENCES = frozenset(("drift", "delta", "gap"))
 
 
 def range_of(figure: str) -> Range | None:

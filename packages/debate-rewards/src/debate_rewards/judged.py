@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from debate_protocol.types import Transcript, TurnKey, judging_agents
+from debate_protocol.types import Transcript, TurnKey, is_trained_on, judging_agents
 from debate_rewards.answer_checking import same_answer
 from debate_rewards.answer_rewards import usable_verdicts
 from debate_rewards.estimates import Sums
@@ -54,7 +54,7 @@ class JudgedReward(RewardConfig):
     """The judges' mean vote, stream `generator`, and what their decisions are worth, `judge`.
 
     With r the share of readable decisions for agent 0, all its speeches are worth r and those of
-    agent 1, rival or critic, 1 − r. None without a decision; a failed speech carries −1.
+    agent 1, rival or critic, 1 − r, a failed one −1. None without a decision.
 
     Source: debate trained by self-play against a judge (Irving et al., arXiv 1805.00899; Arnesen et
     al., arXiv 2409.16636), a critic paid 1 − r and the mean of sampled votes (arXiv 2608.17776).
@@ -88,9 +88,12 @@ class JudgedReward(RewardConfig):
 
     def warnings(self, context: RewardContext) -> list[str]:
         """Return what should be looked at, each with the key that it is about."""
-        if self.over_limit and not (self.thinking_words or context.rules.extra.get("max_words")):
-            return ["reward.over_limit: no limit is set (debate.max_words, reward.thinking_words)"]
-        return []
+        found, rules = [], context.rules
+        if self.over_limit and not (self.thinking_words or rules.extra.get("max_words")):
+            found.append("reward.over_limit: no limit is set (debate.max_words, thinking_words)")
+        if self.judge != "none" and not any(is_trained_on(rules, a) for a in judging_agents(rules)):
+            found.append("reward.judge: no judge is trained (debate.roles.judge.policy: trained)")
+        return found
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""
@@ -136,7 +139,7 @@ class JudgedReward(RewardConfig):
         """Return by what share of its limit a speech is too long, at most 1."""
         limit = debate.transcript.protocol.extra.get("max_words")
         spoken = _words(turn)
-        thought = len(_THINK.sub(" ", turn.turn.text).split()) - spoken
+        thought = len(_THINK.sub(" ", turn.turn.text).split()) - len(turn.parsed.spoken.split())
         found = [
             min(1.0, max(0, words / most - 1))
             for words, most in ((spoken, limit), (thought, self.thinking_words))
@@ -163,7 +166,7 @@ class JudgedReward(RewardConfig):
 
 
 _THINK = re.compile(r"</?+(?ai:think)\s*+>")
-_LABEL = re.compile(r"^\W*+(?ai:judge|rival|critic|agent\s+[0-9]{1,3})\s*+:", re.MULTILINE)
+_LABEL = re.compile(r"^\W*+(?ai:judge|rival|critic|agent\s+([0-9]{1,3}))\s*+:", re.MULTILINE)
 
 
 def add_judged(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | None) -> None:
@@ -219,7 +222,8 @@ def _add_speeches(sums: Sums, debate: ReadDebate) -> None:
             sums.add("judged/words", _words(turn))
             continue
         sums.add("speech/words", _words(turn))
-        sums.add("speech/impersonates", float(_LABEL.search(turn.parsed.spoken) is not None))
+        names = (found[1] for found in _LABEL.finditer(turn.parsed.spoken))
+        sums.add("speech/impersonates", float(any(one != str(key.agent) for one in names)))
         if (side := sides.get(str(key.agent))) is not None:
             is_own = same_answer(debate.transcript.question, side, turn.parsed.answer)
             sums.add("speech/own_side", float(is_own))
@@ -235,4 +239,7 @@ def _add_habits(sums: Sums, debate: ReadDebate, made: Sequence[Judgment]) -> Non
 
 
 def _words(turn: ReadTurn) -> int:
-    return len(turn.parsed.spoken.split())
+    """Return the words of a turn, without the tags of its sections."""
+    sections = turn.parsed.sections.values()
+    texts = [section.text for section in sections] or [turn.parsed.spoken]
+    return sum(len(text.split()) for text in texts)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from debate_protocol.command_line import is_quiet
 from debate_protocol.transcripts.showing import escaped
-from debate_protocol.types import Ask, Question, Reply, Transcript, role_of
+from debate_protocol.types import Ask, Question, Reply, Transcript, judging_agents, role_of
 from debate_rewards.answer_checking import answer_classes, same_answer
 from debate_rewards.decisions import Agreed, answer_text, decisions_of, last_turns
 from debate_rewards.reward import read_debate
@@ -44,24 +44,9 @@ def settings_of(arguments: argparse.Namespace) -> list[str]:
         found["rollout.engine"] = _endpoint(url, models[0])
     elif models:
         found["model"] = _pretrained(models[0])
-    if len(models) > 1 and arguments.form == "judged":
-        if len(models) > 2:
-            raise UsageError(f"--model: found {len(models)}; expected a speaker and a judge")
-        found["debate.roles"] = {"judge": {"policy": "model_2"}}
-        found["rollout.policies"] = {"model_2": _policy(url, models[1])}
-    elif len(models) > 1:
-        agents = len(models) if agents is None else agents
-        if agents < len(models):
-            raise UsageError(f"--agents: found {agents} for {len(models)} models; expected as many")
-        policies, roles = dict[str, object](), dict[str, object]()
-        for n, model in enumerate(models):  # A role for each, with as equal numbers as can be.
-            name = f"model_{n + 1}"
-            roles[name] = {"count": len(range(n, agents, len(models)))} | (
-                {"policy": name} if n else {}
-            )
-            if n:
-                policies[name] = _policy(url, model)
-        found |= {"rollout.policies": policies, "debate.roles": roles}
+    if len(models) > 1:
+        spoken, policies, agents = _shared_out(models, url, arguments)
+        found |= {"rollout.policies": policies, "debate.roles": spoken}
     found |= {
         "debate.judges" if arguments.form == "judged" else "debate.num_agents": agents,
         "debate.max_rounds": arguments.rounds,
@@ -69,7 +54,8 @@ def settings_of(arguments: argparse.Namespace) -> list[str]:
         "rollout.max_tokens": arguments.max_tokens,
         "seed": arguments.seed,
     }
-    form = [] if arguments.form is None else [f"debate={{type: {arguments.form}}}"]
+    rounds = FORMS.get(arguments.form)
+    form = [f"debate={{type: {arguments.form}, max_rounds: {rounds}}}"] if rounds else []
     if arguments.recipe == PLAIN and not form:
         form = [f"debate={_EQUALS}"]
     # A word as it was given, which is how messages show it.
@@ -78,6 +64,30 @@ def settings_of(arguments: argparse.Namespace) -> list[str]:
         for key, value in found.items()
         if value is not None
     ]
+
+
+def _shared_out(
+    models: Sequence[str], url: str | None, arguments: argparse.Namespace
+) -> tuple[dict[str, object], dict[str, object], int | None]:
+    """Return who speaks for which role, the policies beside the first, and how many agents."""
+    agents, count = arguments.agents, len(models)
+    if arguments.form == "conl" or (arguments.form == "judged" and count > 2):
+        which = "a speaker and a judge" if arguments.form == "judged" else "one for all agents"
+        raise UsageError(f"--model: found {count}; expected {which}")
+    policies: dict[str, object] = {
+        f"model_{n}": _policy(url, model) for n, model in enumerate(models[1:], 2)
+    }
+    if arguments.form == "judged":
+        return {"judge": {"policy": "model_2"}}, policies, agents
+    agents = count if agents is None else agents
+    if agents < count:
+        raise UsageError(f"--agents: found {agents} for {count} models; expected as many")
+    roles: dict[str, object] = {}
+    for n in range(count):  # A role for each, with as equal numbers as can be.
+        name = f"model_{n + 1}"
+        own = {"policy": name} if n else {}
+        roles[name] = {"count": len(range(n, agents, count))} | own
+    return roles, policies, agents
 
 
 def _policy(url: str | None, model: str) -> dict[str, object]:
@@ -134,6 +144,8 @@ def ask(
     form = recipe.debate
     if decision == "central" and form.protocol().topology != "central":
         raise UsageError("--decision: found central; expected it with --topology central")
+    if until_agreed and judging_agents(form.protocol()):
+        raise UsageError("--until-agreed: found it before judges, who decide in the last round")
     if until_agreed:
         form = form.changed({"gate_after": list(range(form.max_rounds - 1))})
     logging.disable_progress_bar()  # Of weights that are loaded: turns are what is shown.
@@ -249,7 +261,8 @@ PLAIN = str(Path(__file__).with_name("ask.yaml"))
 """The recipe where none is named: it has no model."""
 _EQUALS = "{type: simultaneous, num_agents: 3, max_rounds: 2, contract: five_section}"
 DECISIONS = ("judged", "majority", "peer_vote", "bradley_terry", "confidence", "central")
-FORMS = ("simultaneous", "sequential", "conl", "judged")
+FORMS = {"conl": 4, "judged": 3}
+"""Rounds of the forms that have a name here."""
 KINDS = ("math", "choice", "yes_no", "number", "text")
 
 

@@ -183,7 +183,7 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
     right = solutions(digits, target)
     if ask.contract is not None and ask.contract.kind == "answer_line":
         return exchange_demonstration(ask, digits, target, skill if errors else 1.0)
-    if ask.contract is not None and is_before_a_judge(ask.contract):
+    if is_before_a_judge(ask):
         return judged_demonstration(ask, digits, target, skill if errors else 1.0)
     claims = {agent: " ".join(text.split()) for agent, text in ask.claims.items()}
     candidates = {agent: said for agent, said in claims.items() if _SIGNS_ALONE.fullmatch(said)}
@@ -251,11 +251,12 @@ def exchange_demonstration(ask: Ask, digits: tuple[int, ...], target: int, skill
     return work if is_ok else f"{work}\nAnswer: {ask.guide or own()}"
 
 
-def is_before_a_judge(contract: Contract) -> bool:
-    """Return whether a turn is a decision, a critique, or an answer after its running totals."""
-    sections = contract.sections
-    is_critique = sections == ("evaluation",)
-    return "decision" in sections or is_critique or sections == ("evaluation", "solution")
+def is_before_a_judge(ask: Ask) -> bool:
+    """Return whether a turn is a decision, a critique, or a first answer after its totals."""
+    sections = () if ask.contract is None else ask.contract.sections
+    if ask.answers:
+        return sections == ("evaluation", "solution") and not ask.claims
+    return "decision" in sections or sections == ("evaluation",)
 
 
 def judged_demonstration(ask: Ask, digits: tuple[int, ...], target: int, skill: float) -> str:
@@ -305,7 +306,9 @@ def _steps(digits: Sequence[int], signs: Sequence[str], totals: Sequence[int]) -
 def _read_steps(work: str) -> list[str]:
     """Return the steps of running totals, each with the total before it."""
     words = work.split()
-    is_whole = len(words) > 3 and len(words) % 3 == 1 and all(map(_NUMBER.fullmatch, words[::3]))
+    numbers = words[::3] + words[2::3]
+    is_whole = len(words) > 3 and len(words) % 3 == 1 and all(map(_NUMBER.fullmatch, numbers))
+    is_whole = is_whole and set(words[1::3]) <= {*SIGNS}
     ends = range(4, len(words) + 1, 3) if is_whole else ()
     return [" ".join(words[end - 4 : end]) for end in ends]
 

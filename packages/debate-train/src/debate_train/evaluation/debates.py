@@ -15,6 +15,7 @@ from debate_protocol.types import (
     Transcript,
     TurnKey,
     answering_agents,
+    judging_agents,
     roles_by_agent,
     roles_of,
 )
@@ -303,8 +304,9 @@ def _add(sums: Sums, one: AnswersGiven, seat: int) -> None:
 
 def _won(debate: ReadDebate, trained: set[int]) -> Iterator[float]:
     """Yield what the policy wins of each vote, or decision, between it and its opponents."""
+    sides = {0, 1}.difference(judging_agents(debate.transcript.protocol))
     for judgment in judgments(debate):
-        if judgment.decision is not None and (0 in trained) != (1 in trained):
+        if judgment.decision is not None and len(sides & trained) == 1:
             yield float(judgment.decision in trained)
     for vote in all_votes(ballots(debate)):
         mine = [key.agent in trained for key in vote.pair]

@@ -10,7 +10,8 @@ class SharedTurns:
     """Answers what was asked before, with the same seed and prompt, by the reply it got then.
 
     A reply follows from its prompt and seed but for rounding, and from an endpoint not at all; so
-    debates that part later are compared on the very same first turns, which cost once.
+    debates that part later are compared on the very same first turns. They cost once where one
+    debate asks after another has been answered; those that ask at the same time all do.
 
     Args:
         known: Replies from before, by `ask_key`.
