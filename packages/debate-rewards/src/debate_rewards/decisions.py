@@ -21,16 +21,7 @@ from debate_protocol.types import Gate, GateDecision, Question, Transcript, Turn
 from debate_rewards.answer_checking import answer_classes, check_many, kind_of
 from debate_rewards.final_answers import final_answer
 from debate_rewards.reward import ReadDebate, ReadTurn, read_debate
-from debate_rewards.votes import (
-    Share,
-    Ties,
-    Vote,
-    all_votes,
-    ballots,
-    judgments,
-    points,
-    tally,
-)
+from debate_rewards.votes import Share, Ties, Vote, all_votes, ballots, judgments, points, tally
 
 # Largest change of a log strength at which the fit has converged.
 TOLERANCE = 1e-10
@@ -193,7 +184,7 @@ def decisions_of(debate: ReadDebate, seed: int) -> dict[str, str | None]:
 def judged(debate: Debate, seed: int) -> str | None:
     """Return the last answer of the side that most judges decide for, ties drawn.
 
-    None where most hold the only answer to be wrong, and where nobody decides.
+    None where most hold the only answer to be wrong, or nobody decides.
     """
     debate = _read(debate)
     made = Counter(one.decision for one in judgments(debate) if one.decision is not None)

@@ -160,8 +160,8 @@ def longest_prompt(
         if found > longest.prompt_tokens and (agents is None or ask.agent in agents):
             longest = Longest(found, ask.agent, ask.round, sum(sizes.values()))
         own, mark = ask.contract or contract, f"{_REPLY} {ask.agent}"
-        # Of a critique of several an agent may be given all that is said of it.
-        said = f"Agent 0: {_REPLY} " * (form.num_agents if "comparison" in own.sections else 1)
+        # Of others' critiques an agent may be given all that one of them says.
+        said = " ".join(f"Agent {one}: {_REPLY}" for one in range(form.num_agents))
         return Reply(own.reply(mark, {} if own.answers else dict.fromkeys(own.sections[-1:], said)))
 
     hold(form.start(question, seed=0), measured)
