@@ -309,7 +309,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--url", metavar="URL", help="an OpenAI-compatible endpoint that serves the models")
     add("--agents", type=int, metavar="N", help="agents")
     add("--rounds", type=int, metavar="R", help="rounds at most, the first answers included")
-    add("--form", choices=FORMS, help="how they debate; of judged, --agents are the judges")
+    add("--form", choices=tuple(FORMS), help="how they debate; of judged, --agents are the judges")
     add("--topology", metavar="NAME", help="who sees whom: all, ring, sparse, central")
     add("--max-tokens", type=int, metavar="T", help="most tokens of a turn")
     add("--seed", type=int, metavar="S", help="of all sampling; 0 by default")
