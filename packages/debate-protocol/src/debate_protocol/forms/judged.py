@@ -261,9 +261,8 @@ class _Court:
         diverged = self.diverged
         seed = self._seed if diverged is None or key.round < diverged else self._begin.seed
         ask = new_ask(self._form, seed, replace(view, agent=key.agent), prompt, shown)
-        if (
-            self._form.style != "compact"
-        ):  # There the last section counts, as a tiny judge reads it.
+        # In the compact style a judge reads the last section, whatever it is.
+        if self._form.style != "compact":
             answers = {one.agent: (one.fields or {}).get(self._answer) for one in view.turns}
             given = {agent: text for agent, text in answers.items() if text is not None}
             ask = replace(ask, claims={**ask.claims, **given})
