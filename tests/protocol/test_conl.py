@@ -80,10 +80,32 @@ def test_verdict_in_a_round_of_solutions_is_none(play: Play) -> None:
     assert failures == {0: "no_solution", 1: None, 2: "no_solution", 3: None}
 
 
+def test_two_agents_rank_their_own_solutions_too(play: Play) -> None:
+    def say(ask: Ask) -> str:
+        assert ask.contract is not None
+        votes = "Agent 0 > Agent 1"
+        return ask.contract.reply(f"\\boxed{{{ask.agent}}}", {"comparison": votes})
+
+    played = play(Conl(num_agents=2, ranks_own=True, personas="none"), say)
+    _, critique, revision, verdict = played.steps
+    for judges in (critique, verdict):
+        for ask in judges:
+            asked = "\n".join(message["content"] for message in ask.messages)
+            assert "Compare Agents 0 and 1" in asked and "Never name yourself" not in asked
+            assert "boxed{0}" in asked and "boxed{1}" in asked
+    # Who criticises is asked about the other alone.
+    assert "latest response of Agent 1." in critique[0].messages[-1]["content"]
+    assert not any("Compare" in message["content"] for message in revision[0].messages)
+    transcript = from_json(to_json(played.transcript))
+    assert not transcript_problems(transcript)
+    cast = [parse_turn(transcript, turn).comparisons for turn in transcript.turns]
+    assert [len(votes) for votes in cast] == [0, 0, 1, 1, 0, 0, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"num_agents": 2}, "greater than or equal to 3"),
+        ({"num_agents": 2}, "2 rank each other's solution and their own"),
         ({"max_rounds": 3}, "Input should be 4"),
         ({"contract": "three_section"}, "each round of this form has its own"),
         ({"conversation": "append"}, "Input should be 'rebuild'"),

@@ -22,6 +22,7 @@ def held(
     last: Mapping[int, str] = LAST,
     critiques: Mapping[int, str] = CRITIQUES,
     answers: Mapping[int, str] = MappingProxyType({}),
+    **form: Any,
 ) -> Transcript:
     def speak(ask: Ask) -> Reply:
         if ask.round in (0, 2):
@@ -33,7 +34,7 @@ def held(
         said = critiques.get(ask.agent, "N/A")
         return Reply(text + (f"<evaluation>{said}</evaluation>" if ask.round == 1 else ""))
 
-    run = Conl(personas="none").start(Question("q", "?", "1", {"kind": "number"}), seed=0)
+    run = Conl(personas="none", **form).start(Question("q", "?", "1", {"kind": "number"}), seed=0)
     asks: Any = next(run)
     try:
         while True:
@@ -107,6 +108,42 @@ def test_strengths_are_scaled_from_the_weakest_to_the_strongest() -> None:
     level = {agent: vote.replace(">", "=").replace("<", "=") for agent, vote in LAST.items()}
     equal = turns(score(held(last=level), values="bradley_terry", acceptance=0), "generator")
     assert {*equal.values()} == {0.5}
+
+
+@pytest.mark.parametrize("values", ["win_fraction", "bradley_terry"])
+def test_two_agents_are_valued_by_each_other(values: str) -> None:
+    # Each prefers its own solution at first; then agent 0 gives in, and agent 1 does not.
+    held_by_two = held(
+        blind={0: "0>1", 1: "0<1"},
+        last={0: "0<1", 1: "0<1"},
+        critiques={0: "Agent 1: no. Agent 0: mine.", 1: "Agent 0: no."},
+        num_agents=2,
+        ranks_own=True,
+    )
+    found = score(held_by_two, values=values)
+    # Agent 0 alone votes on agent 1: V is 0 and then 1. Agent 1 alone on agent 0: 0 and 0.
+    assert turns(found, "generator") == pytest.approx({
+        (0, 0): 0.0, (0, 2): 0.0, (1, 0): 1.5, (1, 2): 1.0
+    })  # fmt: skip
+    # Without a critic's own votes nobody has voted on the other; of itself it criticises nothing.
+    assert turns(found, "critic") == {(0, 1): None, (1, 1): None}
+    printed = score(held_by_two, values=values, consensus="inclusive")
+    assert turns(printed, "critic") == pytest.approx({(0, 1): 1.0, (1, 1): 0.0})
+    assert printed.metrics["conl/critiques"] == 2
+    # With the other's vote alone both agree; agent 0 and agent 1 said the same in the end.
+    assert turns(found, "judge") == pytest.approx({(0, 3): 1.0, (1, 3): 1.0})
+
+
+def test_own_votes_of_three_agents_count_for_others_alone() -> None:
+    own = {0: "0>1 0>2 1>2", 1: "1>0 1>2 0>2", 2: "2>0 2>1 0=1"}
+    found = turns(
+        score(held(blind=own, last=own, critiques={}, num_agents=3, ranks_own=True)), "generator"
+    )
+    # On agent 0: 1>0, 0>2 of agent 1; 2>0, 0=1 of agent 2. So 1.5 of 4, and agent 1 the same;
+    # on agent 2: 0>2, 1>2 of agent 0; 1>2, 0>2 of agent 1.
+    assert found == pytest.approx({
+        (a, r): v for a, v in enumerate((1.5 / 4, 1.5 / 4, 0.0)) for r in (0, 2)
+    })  # fmt: skip
 
 
 def test_nothing_is_worth_anything_without_votes() -> None:

@@ -37,6 +37,7 @@ class Contract:
         kind: Where the answer is read from.
         instructions: What prompts say of a section instead of the usual; any of the sections.
         answers: Whether a reply owes an answer; a reply that only judges others owes none.
+        ranks_own: Whether comparisons may name their author, who is shown an answer of its own.
 
     Raises:
         ValueError: The sections do not fit the kind, are more than `MAX_SECTIONS`, repeat, or are
@@ -49,6 +50,7 @@ class Contract:
     kind: ContractKind = "xml"
     instructions: Mapping[str, str] = field(default_factory=dict, hash=False)
     answers: bool = True
+    ranks_own: bool = False
 
     def __post_init__(self) -> None:
         if cast(object, self.stop) is ...:
@@ -517,7 +519,8 @@ def _parse_sections(
         words = _without_holes(text, span, found.holes)
         sections[name] = SectionText(words, span, block.outer, block.truncated)
         if name == "comparison":
-            comparisons, dropped = _read_votes(content[left:right], span[0], author, num_agents)
+            named = None if rules.ranks_own else author
+            comparisons, dropped = _read_votes(content[left:right], span[0], named, num_agents)
     counts = Counter(why for why, _ in dropped)
     problems += [
         f"comparison: {counts[why]} {words}" for why, words in _DROPPED.items() if counts[why]

@@ -323,19 +323,21 @@ def _own_failure(view: View) -> str:
 def _section_steps(view: View) -> list[str]:
     """Return one step for each section that the turn is to fill, then which ones it is not."""
     sections, names = view.contract.sections, _names(view.peers)
-    own = f"Give your {_words(view.contract.answer_section)}"
+    give = f"Give your {_words(view.contract.answer_section)}"
     improved = view.round > 0 and view.peers
     steps = {
         view.contract.answer_section: (
-            f"{own}, improved where the debate showed a reason." if improved else f"{own}."
+            f"{give}, improved where the debate showed a reason." if improved else f"{give}."
         )
     }
     if view.peers and "evaluation" in sections:
         latest = "response" if len(view.peers) == 1 else "responses"
         steps["evaluation"] = f"Evaluate the latest {latest} of {names}{_judged_parts(view)}."
-    if len(view.peers) > 1:
-        pairs = " pair by pair" if len(view.peers) > 2 else ""
-        steps["comparison"] = f"Compare {names}{pairs} by their latest responses."
+    own = {t.agent for t in view.turns if t.agent == view.agent and t.fields is not None}
+    ranked = tuple(sorted(own.union(view.peers))) if view.contract.ranks_own else view.peers
+    if len(ranked) > 1:
+        pairs = " pair by pair" if len(ranked) > 2 else ""
+        steps["comparison"] = f"Compare {_names(ranked)}{pairs} by their latest responses."
     if not view.peers:
         steps["consensus"] = "Write NO in consensus."
     for section in sections:

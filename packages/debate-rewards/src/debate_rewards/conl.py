@@ -67,6 +67,9 @@ class ConlReward(JudgeSettings, PeerReward):
 
     def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
         """Return why a stream has no value."""
+        if context.rules.num_agents == 2 and context.rules.contracts:
+            why = "of two agents a critic alone votes on the other; expected consensus: inclusive"
+            return why if stream == CRITIC else None
         return (
             "conl compares two rankings with critiques between them: found "
             f"{context.rules.max_rounds} rounds; expected debate.type: conl"
@@ -113,6 +116,18 @@ class ConlReward(JudgeSettings, PeerReward):
         if self.values == "win_fraction":
             shares = tally(votes, self.ties)
             return {key.agent: share.up / (share.up + share.down) for key, share in shares.items()}
+        found = self._strengths(votes)
+        for agent in {vote.judge.agent for vote in votes}:
+            # What an agent says of its own solution counts for others alone.
+            others = [v for v in votes if agent != v.judge.agent or agent not in _agents(v)]
+            if len(others) < len(votes):
+                own = self._strengths(others)
+                found = {a: one for a, one in found.items() if a != agent or a in own}
+                found |= {a: one for a, one in own.items() if a == agent}
+        return found
+
+    def _strengths(self, votes: Sequence[Vote]) -> dict[int, float]:
+        """Return Bradley-Terry strengths, scaled from 0 to 1."""
         found = log_strengths(wins_of(votes, self.ties, lambda key: key.agent), 1.0)
         low, high = min(found.values(), default=0.0), max(found.values(), default=0.0)
         # The fit ends within its tolerance: what is closer than that is equally strong.
@@ -137,3 +152,7 @@ class ConlReward(JudgeSettings, PeerReward):
 
 def _of_round(cast: Mapping[TurnKey, Ballot], round: int) -> dict[TurnKey, Ballot]:
     return {key: ballot for key, ballot in cast.items() if key.round == round}
+
+
+def _agents(vote: Vote) -> tuple[int, int]:
+    return vote.left.agent, vote.right.agent

@@ -184,15 +184,16 @@ class ReadDebate:
     judges: Mapping[TurnKey, ReadTurn]
 
     def shown_to(self, judge: ReadTurn) -> list[ReadTurn]:
-        """Return the turns of other agents that `judge` was given."""
-        return [
-            self.turns[key]
-            for key in judge.turn.shown
-            if key.agent != judge.turn.agent and key in self.turns
-        ]
+        """Return the turns of other agents that `judge` was given, and its own if it ranks it."""
+        agent, rules = judge.turn.agent, self.transcript.protocol
+        given = [k for k in judge.turn.shown if k.agent != agent and k in self.turns]
+        if rules.contracts and rules.contract_of(judge.key.round).ranks_own:
+            own = [k for k in self.turns if k.agent == agent and k.round < judge.key.round]
+            given += own[-1:]
+        return [self.turns[key] for key in given]
 
     def judged_by(self, judge: ReadTurn) -> dict[int, ReadTurn]:
-        """Return, for each other agent with a turn in `shown`, its latest turn there.
+        """Return, for each agent whose turns `judge` was given to judge, its latest turn there.
 
         Under topology `pair` prompts number the turns in the order in which they are shown.
         """
@@ -212,7 +213,7 @@ class ReadDebate:
     def expected_pairs(self, judge: ReadTurn) -> int:
         """Return how many pairs of agents `judge` was expected to compare.
 
-        That is every pair of other agents with a valid turn in `shown`; 0 for a failed turn.
+        That is every pair of agents with a valid turn that it was given; 0 for a failed turn.
         """
         rules = self.transcript.protocol
         if judge.failed or not self.compares:

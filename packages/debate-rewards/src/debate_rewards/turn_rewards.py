@@ -255,7 +255,7 @@ _Part = tuple[int, tuple[int, int]]
 
 def critique_targets(debate: ReadDebate, turn: ReadTurn) -> tuple[list[_Part], list[int]]:
     """Return the parts of a turn's evaluation with their agents, and the agents it criticises."""
-    shown = debate.judged_by(turn)
+    shown = debate.judged_by(turn).keys() - {turn.key.agent}
     parts = [
         (agent, span)
         for agent, span in evaluation_parts(turn.turn.text, turn.parsed)

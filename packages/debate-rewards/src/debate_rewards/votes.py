@@ -205,12 +205,14 @@ def points(verdict: Verdict, ties: Ties) -> Share | None:
 
 
 def tally(votes: Iterable[Vote], ties: Ties = "half") -> dict[TurnKey, Share]:
-    """Return votes for and against each turn that got any."""
+    """Return votes for and against each turn that got any; none counts for its judge's own turn."""
     up: dict[TurnKey, float] = {}
     total: dict[TurnKey, int] = {}
-    for _, pair, verdict, _ in votes:
+    for judge, pair, verdict, _ in votes:
         given = points(verdict, ties)
         for turn, won in zip(pair, given or (), strict=False):
+            if turn.agent == judge.agent:
+                continue
             up[turn] = up.get(turn, 0.0) + won
             total[turn] = total.get(turn, 0) + 1
     return {key: Share(won, total[key] - won) for key, won in up.items()}

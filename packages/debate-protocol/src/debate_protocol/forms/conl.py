@@ -1,5 +1,6 @@
 """The conversation of CoNL: proposals, blind ranking and critiques, revisions, final ranking."""
 
+from dataclasses import replace
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -28,14 +29,15 @@ class Conl(RoundForm):
 
     What an `evaluation` says from the name of an agent to the next one is a critique of that agent.
 
-    Source: "Conversation for Non-verifiable Learning" (Sui and Hooi, arXiv 2601.21464). There
-    judges also rank their own solutions; here they compare others, so that three agents are
-    needed.
+    Source: "Conversation for Non-verifiable Learning" (Sui and Hooi, arXiv 2601.21464).
     """
 
     type: Literal["conl"] = "conl"
-    num_agents: int = Field(default=4, ge=3, le=MOST)
+    num_agents: int = Field(default=4, ge=2, le=MOST)
     """Agents, each with a persona of its own."""
+    ranks_own: bool = False
+    """Whether rankings have an agent's own solution, too, as in the paper; two agents need it. Its
+    own vote counts for others alone."""
     max_rounds: Literal[4] = 4
     """Proposals, critiques, revisions and verdicts."""
     topology: Literal["all"] = "all"
@@ -50,6 +52,8 @@ class Conl(RoundForm):
 
     @model_validator(mode="after")
     def _contracts_are_its_own(self) -> Self:
+        if self.num_agents == 2 and not self.ranks_own:
+            raise ValueError("num_agents: 2 rank each other's solution and their own: ranks_own")
         if self.contract_rules() != _CONTRACTS[PROPOSAL]:
             raise ValueError(
                 f"contract: found {str(self.contract_rules())!r}, but each round of this form has "
@@ -59,7 +63,14 @@ class Conl(RoundForm):
 
     def contracts(self) -> tuple[Contract, ...]:
         """Return the contract of each round."""
-        return _CONTRACTS
+        if not self.ranks_own:
+            return _CONTRACTS
+        return tuple(
+            replace(one, ranks_own=True, instructions={**one.instructions, "comparison": _PAIRS})
+            if "comparison" in one.sections
+            else one
+            for one in _CONTRACTS
+        )
 
     def own_roles(self) -> tuple[AgentRole, ...]:
         """Return equals, whose turns say themselves what they were shown."""
@@ -70,6 +81,10 @@ class Conl(RoundForm):
         return _Conversation(self, begin)
 
 
+_PAIRS = (
+    "one line per pair: `Agent A > Agent B` if A's response is better, `Agent A = Agent B` if they "
+    "are equally good, with the agents' numbers for A and B, your own among them."
+)
 _INSTRUCTIONS = {
     "evaluation": (
         "for each solution with a mistake, or with something to improve, a line that begins with "

@@ -361,7 +361,8 @@ def contract_to_json(contract: str | Contract) -> str | dict[str, object]:
         "kind": contract.kind,
     }
     record |= {"instructions": dict(contract.instructions)} if contract.instructions else {}
-    return record if contract.answers else record | {"answers": False}
+    flags = {"answers": contract.answers, "ranks_own": contract.ranks_own}
+    return record | {name: flag for name, flag in flags.items() if flag is not (name == "answers")}
 
 
 def _read_contract(data: object) -> tuple[str | Contract, dict[str, object]]:
@@ -379,8 +380,9 @@ def _read_contract(data: object) -> tuple[str | Contract, dict[str, object]]:
     name, stop = one.take("name", str), one.take("stop", str, default=None)
     kind = one.take("kind", str, default="xml")
     answers = one.take("answers", bool, default=True)
+    own = one.take("ranks_own", bool, default=False)
     try:
-        return Contract(name, tuple(sections), stop, kind, instructions, answers), one.rest
+        return Contract(name, tuple(sections), stop, kind, instructions, answers, own), one.rest
     except ValueError as problem:
         raise TranscriptError.at(where, str(problem)) from None
 

@@ -70,7 +70,7 @@ def worked_turn(ask: Ask, *, errors: bool = True) -> str:
     if ask.contract.kind == "boxed":
         return f"{evaluation} {solution}" if checks else solution
     right = {agent: text.endswith("right.") for agent, text in checks.items()}
-    others = sorted(right.keys() - {ask.agent})
+    others = sorted(right.keys() - ({ask.agent} if not ask.contract.ranks_own else set()))
     if len(others) > 1:
         evaluation += f" {_sorted_out(others, right)}"
     # Unequal pairs come first: two lists, written before, say all of it in one order.

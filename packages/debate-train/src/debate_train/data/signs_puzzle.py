@@ -195,7 +195,8 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
     correct = {agent: s in right for agent, s in candidates.items()}
     adoptable = [s for agent, s in candidates.items() if correct[agent]]
     checks = [f"Agent {a} {_worked(digits, s, correct[a])}" for a, s in candidates.items()]
-    others = sorted(candidates.keys() - {ask.agent})
+    ranks_own = ask.contract is not None and ask.contract.ranks_own
+    others = sorted(candidates.keys() - (set() if ranks_own else {ask.agent}))
     votes = "\n".join(_vote(a, b, correct) for a, b in combinations(others, 2)) or "N/A"
     return _turn_text(ask.contract, rng.choice(adoptable or right), " ".join(checks), votes)
 

@@ -94,8 +94,8 @@ class _Script:
         return Reply(text, token_ids=(0,) * tokens, logps=(0.0,) * tokens)
 
     def _sections(self, ask: Ask, chance: random.Random) -> dict[str, str]:
-        shown = sorted(ask.shown, key=lambda key: (key.round, key.agent))
-        latest = {key.agent: self._right.get(key, False) for key in shown}
+        own = {TurnKey(ask.agent, 0)} if ask.contract and ask.contract.ranks_own else set[TurnKey]()
+        latest = {key.agent: self._right.get(key, False) for key in sorted(own.union(ask.shown))}
         return {
             "evaluation": " ".join(
                 f"Agent {agent} is {'right' if ok else 'wrong'}." for agent, ok in latest.items()
@@ -287,12 +287,12 @@ def _without_answers(reward: RewardConfig) -> str | None:
 
 def _levelled(phase: Recipe, stream: str) -> str:
     own, baseline = phase.advantage.streams[stream], phase.advantage.baseline_of(stream)
-    contract = phase.debate.contract_rules()
-    sections = contract.sections
+    used = phase.debate.contracts() or (phase.debate.contract_rules(),)
+    sections = tuple(dict.fromkeys(name for one in used for name in get_contract(one).sections))
     if sections and not any(own.section_weights(stream, sections).values()):
         return (
             f"advantage.streams.{stream}.sections: found none that is a section of contract "
-            f"{contract}; expected some of {', '.join(sections)}"
+            f"{', '.join(map(str, used))}; expected some of {', '.join(sections)}"
         )
     return (
         f"advantage.baseline: found {baseline}, under which every value is alone in its group, or "
