@@ -5,9 +5,10 @@
 `good_0`, `good_1`: quickstart_three with seeds 0 and 1; the first looks at the dev split, too.
 Those of `FAILURES` start where self-play of `good_0` started. `pairs_good` is the critic's phase of
 acc_debate_puzzle, from the start that its earlier phases make, and the others of `PAIRS` are from
-that start. Runs that ended are not repeated, those that were stopped go on. Prints the alarms of
-each run, and writes to `tests/train/health_rows` what detectors read of its last phase
-(`NAME.json`, rounded to four digits) and the step of each alarm (`alarms.json`).
+that start; `debate` and `judge_alone` are from that of judged_puzzle, whose judge stays as it is.
+Runs that ended are not repeated, those that were stopped go on. Prints the alarms of each run, and
+writes to `tests/train/health_rows` what detectors read of its last phase (`NAME.json`, rounded to
+four digits) and the step of each alarm (`alarms.json`).
 """
 
 import argparse
@@ -68,6 +69,10 @@ PAIRS: Mapping[str, Failure] = {
     "pairs_curt": Failure(("trainer.learning_rate=5e-4",), within=made.curt),
     "pairs_fast": Failure(("trainer.learning_rate=1e-2",)),
 }
+JUDGED: Mapping[str, Failure] = {
+    "debate": Failure(("steps=60",)),
+    "judge_alone": Failure(("steps=60", "debate.opponent=none", "debate.max_rounds=2")),
+}
 READ = (
     *(model().metric for model in OWN),
     *("eval/flips/right_to_wrong", "eval/flips/wrong_to_right"),
@@ -116,18 +121,34 @@ def self_play(output: Path, good: Path) -> Path:
 
 def critic(output: Path) -> Path:
     """Train up to the critic's phase of acc_debate_puzzle; write the recipe of that phase alone."""
-    recipe = yaml.safe_load((ROOT / "recipes" / "acc_debate_puzzle.yaml").read_text())
-    phases, start = recipe.pop("phases"), output / "pairs_start"
+    path, recipe = _last_phase(output, "acc_debate_puzzle", "pairs", 2)
+    recipe["evaluation"] |= {"every": 20}
+    path.write_text(json.dumps(recipe))
+    return path
+
+
+def before_a_judge(output: Path) -> Path:
+    """Train the start of judged_puzzle; write the recipe of its debates, whose judge is frozen."""
+    path, recipe = _last_phase(output, "judged_puzzle", "judged", 1)
+    recipe["debate"]["roles"] = {"judge": {"train": False, "policy": "start"}}
+    recipe["evaluation"] = {"questions": 0}
+    path.write_text(json.dumps(recipe))
+    return path
+
+
+def _last_phase(output: Path, name: str, called: str, count: int) -> tuple[Path, dict[str, Any]]:
+    """Train the first phases of a recipe; return the next one from there, and where to write it."""
+    recipe = yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text())
+    phases, start = recipe.pop("phases"), output / f"{called}_start"
     recipe |= {"tracking": {"wandb": False}, "recording": {"debates": 0}}
-    path = output / "pairs.json"
-    path.write_text(json.dumps(recipe | {"phases": {n: phases[n] for n in list(phases)[:2]}}))
+    path = output / f"{called}.json"
+    first = {one: phases[one] for one in list(phases)[:count]}
+    path.write_text(json.dumps(recipe | {"phases": first}))
     trained(path, start, Failure())
     weights = max((start / "checkpoints").glob("step-*"))
     model = {"type": "pretrained", "name": str(weights.resolve()), "dtype": "float32"}
-    look = recipe["evaluation"] | {"every": 20}
-    recipe |= {"model": model, "evaluation": look, "phases": {"critic": phases["critic"]}}
-    path.write_text(json.dumps(recipe))
-    return path
+    own = list(phases)[count]
+    return path, recipe | {"model": model, "phases": {own: phases[own]}}
 
 
 def keep(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -161,9 +182,10 @@ def main() -> None:
     recipe = self_play(output, output / "good_0")
     for name, failure in FAILURES.items():
         said[name] = keep(name, trained(recipe, output / name, failure))
-    recipe = critic(output)
-    for name, failure in PAIRS.items():
-        said[name] = keep(name, trained(recipe, output / name, failure))
+    for make, runs in ((critic, PAIRS), (before_a_judge, JUDGED)):
+        recipe = make(output)
+        for name, failure in runs.items():
+            said[name] = keep(name, trained(recipe, output / name, failure))
     (FIXTURES / "alarms.json").write_text(json.dumps(said, indent=1) + "\n")
 
 

@@ -259,6 +259,15 @@ class RewardAccuracy(Detector):
     )
 
 
+class FooledJudge(Detector):
+    """By how much more of a debate's answers judges call right than are right."""
+
+    type: Literal["fooled_judge"] = "fooled_judge"
+    metric: str = "train/judged/gap"
+    rise: float | None = 0.2
+    advice: str = "the judge is pleased, not convinced: let a critic learn, or take a better judge"
+
+
 class Collapse(Detector):
     """Whether first answers, which saw nobody else's, are right less often than at the start."""
 
@@ -528,8 +537,8 @@ class PreferenceAccuracy(Detector):
 
 
 OWN = (
-    *(RewardAccuracy, Collapse, KeptRight, TurnedRight, EqualVotes, Coverage, Format),
-    StrictFormat,
+    *(RewardAccuracy, FooledJudge, Collapse, KeptRight, TurnedRight, EqualVotes, Coverage),
+    *(Format, StrictFormat),
     *(SelfPlayStrength, OneWinner, FirstPosition, Length, AnswerLength, Truncation, Entropy),
     *(Diversity, Unheard, Reference, PairSides, PairTruth, PreferenceMargin, PreferenceAccuracy),
 )
