@@ -30,6 +30,7 @@ from train.health_watching import (
         ("optim/entropy", 1.0, 0.1, {"entropy": 18}),  # 1 − 0.9k/8 < 0.2: k = 8
         ("optim/entropy", 1.0, 0.25, {}),
         ("train/format_all", 1.0, 0.8, {"format": 15}),  # 1 − 0.2k/8 < 0.9: k = 5
+        ("train/judged/gap", 0.1, 0.5, {"fooled_judge": 15}),  # .1 + .4k/8 > .3: k = 5
         ("train/format_strict", 1.0, 0.6, {"strict_format": 15}),  # 1 − 0.4k/8 < 0.8: k = 5
         ("train/comparisons_made", 1.0, 0.5, {"coverage": 14}),  # 1 − 0.5k/8 < 0.8: k = 4
         ("judge/equal_share", 0.8, 1.0, {"equal_votes": 17}),  # 0.8 + 0.2k/8 > 0.95: k = 7
