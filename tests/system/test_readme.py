@@ -255,7 +255,7 @@ RULES: tuple[tuple[str, Action], ...] = (
     (r"python examples/|PYTHONPATH=examples vf-eval|inspect view ", is_tested),
     (r".*python -m vllm", vllm_takes),
     (r"debate-train .*--nproc$|debate-study$|debate-protocol (show|validate)$", is_known),
-    (r"debate-eval (compare|quickstart)$", is_known),
+    (r"debate-eval ((compare|quickstart)$|smollm2_selfplay )", is_known),  # The last needs a study.
     (r"(torchrun|deepspeed) ", launches),
     (r"srun ", lambda words: runs(train, "--check")(words[-2:])),
     (r"python3? -m (benchmarks|debate_train)\.[\w.]+$", imports),
