@@ -1,6 +1,6 @@
 """The conversation of CoNL: proposals, blind ranking and critiques, revisions, final ranking."""
 
-from dataclasses import replace
+from functools import partial
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -38,6 +38,10 @@ class Conl(RoundForm):
     ranks_own: bool = False
     """Whether rankings have an agent's own solution, too, as in the paper; two agents need it. Its
     own vote counts for others alone."""
+    blind_ranking: bool = True
+    """Whether agents rank first solutions before they criticize any, and not after it."""
+    reasons: bool = False
+    """Whether a ranking follows an `analysis`: for models that do not think before they answer."""
     max_rounds: Literal[4] = 4
     """Proposals, critiques, revisions and verdicts."""
     topology: Literal["all"] = "all"
@@ -54,7 +58,7 @@ class Conl(RoundForm):
     def _contracts_are_its_own(self) -> Self:
         if self.num_agents == 2 and not self.ranks_own:
             raise ValueError("num_agents: 2 rank each other's solution and their own: ranks_own")
-        if self.contract_rules() != _CONTRACTS[PROPOSAL]:
+        if self.contract_rules() != _PROPOSAL:
             raise ValueError(
                 f"contract: found {str(self.contract_rules())!r}, but each round of this form has "
                 "its own"
@@ -63,13 +67,16 @@ class Conl(RoundForm):
 
     def contracts(self) -> tuple[Contract, ...]:
         """Return the contract of each round."""
-        if not self.ranks_own:
-            return _CONTRACTS
-        return tuple(
-            replace(one, ranks_own=True, instructions={**one.instructions, "comparison": _PAIRS})
-            if "comparison" in one.sections
-            else one
-            for one in _CONTRACTS
+        ranking = ("analysis", "comparison") if self.reasons else ("comparison",)
+        both = (*ranking, "evaluation") if self.blind_ranking else ("evaluation", *ranking)
+        said = _INSTRUCTIONS | (_OWN if self.ranks_own else {})
+        critique, verdict = ({n: said[n] for n in one if n in said} for one in (both, ranking))
+        judges = partial(Contract, answers=False, ranks_own=self.ranks_own)
+        return (
+            _PROPOSAL,
+            judges("critique", both, instructions=critique),
+            Contract("revision", ("solution",)),
+            judges("verdict", ranking, instructions=verdict),
         )
 
     def own_roles(self) -> tuple[AgentRole, ...]:
@@ -81,22 +88,20 @@ class Conl(RoundForm):
         return _Conversation(self, begin)
 
 
-_PAIRS = (
-    "one line per pair: `Agent A > Agent B` if A's response is better, `Agent A = Agent B` if they "
-    "are equally good, with the agents' numbers for A and B, your own among them."
-)
+_PROPOSAL = Contract("proposal", ("solution",))
 _INSTRUCTIONS = {
+    "analysis": "which solutions hold and which do not, and why, before you rank them.",
     "evaluation": (
         "for each solution with a mistake, or with something to improve, a line that begins with "
         "Agent and its number and a colon, and then says what is wrong and how to find out."
+    ),
+}
+_OWN = {
+    "comparison": (
+        "one line per pair: `Agent A > Agent B` if A's response is better, `Agent A = Agent B` if "
+        "they are equally good, with the agents' numbers for A and B, your own among them."
     )
 }
-_CONTRACTS = (
-    Contract("proposal", ("solution",)),
-    Contract("critique", ("comparison", "evaluation"), instructions=_INSTRUCTIONS, answers=False),
-    Contract("revision", ("solution",)),
-    Contract("verdict", ("comparison",), answers=False),
-)
 
 
 class _Conversation(DebateState):

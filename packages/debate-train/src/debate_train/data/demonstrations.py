@@ -79,7 +79,10 @@ def worked_turn(ask: Ask, *, errors: bool = True) -> str:
     if "evaluation" not in sections and checks and ask.answers:
         votes = f"{evaluation}\n{votes}"
     agreed = bool(others) and all(right.values())
-    said = {"evaluation": evaluation, "comparison": votes, "consensus": "YES" if agreed else "NO"}
+    faults = " ".join(checks[agent] for agent in others if not right[agent]) or "N/A"
+    critiques = faults if "analysis" in sections else evaluation
+    said = {"analysis": evaluation, "evaluation": critiques, "comparison": votes}
+    said["consensus"] = "YES" if agreed else "NO"
     said["consensus_reason"] = "All answers are right." if agreed else "Not all answers are right."
     said[ask.contract.answer_section or ""] = solution
     return "\n".join(f"<{one}>{said.get(one, 'N/A')}</{one}>" for one in sections)

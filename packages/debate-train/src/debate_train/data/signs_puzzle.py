@@ -175,7 +175,8 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
     judge what `judged_demonstration` says.
 
     Sections come in the order of the contract: with `comparison` before `solution` the answer
-    follows from the checks. Without a section `evaluation` checks and votes are in `comparison`.
+    follows from the checks. Without a section `evaluation` checks and votes are in `comparison`;
+    with a section `analysis` they are there, and `evaluation` has those that found a fault.
     """
     digits, target = read_puzzle(ask.question)
     skill = random.Random(f"skill/{ask.question.id}").random()
@@ -194,17 +195,23 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
         return _turn_text(ask.contract, solution, "N/A", "N/A")
     correct = {agent: s in right for agent, s in candidates.items()}
     adoptable = [s for agent, s in candidates.items() if correct[agent]]
-    checks = [f"Agent {a} {_worked(digits, s, correct[a])}" for a, s in candidates.items()]
+    checks = {a: f"Agent {a} {_worked(digits, s, correct[a])}" for a, s in candidates.items()}
     ranks_own = ask.contract is not None and ask.contract.ranks_own
     others = sorted(candidates.keys() - (set() if ranks_own else {ask.agent}))
     votes = "\n".join(_vote(a, b, correct) for a, b in combinations(others, 2)) or "N/A"
-    return _turn_text(ask.contract, rng.choice(adoptable or right), " ".join(checks), votes)
+    faults = " ".join(checks[agent] for agent in others if not correct[agent]) or "N/A"
+    solution, work = rng.choice(adoptable or right), " ".join(checks.values())
+    return _turn_text(ask.contract, solution, work, votes, faults)
 
 
-def _turn_text(contract: Contract | None, solution: str, evaluation: str, comparison: str) -> str:
+def _turn_text(
+    contract: Contract | None, solution: str, evaluation: str, comparison: str, faults: str = "N/A"
+) -> str:
     said = {"solution": solution, "evaluation": evaluation, "comparison": comparison}
     sections = tuple(said) if contract is None else contract.sections
-    if "evaluation" not in sections and evaluation != comparison:
+    if "analysis" in sections:
+        said |= {"analysis": evaluation, "evaluation": faults}
+    elif "evaluation" not in sections and evaluation != comparison:
         said["comparison"] = f"{evaluation}\n{comparison}"
     return "\n".join(f"<{name}> {said[name]} </{name}>" for name in sections if name in said)
 
