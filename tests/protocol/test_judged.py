@@ -97,9 +97,9 @@ def test_judges_are_not_shown_the_passage_but_whether_quotes_stand_in_it() -> No
     assert PASSAGE in prompt(asks[0])
     read = prompt(asks[1])
     assert PASSAGE not in read
-    assert "<verified_quote>two red balls</verified_quote>" in read
-    assert "<unverified_quote>six</unverified_quote>" in read
-    assert "<verified_quote>six" not in read  # A mark that a speaker writes is made plain.
+    assert "<verified_quote> two red balls </verified_quote>" in read
+    assert "<unverified_quote> six </unverified_quote>" in read
+    assert "<verified_quote> six" not in read  # A mark that a speaker writes is made plain.
     assert asks[1].question.meta == {"kind": "number"}
 
 
@@ -146,7 +146,7 @@ def test_a_part_of_a_word_is_no_quote() -> None:
     next(run)
     (judge,) = run.send([Reply("<quote>correct</quote> <quote>is incorrect</quote> \\boxed{4}")])  # type: ignore[misc]
     read = prompt(judge)
-    assert "<unverified_quote>correct</" in read and "<verified_quote>is incorrect</" in read
+    assert "<unverified_quote> correct </" in read and "<verified_quote> is incorrect </" in read
 
 
 def test_copies_share_what_is_said_before_the_round_in_which_they_part() -> None:

@@ -317,7 +317,7 @@ class _Court:
             words = " ".join(quote.group(1).split())
             whole = re.compile(rf"(?<!\w){re.escape(words)}(?!\w)")  # No part of a word.
             tag = _QUOTES[not words or whole.search(known) is None]
-            return f"<{tag}>{words}</{tag}>"
+            return f"<{tag}> {words} </{tag}>"
 
         return _QUOTE.sub(marked, text)
 

@@ -1,0 +1,109 @@
+"""Questions about a passage that a judge cannot see, and debates on them to imitate.
+
+    python -m benchmarks.learning.hidden_passages runs/hidden
+
+A passage has numbered lines, each gives a key a value: `L1 k2 7 L2 k1 4 L3 k2 5`. The answer to
+`k2` is the value of its last line, 5; a wrong answer is one of its earlier values. Debaters quote a
+line, and the judge reads only what they quote. Writes `train.jsonl` and `test.jsonl`, rows for
+`data.type: questions`, and `debates.jsonl`: debates and consultancies in which three quotes of ten
+are any line, and the others one that gives the key the speaker's answer, and whose judges know the
+truth.
+"""
+
+import argparse
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from debate_protocol.forms import Judged
+from debate_protocol.forms.settings import OwnContract
+from debate_protocol.transcripts.files import to_json
+from debate_protocol.types import Ask, Question, Reply, Transcript
+
+LINES, KEYS, VALUES = 8, ("k1", "k2", "k3"), range(1, 10)
+ANY_LINE = 0.3
+TRAIN, TEST, IMITATED = 20_000, 1_024, 6_000
+SPEECH = OwnContract(name="quoting", sections=("evaluation", "solution"))
+FORMS = tuple(
+    Judged(
+        opponent=opponent,
+        assigned=True,
+        order="simultaneous",
+        max_rounds=2,
+        reasons=False,
+        private=("passage",),
+        style="compact",
+        contract=SPEECH,
+    )
+    for opponent in ("rival", "none")
+)
+
+
+def rows(seed: str, count: int) -> Iterator[dict[str, object]]:
+    """Yield questions, each about a passage of its own."""
+    rng = random.Random(seed)
+    for number in range(count):
+        while True:
+            said = [(rng.choice(KEYS), str(rng.choice(VALUES))) for _ in range(LINES)]
+            key = rng.choice(KEYS)
+            values = [value for name, value in said if name == key]
+            wrong = sorted({*values} - {*values[-1:]})
+            if wrong:
+                break
+        passage = " ".join(f"L{n} {name} {value}" for n, (name, value) in enumerate(said, 1))
+        yield {
+            "id": f"{seed}/{number}",
+            "question": key,
+            "passage": passage,
+            "answer": values[-1],
+            "wrong_answers": wrong,
+            "kind": "number",
+        }
+
+
+def worked(row: dict[str, object], form: Judged, seed: int) -> Transcript:
+    """Return a debate on a question, to be imitated."""
+    rng, sides = random.Random(f"speech/{seed}"), dict[int, str]()
+    words = str(row["passage"]).split()
+    lines = [tuple(words[at : at + 3]) for at in range(0, len(words), 3)]
+
+    def speak(ask: Ask) -> str:
+        if not ask.answers:
+            is_right = sides[0] == row["answer"]
+            said = "right" if is_right else "wrong"
+            return f"<decision> {said if len(sides) == 1 else f'Agent {int(not is_right)}'} </decision>"
+        sides[ask.agent] = side = str(ask.guide)
+        own = [line for line in lines if line[1:] == (row["question"], side)]
+        quote = " ".join(rng.choice(lines if rng.random() < ANY_LINE else own))
+        return f"<evaluation> <quote> {quote} </quote> </evaluation>\n<solution> {side} </solution>"
+
+    meta = {name: row[name] for name in ("passage", "wrong_answers", "kind")}
+    question = Question(str(row["id"]), str(row["question"]), str(row["answer"]), meta)
+    run = form.start(question, seed=seed)
+    asks = next(run)
+    try:
+        while True:
+            asks = run.send([Reply(speak(ask)) for ask in asks])
+    except StopIteration as end:
+        transcript: Transcript = end.value
+        return transcript
+
+
+def main() -> None:
+    """Write the three files."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in (("train", TRAIN), ("test", TEST)):
+        lines = (json.dumps(row) + "\n" for row in rows(name, count))
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    with (folder / "debates.jsonl").open("w") as file:
+        for number, row in enumerate(rows("imitated", IMITATED)):
+            for form in FORMS:
+                file.write(json.dumps(to_json(worked(row, form, number))) + "\n")
+
+
+if __name__ == "__main__":
+    main()
