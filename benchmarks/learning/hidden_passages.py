@@ -2,12 +2,12 @@
 
     python -m benchmarks.learning.hidden_passages runs/hidden
 
-A passage has numbered lines, each gives a key a value: `L1 k2 7 L2 k1 4 L3 k2 5`. The answer to
-`k2` is the value of its last line, 5; a wrong answer is one of its earlier values. Debaters quote a
-line, and the judge reads only what they quote. Writes `train.jsonl` and `test.jsonl`, rows for
-`data.type: questions`, and `debates.jsonl`: debates and consultancies in which three quotes of ten
-are any line, and the others one that gives the key the speaker's answer, and whose judges know the
-truth.
+A passage has three to eight numbered lines with a number each, such as `L1 7 L2 14 L3 5`. The
+answer is the number of the last line, 5; wrong ones are those of the others. Debaters quote a line,
+and the judge, who reads only what they quote, does not know how many there are. Writes
+`train.jsonl` and `test.jsonl`, rows for `data.type: questions`, and `debates.jsonl`: debates and
+consultancies in which three quotes of ten are any line, and the others the one with the speaker's
+answer, and whose judges know the truth.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from debate_protocol.forms.settings import OwnContract
 from debate_protocol.transcripts.files import to_json
 from debate_protocol.types import Ask, Question, Reply, Transcript
 
-LINES, KEYS, VALUES = 8, ("k1", "k2", "k3"), range(1, 10)
+LINES, NUMBERS = range(3, 9), range(1, 21)
 ANY_LINE = 0.3
 TRAIN, TEST, IMITATED = 20_000, 1_024, 6_000
 SPEECH = OwnContract(name="quoting", sections=("evaluation", "solution"))
@@ -43,21 +43,15 @@ FORMS = tuple(
 def rows(seed: str, count: int) -> Iterator[dict[str, object]]:
     """Yield questions, each about a passage of its own."""
     rng = random.Random(seed)
-    for number in range(count):
-        while True:
-            said = [(rng.choice(KEYS), str(rng.choice(VALUES))) for _ in range(LINES)]
-            key = rng.choice(KEYS)
-            values = [value for name, value in said if name == key]
-            wrong = sorted({*values} - {*values[-1:]})
-            if wrong:
-                break
-        passage = " ".join(f"L{n} {name} {value}" for n, (name, value) in enumerate(said, 1))
+    for row in range(count):
+        said = [str(n) for n in rng.sample(NUMBERS, rng.choice(LINES))]
+        passage = " ".join(f"L{n} {number}" for n, number in enumerate(said, 1))
         yield {
-            "id": f"{seed}/{number}",
-            "question": key,
+            "id": f"{seed}/{row}",
+            "question": "last",
             "passage": passage,
-            "answer": values[-1],
-            "wrong_answers": wrong,
+            "answer": said[-1],
+            "wrong_answers": said[:-1],
             "kind": "number",
         }
 
@@ -66,15 +60,17 @@ def worked(row: dict[str, object], form: Judged, seed: int) -> Transcript:
     """Return a debate on a question, to be imitated."""
     rng, sides = random.Random(f"speech/{seed}"), dict[int, str]()
     words = str(row["passage"]).split()
-    lines = [tuple(words[at : at + 3]) for at in range(0, len(words), 3)]
+    lines = [tuple(words[at : at + 2]) for at in range(0, len(words), 2)]
 
     def speak(ask: Ask) -> str:
         if not ask.answers:
             is_right = sides[0] == row["answer"]
-            said = "right" if is_right else "wrong"
-            return f"<decision> {said if len(sides) == 1 else f'Agent {int(not is_right)}'} </decision>"
+            said = f"Agent {int(not is_right)}"
+            if len(sides) == 1:
+                said = "right" if is_right else "wrong"
+            return f"<decision> {said} </decision>"
         sides[ask.agent] = side = str(ask.guide)
-        own = [line for line in lines if line[1:] == (row["question"], side)]
+        own = [line for line in lines if line[1] == side]
         quote = " ".join(rng.choice(lines if rng.random() < ANY_LINE else own))
         return f"<evaluation> <quote> {quote} </quote> </evaluation>\n<solution> {side} </solution>"
 

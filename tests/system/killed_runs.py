@@ -67,6 +67,25 @@ VARIANTS: dict[str, tuple[list[str], int]] = {
         ],
         3,
     ),
+    "conl": (
+        [
+            "debate={type: conl, num_agents: 3}",
+            "phases.self_play.reward={type: conl, consensus: inclusive}",
+        ],
+        3,
+    ),
+    "judged": (
+        [
+            "debate={type: judged, opponent: critic, judges: 2, max_rounds: 3, diverge: true, "
+            "contract: {name: worked, sections: [evaluation, solution]}}",
+            "rollout.max_tokens=32",
+            # The model decides nothing: verified answers teach beside votes.
+            "phases.self_play.reward={type: mixed, mix: rewards, components: {votes: {weight: 1, "
+            "reward: {type: judged}}, right: {weight: 1, reward: {type: verifiable}}}}",
+            "phases.self_play.rollout.debates_per_question=2",
+        ],
+        3,
+    ),
 }
 """What is changed in the recipe, and how many kills there are to be."""
 _LONGEST_S = 120
@@ -210,8 +229,9 @@ def whole(folder: Path, changes: list[str]) -> tuple[dict[str, Any], int, float]
     began = time.perf_counter()
     code = launch(prepared(folder), changes, Moment())
     assert code == 0, (folder / "log.txt").read_text()
-    seconds = time.perf_counter() - began
-    return kept(folder / "run"), int((folder / "operations.txt").read_text()), seconds
+    seconds, found = time.perf_counter() - began, kept(folder / "run")
+    assert any(row.get("optim/grad_norm") for row in found["metrics.jsonl"]), "nothing is learned"
+    return found, int((folder / "operations.txt").read_text()), seconds
 
 
 def chain(variant: str, folder: Path, rng: random.Random, expected: Any) -> Chain:

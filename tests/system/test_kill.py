@@ -32,7 +32,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("variant", "least"), [("torch", 18), ("ahead", 6), ("selecting", 3), ("deepspeed", 3)]
+    ("variant", "least"), [(name, kills) for name, (_, kills) in killed_runs.VARIANTS.items()]
 )
 def test_killed_run_ends_as_if_it_had_not_been_when_resumed(
     found: dict[str, Any], variant: str, least: int
