@@ -1,6 +1,8 @@
 """Forms: who speaks when, who sees what, when a debate ends, and what is refused."""
 
+import re
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -12,6 +14,12 @@ from debate_protocol.types import Ask, Question, Reply, TurnKey
 Play = Callable[..., Any]
 Say = Callable[..., str]
 QUESTION = Question("q", "What is 6 times 7?")
+
+
+def in_common(texts: list[str]) -> str:
+    """What all texts begin with."""
+    columns = zip(*texts, strict=False)
+    return "".join(x[0] for x in takewhile(lambda column: len({*column}) == 1, columns))
 
 
 def test_simultaneous_asks_all_at_once_and_shows_earlier_rounds_when_played(play: Play) -> None:
@@ -89,6 +97,30 @@ def test_rebuild_tells_the_debate_in_one_message_when_rounds_go_on(play: Play) -
     assert ask.previous is None
     # Blind review hides the others' comparisons, never one's own.
     assert "c00" in played.news(0, 2) and "c10" not in played.news(0, 2)
+
+
+@pytest.mark.parametrize("style", ["full", "compact"])
+@pytest.mark.parametrize("history", [-1, 1])
+def test_shared_debate_stands_in_front_of_what_one_agent_is_told(
+    play: Play, style: str, history: int
+) -> None:
+    settings = {"history_rounds": history, "own_rounds": history, "style": style}
+    form = Simultaneous(num_agents=5, max_rounds=3, conversation="shared", **settings)
+    played = play(form)
+    read: dict[int, str] = {}
+    for number in range(3):
+        told = ["".join(m["content"] for m in played.ask(a, number).messages) for a in range(5)]
+        read[number] = in_common(told)
+        rounds = range(number) if history < 0 else range(max(0, number - 1), number)
+        said = [f"s{agent}{earlier}" for earlier in rounds for agent in range(5)]
+        assert [one for one in said if one in read[number]] == said
+        # Nobody reads a comparison again, and what is left is short and names the reader.
+        assert not re.search(r"c\d\d", told[0])
+        for agent, text in enumerate(told):
+            assert f"Agent {agent}" in "Agent " + text[len(read[number]) :]
+            assert not re.search(r"[se]\d\d", text[len(read[number]) :])
+    if history < 0:
+        assert read[2].startswith(read[1].rsplit("\n", 1)[0])
 
 
 def test_comparisons_are_shown_when_review_is_not_blind(play: Play) -> None:
@@ -224,6 +256,10 @@ def test_direct_asks_what_agent_0_is_asked_first_when_debating(
         ({"type": "simultaneous", "num_agents": 1}, "a debate needs at least 2 agents"),
         ({"type": "sequential", "max_rounds": 0}, "greater than or equal to 1"),
         ({"type": "simultaneous", "history_rounds": 2}, "use conversation: rebuild"),
+        (
+            {"type": "simultaneous", "conversation": "shared", "topology": "ring"},
+            "found topology ring, presentation by_number, own_rounds -1; expected all, by_number",
+        ),
         ({"type": "simultaneous", "own_rounds": 1}, "own_rounds -1, found 1"),
         ({"type": "simultaneous", "topology": "star"}, "'sparse' or 'central'"),
         ({"type": "simultaneous", "contract": "tree_section"}, "did you mean 'three_section'"),

@@ -31,8 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FOUR = ("debate_protocol", "debate_rewards", "debate_rollout", "debate_train")
 BOUNDS = {
     "source files": 170 + 6 + 8,
-    "code lines of the four packages": 27_500 + 700 + 1_000,
-    "code lines of all packages": 31_000 + 700 + 1_000,
+    "code lines of the four packages": 27_500 + 700 + 1_000 + 800,
+    "code lines of all packages": 31_000 + 700 + 1_000 + 800,
     "code lines of reading, checking, explaining and planning recipes": 2_400,
     "imports of own modules inside functions": 30,
     "imports that run back up": 3,

@@ -116,6 +116,30 @@ def test_group_computes_its_prompt_once(random_batch: MakeBatch) -> None:
     assert sizes(packed(batch_of(rows), 10**6, share="rows")[0]) == [32 * 124]
 
 
+@pytest.mark.parametrize(("agents", "rounds"), [(3, 2), (5, 3), (7, 4)])
+def test_debate_read_alike_is_computed_once_however_small_the_budget(
+    random_batch: MakeBatch, agents: int, rounds: int
+) -> None:
+    row = random_batch(lengths=(8,)).rows[0]
+    rng, size, rows = np.random.default_rng(0), 20, []
+    told = rng.integers(6, 120, size).tolist()
+    for _ in range(rounds):
+        said = [rng.integers(6, 120, size).tolist() for _ in range(agents)]
+        # What is said to one agent stands between the debate and its reply.
+        asked = [[*told, 200 + agent] for agent in range(agents)]
+        rows += [turn([*a, *b], len(a), row) for a, b in zip(asked, said, strict=True)]
+        told = [*told, *(token for one in said for token in one)]
+    batch = batch_of(rows)
+    for budget in (10**6, 2 * size, 1):
+        # The question and all rounds but the last, as read, and all replies, as said.
+        once = size * (1 + agents * (rounds - 1)) + rounds * agents * size
+        found = sizes(packed(batch, budget)[0])
+        # First answers share half at most: beyond the budget each computes the question again.
+        assert once <= sum(found) <= once + (0 if budget > once else agents * size)
+        assert max(found) <= max(budget, 2 * len(rows[-1]))
+        assert sum(sizes(packed(batch, budget, share="rows")[0])) == sum(len(r) - 1 for r in rows)
+
+
 @pytest.mark.parametrize("turns", [2, 3, 6, 9])
 def test_merged_turns_save_what_theory_says(random_batch: MakeBatch, turns: int) -> None:
     row = random_batch(lengths=(8,)).rows[0]

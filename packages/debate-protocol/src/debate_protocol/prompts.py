@@ -75,7 +75,8 @@ class View:
     `turns` are the turns to insert now, by round and agent; the reader's own earlier turns are
     among them when the whole debate is restated. `peers` are the other agents of whom the
     reader has been given a valid turn, now or before. `central` says that the others read only
-    the reader's turns. Who does not `answers` says what it thinks of the others' turns.
+    the reader's turns. Who does not `answers` says what it thinks of the others' turns. With
+    `shared` all that agents read alike stands before what is said to the reader alone.
     """
 
     question: Question
@@ -88,6 +89,7 @@ class View:
     own_turn_failed: bool = False
     central: bool = False
     answers: bool = True
+    shared: bool = False
 
     def inserted(self, text: str) -> str:
         """Return foreign text with every tag disarmed."""
@@ -395,7 +397,8 @@ _LEFT_OUT = ("consensus", "consensus_reason")
 
 def compact_opening(view: View) -> tuple[Message, ...]:
     """Return the messages that begin an agent's conversation."""
-    lines = [f"Agent {view.agent}", *_question_lines(view), *_turn_lines(view)]
+    lines = [*_question_lines(view), *_turn_lines(view)]
+    lines.insert(len(lines) if view.shared else 0, f"Agent {view.agent}")
     return chat("", "\n".join(lines))
 
 

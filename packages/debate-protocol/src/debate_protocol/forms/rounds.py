@@ -269,6 +269,7 @@ class DebateState:
             and own_last.failure not in (None, "context_overflow"),
             central=self.rules.topology == "central" and key.agent == self.rules.center,
             answers=gives_answers(self.rules, *key),
+            shared=self.form.conversation == "shared",
         )
 
     def _seen(self, key: TurnKey, reader: int) -> SeenTurn:
@@ -281,9 +282,8 @@ class DebateState:
             name = contract.answer_section or "answer"
             fields = {name if self.form.style == "compact" else "response": parsed.spoken}
         elif contract.kind == "xml":
-            fields = seen_sections(
-                parsed, contract, blind=self.form.blind_review and key.agent != reader
-            )
+            hides_own = key.agent != reader or self.form.conversation == "shared"
+            fields = seen_sections(parsed, contract, blind=self.form.blind_review and hides_own)
         elif self.form.style == "compact":
             fields = {"answer": parsed.answer or ""}
         else:

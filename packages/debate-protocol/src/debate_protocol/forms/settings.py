@@ -515,7 +515,9 @@ class DebateSettings(DebateForm):
             `drawn` once for each debate and reader, so that what stands first for one judge does
             not for another.
         conversation: `append` lets each agent's dialogue only grow, `rebuild` restates
-            the debate in each turn.
+            the debate in each turn; `shared`, too, and to all agents in the same words, before
+            what is said to one of them: no agent sees its own comparisons again, and each text is
+            computed once a debate instead of once a reader.
         on_failure: After a turn without a readable solution, end the debate or go on.
         stop_when_agreed: End after a round in which all answers are the same.
         roles: Names the agents' roles, in the order in which agents are numbered; `num_agents` is
@@ -534,7 +536,7 @@ class DebateSettings(DebateForm):
     own_rounds: int = Field(default=-1, ge=-1)
     blind_review: bool = True
     presentation: Literal["by_number", "drawn"] = "by_number"
-    conversation: Literal["append", "rebuild"] = "append"
+    conversation: Literal["append", "rebuild", "shared"] = "append"
     on_failure: Literal["abort", "continue"] = "continue"
     stop_when_agreed: bool = False
 
@@ -576,6 +578,14 @@ class DebateSettings(DebateForm):
             raise ValueError(
                 f"conversation: append needs own_rounds -1, found {self.own_rounds}; an agent's "
                 "own turns stay in a dialogue that only grows: use conversation: rebuild"
+            )
+        alike = (self.topology, self.presentation, self.own_rounds)
+        expected = ("all", "by_number", self.history_rounds)
+        if self.conversation == "shared" and alike != expected:
+            raise ValueError(
+                "conversation: shared shows all agents the same turns in the same order; found "
+                "topology {}, presentation {}, own_rounds {}; ".format(*alike)
+                + "expected {}, {} and {} (history_rounds)".format(*expected)
             )
         if turns > MOST_TURNS:
             raise ValueError(

@@ -338,6 +338,9 @@ def _flat(
 
 CONTEXT_COST = 8192
 """Tokens of context at which attending to them costs as much as all else a token goes through."""
+SHARED = 2
+"""Longest rows that a pack may hold where rows begin alike: a debate whose agents read the same in
+every round has no more tokens than that."""
 _SEARCH_STEPS = 20
 
 
@@ -367,7 +370,9 @@ def pack(
     Args:
         batch: the rows of a step; those without an action are left out.
         weights: of each row what its tokens' losses are multiplied by, shape (T,).
-        token_budget: most tokens of a pack, padding included; a row that is longer is alone.
+        token_budget: most tokens of a pack, padding included. A row that is longer begins a pack
+            of its own, and rows whose larger part stands there already join it, up to `SHARED`
+            times the longest row: another pack would compute that part again.
         ranks: processes that share the step.
         share: what rows may share; see `make_pack`.
     """
@@ -450,11 +455,13 @@ def _even_parts(
         return []
     wanted = -(-len(parts) // ranks) * ranks
     low, high = 0.0, max(cost for cost, _ in parts)
+    # One rank does not wait for another: it gains nothing by computing a beginning again.
+    least = sum(cost for cost, _ in parts) * (1 + 1e-9) if ranks == 1 else float("inf")
     # The lowest limit on a pack's cost that still needs no more packs; a bisection suffices.
     for _ in range(_SEARCH_STEPS):
         middle = (low + high) / 2
         found = _filled(units, token_budget, middle, share)
-        if len(found) <= wanted:
+        if len(found) <= wanted and sum(cost for cost, _ in found) <= least:
             parts, high = found, middle
         else:
             low = middle
@@ -467,10 +474,13 @@ def _filled(
     """Return runs of units, each as long as budget and cost allow."""
     parts: list[tuple[float, list[_Unit]]] = []
     filling, own = _Filling(share), list[_Unit]()
+    longest = max((length for unit in units for length in unit.lengths), default=0)
     for unit in units:
-        before = filling.cost
+        before, held = filling.cost, filling.tokens
         filling.add(unit)
-        if own and (filling.tokens > token_budget or filling.cost > most):
+        joins = 2 * (filling.tokens - held) <= sum(unit.lengths)
+        budget = max(token_budget, SHARED * longest) if joins else token_budget
+        if own and (filling.tokens > budget or filling.cost > most):
             parts.append((before, own))
             filling, own = _Filling(share), []
             filling.add(unit)

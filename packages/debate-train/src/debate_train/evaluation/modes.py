@@ -45,7 +45,7 @@ class DebateChanges(Config):
     """The agent that sees all on `central`."""
     history_rounds: int | None = None
     """Rounds that an agent sees: -1 all, 0 none, K the last K."""
-    conversation: Literal["append", "rebuild"] | None = None
+    conversation: Literal["append", "rebuild", "shared"] | None = None
     """Whether an agent's dialogue only grows (`append`) or is a new prompt each turn."""
     personas: PersonaChoice | None = None
     """`default`, `none` or a list, in place of the recipe's."""

@@ -340,8 +340,7 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
     for name, phase in recipe.phase_recipes().items():
         rows, row = _most_rows(phase)
         longest, updates = max(longest, row), phase.trainer.update_count(rows)
-        # A row that is longer than the budget stands alone.
-        pack = min(max(phase.trainer.tokens_per_micro_batch, row), rows * row)
+        pack = min(phase.trainer.most_tokens(row, phase.debate), rows * row)
         packs = math.ceil(rows * row * phase.trainer.epochs / updates / pack / ranks)
         lines.append(
             f"phase {name}: {ranks} trainer rank{'s' * (ranks > 1)}, {alone} GPUs for engines "

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
+from debate_protocol.forms import DebateForm
 from debate_protocol.plugins import Config, Variants
 from debate_rollout.engine import Weights
 from debate_rollout.engines.transformers import Device
+from debate_train.batches.packs import SHARED
 from debate_train.batches.row_types import Batch, Share, minibatches, part_count, weigh
 from debate_train.losses import Loss
 from debate_train.models.loaded_model import LoadedModel
@@ -134,7 +136,9 @@ class TrainerSettings(Config):
     max_skipped: int = Field(5, ge=1)
     """Updates skipped in a row, as their gradient was not finite, at which the run stops."""
     tokens_per_micro_batch: int = Field(8192, ge=1)
-    """Most tokens in one forward and backward pass; changes speed and memory, not results."""
+    """Most tokens in one forward and backward pass; changes speed and memory, not results.
+
+    Rows that begin alike may take more: up to twice the longest row."""
     gradient_checkpointing: bool = False
     """Compute each layer again for its gradient: less memory, a third more work, same results."""
     use_liger_kernel: bool = False
@@ -145,6 +149,11 @@ class TrainerSettings(Config):
     @abstractmethod
     def open(self, loaded: "LoadedModel", loss: "Loss", total_steps: int) -> Trainer:
         """Return a trainer of this model; the reference policy is the model as it is now."""
+
+    def most_tokens(self, row: int, form: DebateForm) -> int:
+        """Return the most tokens of a pack, by those of the longest row of a form's debates."""
+        shares = self.packing == "prefix" and getattr(form, "conversation", "") == "shared"
+        return max(self.tokens_per_micro_batch, row * (SHARED if shares else 1))
 
     @property
     def makes_several(self) -> bool:
