@@ -1,13 +1,20 @@
 """Prompts: fresh, extended, and safe from what is said in them."""
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from debate_protocol.types import Ask, Message, Question, Reply
+from debate_rollout import rendering
 from debate_rollout.rendering import Renderer
 
 Templated = Callable[[str | None], Any]
@@ -221,3 +228,47 @@ def test_plain_breaks_every_special_token_quickly_when_there_are_a_thousand(
     began = time.perf_counter()
     renderer.plain("the answer <b> is [1]\n" * 5000)  # 10 ms; tried name by name, a second
     assert time.perf_counter() - began < 0.5
+
+
+QWEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+PARAGRAPHS = "x = 1;\n\nThe <turn agent=\"0\">\n\n12 \n\n\n  So é中🙂 it's\r\n\r\n>\n\n\n\n#1 (a)\n\n's—\t\n\n_x "
+
+
+@cache
+def trained(kind: str) -> PreTrainedTokenizerFast:
+    """A byte-level BPE that cuts words as GPT-2, as Qwen and Llama 3, or nowhere."""
+    backend = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(QWEN), "isolated")
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "gpt2")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*[split] * (kind == "qwen"), level])
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=420, special_tokens=["<s>"], initial_alphabet=alphabet, show_progress=False
+    )
+    backend.train_from_iterator([PARAGRAPHS] * 8, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="<s>")
+
+
+@pytest.mark.parametrize(("kind", "cuts"), [("gpt2", True), ("qwen", True), ("none", False)])
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_text_encoded_by_paragraphs_has_the_ids_of_the_whole(
+    kind: str, cuts: bool, data: st.DataObject
+) -> None:
+    tokenizer = trained(kind)
+    pieces = st.sampled_from([*re.split(r"(\s+)", PARAGRAPHS), "\n\n", "\n", "\n\n", " ", "\r\n"])
+    text = "".join(data.draw(st.lists(st.one_of(pieces, st.text(max_size=3)), min_size=60)))
+    text = text.encode("utf-8", errors="replace").decode()
+    renderer = Renderer(tokenizer)
+    assert (renderer._cut is not None) is cuts
+    whole = tokenizer.encode(text, add_special_tokens=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rendering, "_LONG", 10**9)
+        going_on = renderer._encode_on(text)
+        patch.setattr(rendering, "_LONG", 0)
+        assert renderer.encode(text) == renderer.encode(text) == whole
+        assert renderer._encode_on(text) == going_on

@@ -3,9 +3,9 @@
 import codecs
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -146,6 +146,33 @@ def _sentencepiece_piece(piece: str) -> bytes:
 
 
 def _decode_bytes(pieces: Sequence[bytes]) -> TokenText:
+    try:
+        text = b"".join(pieces).decode()
+    except UnicodeDecodeError:
+        text, starts = _decode_broken(pieces)
+    else:
+        starts, length = [], 0
+        for piece in pieces:
+            begun, goes_on = _characters(piece)
+            starts.append(length - goes_on)
+            length += begun
+    following = len(text)
+    for k in reversed(range(len(pieces))):
+        if not pieces[k]:
+            starts[k] = following
+        following = starts[k]
+    return TokenText(text, tuple(starts))
+
+
+@lru_cache(maxsize=1 << 18)
+def _characters(piece: bytes) -> tuple[int, bool]:
+    """Return how many characters begin in a piece, and whether it goes on with one."""
+    begun = sum(byte & 0xC0 != 0x80 for byte in piece)
+    return begun, bool(piece) and piece[0] & 0xC0 == 0x80
+
+
+def _decode_broken(pieces: Sequence[bytes]) -> tuple[str, list[int]]:
+    """Return the text and the starts of tokens that are not all UTF-8, byte after byte."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     parts: list[str] = []
     starts: list[int] = []
@@ -164,13 +191,7 @@ def _decode_bytes(pieces: Sequence[bytes]) -> TokenText:
         text = decoder.decode(piece)
         parts.append(text)
         length += len(text)
-    parts.append(decoder.decode(b"", final=True))
-    following = length + len(parts[-1])
-    for k in reversed(range(len(pieces))):
-        if not pieces[k]:
-            starts[k] = following
-        following = starts[k]
-    return TokenText("".join(parts), tuple(starts))
+    return "".join([*parts, decoder.decode(b"", final=True)]), starts
 
 
 PLAIN_TEMPLATE = (
@@ -179,6 +200,15 @@ PLAIN_TEMPLATE = (
     "{% if add_generation_prompt %}### assistant{{ '\n' }}{% endif %}"
 )
 """Used when a tokenizer has no chat template: a `### role` line, then the content."""
+
+_LONG = 512
+"""Characters below which a text is encoded whole."""
+_CUTS = (re.compile(r"(?<=\n\n)(?=\S)"), re.compile(r"(?<=\n)(?=\n\S)"))
+"""After a blank line, or before its last newline, which GPT-2's pattern parts from the others."""
+_GAPS = ("\n\n", "\n\n\n", " \n\n", "\r\n\n")
+_ENDS = ("", "a", "A", "7", ".", ")", ">", "}", "é", "中", "🙂", "\t", "</turn>", "x = 1;", "'s", "—")
+_STARTS = ("a", "The", "7", "123", ".", "<turn", "#", "\\boxed", "é", "中", "🙂", "'s", "—", "(", "_x")
+"""What stands before, between and after paragraphs, of each kind that tokenizers treat apart."""
 
 _MARK = "debatemark"
 _REPLY = _MARK + "reply"
@@ -274,9 +304,32 @@ class Renderer:
         return self._armed.sub(lambda m: " " if m[1] in self._special_names else m[1] + " ", text)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of text, special token strings read as such."""
+        """Return the ids of text, special token strings read as such.
+
+        Of paragraphs of a long text each is encoded once: all who read a reply read the same.
+        """
+        if len(text) < _LONG or self._cut is None:
+            return self._encode(text)
+        return [token for part in self._cut.split(text) for token in self._known(part)]
+
+    def _encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return ids
+
+    @cached_property
+    def _cut(self) -> re.Pattern[str] | None:
+        """Where texts are cut into paragraphs that have the same ids apart, None if nowhere."""
+        texts = [f"{end}{gap}{start}" for end in _ENDS for gap in _GAPS for start in _STARTS]
+        for cut in _CUTS:
+            parts = ([self._encode(part) for part in cut.split(text)] for text in texts)
+            if all(sum(ids, []) == self._encode(t) for ids, t in zip(parts, texts, strict=True)):
+                return cut
+        return None
+
+    @cached_property
+    def _known(self) -> Callable[[str], tuple[int, ...]]:
+        """Encode a paragraph that may have been encoded before."""
+        return lru_cache(maxsize=1 << 16)(lambda text: tuple(self._encode(text)))
 
     def _template(self, messages: Sequence[Message], generation_prompt: bool) -> str:
         text: str = self.tokenizer.apply_chat_template(
@@ -394,6 +447,10 @@ class Renderer:
         Some tokenizers put a space before what they take for the first word. An anchor stands
         first and is cut off again, unless it grew together with the text.
         """
+        if len(text) >= _LONG and self._cut is not None:
+            text, *rest = self._cut.split(text)
+            if rest:
+                return [*self._encode_on(text), *(i for part in rest for i in self._known(part))]
         begins_special = any(name and text.startswith(name) for name in self._special_names)
         knows_offsets = getattr(self.tokenizer, "is_fast", False)
         for anchor in _ANCHORS if knows_offsets and not begins_special else ():
