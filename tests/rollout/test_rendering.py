@@ -234,7 +234,10 @@ QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-PARAGRAPHS = "x = 1;\n\nThe <turn agent=\"0\">\n\n12 \n\n\n  So é中🙂 it's\r\n\r\n>\n\n\n\n#1 (a)\n\n's—\t\n\n_x "
+PARAGRAPHS = (
+    'x = 1;\n\nThe <turn agent="0">\n\n12 \n\n\n  So é中🙂 it\'s\r\n\r\n>\n\n\n\n#1 (a)'
+    "\n\n's—\t\n\n_x "
+)
 
 
 @cache

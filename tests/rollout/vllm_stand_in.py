@@ -3,6 +3,7 @@
 import itertools
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,15 +17,26 @@ Json = dict[str, Any]
 class StandIn:
     """What one server serves; replies name the weights that it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, delay_s: float = 0.0) -> None:
+        self._delay_s = delay_s
+        self.asked: list[tuple[int, ...]] = []
         self.start_again()
 
     def start_again(self) -> None:
         """Forget what was loaded, as a process that starts does."""
         self.label, self.adapters, self.loads = "default", set[str](), 0
+        self.is_killed = False
+
+    def kill(self) -> None:
+        """Answer nothing more, not what is being answered either."""
+        self.is_killed = True
 
     def answer(self, path: str, sent: Json) -> tuple[int, Json]:
         """Return status and JSON."""
+        if path == "/inference/v1/generate":
+            time.sleep(self._delay_s)
+        if self.is_killed:
+            raise ConnectionAbortedError
         if path == "/v1/models":
             names = ["model", *sorted(self.adapters)]
             return 200, {"data": [{"id": name, "max_model_len": 256} for name in names]}
@@ -45,11 +57,13 @@ class StandIn:
     def _reply(self, sent: Json) -> tuple[int, Json]:
         if sent["model"] not in {"model", *self.adapters}:
             return 404, {"error": f"The model {sent['model']} does not exist."}
+        self.asked.append(tuple(sent["token_ids"]))
         by = sent["sampling_params"].get("temperature", 1.0)
         likely = [{"logprob": -1.0 - k / by} for k in range(4)]
-        one = {"token_id": 5, "logprob": -1.0, "top_logprobs": likely}
+        drawn = 5 + sent["sampling_params"]["seed"] % 7
+        one = {"token_id": drawn, "logprob": -1.0, "top_logprobs": likely}
         choice = {
-            "token_ids": [5], "finish_reason": "length", "stop_reason": None,
+            "token_ids": [drawn], "finish_reason": "length", "stop_reason": None,
             "logprobs": {"content": [one]},
             "weight_versions": [{"version": self.label, "start": 0, "end": 1}],
         }  # fmt: skip

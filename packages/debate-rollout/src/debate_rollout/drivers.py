@@ -59,17 +59,17 @@ class Requests:
         EngineConfigError: When `sampling` names no field of `Sampling`.
     """
 
+    _calls = count()  # Debates of two calls of `play` are two sessions.
+
     def __init__(self, renderer: Any, max_tokens: int, sampling: Mapping[str, object]) -> None:
         known = [field.name for field in fields(Sampling)]
         for name in sampling:
             if name not in known:
-                raise EngineConfigError(
-                    f"sampling.{name}: expected one of {', '.join(known)}"
-                    f"{did_you_mean(name, known)}"
-                )
-        self._renderer = renderer
-        self._max_tokens = max_tokens
+                near = f"{', '.join(known)}{did_you_mean(name, known)}"
+                raise EngineConfigError(f"sampling.{name}: expected one of {near}")
+        self._renderer, self._max_tokens = renderer, max_tokens
         self._sampling = dict(sampling)
+        self._first_session = next(self._calls) << 32
 
     def make(self, place: int, number: int, ask: Ask) -> Asked:
         """Return an ask as a request."""
@@ -80,7 +80,8 @@ class Requests:
             "seed": ask.seed,
         }
         ids = () if self._renderer is None else self._renderer.render(ask).prompt_ids
-        return Asked(place, number, Request(ask, Sampling(**wanted | self._sampling), ids))
+        sampling = Sampling(**wanted | self._sampling)
+        return Asked(place, number, Request(ask, sampling, ids, self._first_session + place))
 
 
 Select = Callable[[Sequence[Gate]], Sequence[GateDecision]]

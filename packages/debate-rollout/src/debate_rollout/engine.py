@@ -111,11 +111,15 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One rendered ask. `prompt_ids` is empty for engines that take messages."""
+    """One rendered ask. `prompt_ids` is empty for engines that take messages.
+
+    Requests of one `session` extend or share each other's prompts; -1 belongs to none.
+    """
 
     ask: Ask
     sampling: Sampling
     prompt_ids: tuple[int, ...] = ()
+    session: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,6 +275,12 @@ class VllmServerEngine(VllmSettings):
     type: Literal["vllm_server"] = "vllm_server"
     url: ServerUrl | None = None
     """A running server, such as `http://10.0.0.7:8000`; None starts one for this run."""
+    urls: tuple[ServerUrl, ...] = ()
+    """Running servers that share the debates, each of which stays with one; in place of `url`."""
+    servers: int = Field(1, ge=1)
+    """Servers that are started for this run, each on its share of `devices`."""
+    min_servers: int = Field(1, ge=1)
+    """While fewer serve, requests wait, at most `reconnect_timeout_s`; then the run ends."""
     load_urls: tuple[ServerUrl, ...] = ()
     """The servers behind `url` where that is a router; each is loaded past it."""
     port: int | None = Field(None, ge=1, le=65535)
@@ -300,29 +306,42 @@ class VllmServerEngine(VllmSettings):
     api_key_host: str | None = None
     """The host that gets the key all the same; it must be that of `url`."""
 
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Servers that are not started here and share the debates."""
+        return self.urls or (() if self.url is None else (self.url,))
+
     def missing_library(self) -> str | None:
         """Return what must be installed; vLLM itself only for a server that is started here."""
-        return super().missing_library() if self.url is None else None
+        return None if self.running else super().missing_library()
 
     def sent_key(self) -> str | None:
         """Return which variable's value is sent where."""
-        if self.url is None:
+        if not self.running:
             return None
         return f"the value of {self.api_key_env}, if set, is sent to " + ", ".join(
-            (self.url, *self.load_urls)
+            (*self.running, *self.load_urls)
         )
 
     def footprint(self, weight_bytes: int, gpu_bytes: float) -> Footprint:
         """Return its share of the GPUs; without `devices` they are those that train."""
         found = super().footprint(weight_bytes, gpu_bytes)
-        if self.url is None and self.devices is None:
+        if not self.running and self.devices is None:
             return found
-        share = self.gpu_memory_utilization if self.url is None else _RUNNING_SHARE
-        return replace(found, shares=False, reserved=0.0, room=share * gpu_bytes)
+        share = _RUNNING_SHARE if self.running else self.gpu_memory_utilization
+        copies = len(self.running) or self.servers
+        return replace(
+            found,
+            gpus=copies * found.gpus,
+            replicas=copies * found.replicas,
+            shares=False,
+            reserved=0.0,
+            room=share * gpu_bytes,
+        )
 
     def for_checkpoint(self, dtype: str) -> Self:
         """A running server serves in the dtype that it was started with."""
-        return super().for_checkpoint(dtype) if self.url is None else self
+        return self if self.running else super().for_checkpoint(dtype)
 
     def open(
         self,
@@ -342,16 +361,35 @@ class VllmServerEngine(VllmSettings):
 
     @model_validator(mode="after")
     def _leaves_a_running_server_alone(self) -> Self:
-        settled = sorted(ABOUT_STARTING & self.model_fields_set)
-        if self.url is not None and settled:
+        settled = sorted({*ABOUT_STARTING, "servers"} & self.model_fields_set)
+        if self.running and settled:
             raise ValueError(
-                f"{settled[0]}: set together with url, whose server has settled it; expected one"
+                f"{settled[0]}: set together with url or urls, whose servers have settled it; "
+                "expected one"
             )
         if self.api_key_env != "VLLM_API_KEY":
-            for url in (self.url, *self.load_urls) if self.url else ():
+            for url in (*self.running, *self.load_urls):
                 refuse_other_key(self.api_key_env, url, self.api_key_host)
         if self.load_urls and (self.url is None or self.transfer == "nccl"):
             raise ValueError(
                 "load_urls: expected url, the router in front of them, and transfer: file"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _servers_are_several(self) -> Self:
+        count = len(self.running) or self.servers
+        if self.url is not None and self.urls:
+            raise ValueError("urls: set together with url; expected one")
+        if len(set(self.urls)) < len(self.urls):
+            raise ValueError(f"urls: found {self.urls}, expected each once")
+        if self.min_servers > count:
+            raise ValueError(f"min_servers: found {self.min_servers} of {count}")
+        if count > 1 and self.transfer == "nccl":
+            raise ValueError("transfer: found nccl with several servers; expected file")
+        if count > 1 and self.port is not None:
+            raise ValueError("port: found one for several servers; expected none")
+        devices = (self.devices or "").split(",")
+        if self.servers > 1 and self.devices is not None and len(devices) % self.servers:
+            raise ValueError(f"devices: found {self.devices} for {self.servers} servers")
         return self

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,10 +55,13 @@ def free_port() -> int:
 class ServerProcess:
     """A running server and its log."""
 
-    def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, command: list[str], environment: Mapping[str, str], log: Path, mode: str = "wb"
+    ) -> None:
         self.log = log
+        self._made_by = (command, environment, log)
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as file:
+        with log.open(mode) as file:
             self._keeper = subprocess.Popen(
                 [sys.executable, "-m", "debate_rollout.engines.vllm.control", *command],
                 stdin=subprocess.PIPE,
@@ -67,6 +70,10 @@ class ServerProcess:
                 env={**os.environ, **environment},
                 start_new_session=True,  # an interrupt of the run is not one of the server
             )
+
+    def again(self) -> "ServerProcess":
+        """Return the server started once more; its log goes on."""
+        return ServerProcess(*self._made_by, mode="ab")
 
     @property
     def code(self) -> int | None:
@@ -245,7 +252,7 @@ def are_raw(at_one: Answer, at_two: Answer) -> bool:
 
 _SHOWN = 1000
 """Characters of a response that an error shows."""
-_GATEWAY = (502, 503, 504)
+GATEWAY = (502, 503, 504)
 """Statuses of a router whose server does not answer."""
 
 
@@ -260,15 +267,28 @@ class ServerControl:
         url: Of the server.
         client: Sends to it.
         process: It, where it was started here.
+        passing: Statuses of a server that may come back.
     """
 
-    def __init__(self, url: str, client: httpx.AsyncClient, process: ServerProcess | None) -> None:
+    def __init__(
+        self,
+        url: str,
+        client: httpx.AsyncClient,
+        process: ServerProcess | None,
+        passing: Collection[int] = GATEWAY,
+    ) -> None:
         self.url = url
         self._client = client
         self._process = process
+        self._passing = passing
         self._broken: str | None = None
         key = client.headers.get("Authorization", "").removeprefix("Bearer ")
         self._hide = key_hider(key or None)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a refresh failed half-way."""
+        return self._broken is not None
 
     def check_alive(self) -> None:
         """Raise what no request can succeed after.
@@ -281,10 +301,11 @@ class ServerControl:
         if self._process is not None and self._process.code is not None:
             raise EndpointError(self._process.obituary("has ended"))
 
-    async def describe(self) -> tuple[str, int, str | None]:
-        """Return the server's model, its window, and the label of its weights, if it has one."""
-        (first, *_) = (await self._call("GET", "/v1/models"))["data"]
-        return str(first["id"]), int(first["max_model_len"]), await self._label()
+    async def describe(self) -> tuple[list[str], int, str | None]:
+        """Return what it serves, the base model first; its window; the label of its weights."""
+        found = (await self._call("GET", "/v1/models"))["data"]
+        names, window = [str(one["id"]) for one in found], int(found[0]["max_model_len"])
+        return names, window, await self._label()
 
     async def ask(
         self, model: str, prompt: Sequence[int], sampling: Mapping[str, object]
@@ -382,7 +403,7 @@ class ServerControl:
                 f"{self.url}{path}: cannot be reached ({type(error).__name__}: {error})"
             ) from error
         if found.status_code != 200:
-            raise (UnreachableError if found.status_code in _GATEWAY else EndpointError)(
+            raise (UnreachableError if found.status_code in self._passing else EndpointError)(
                 f"{self.url}{path}: found status {found.status_code}, expected 200: "
                 f"{self._hide(found.text[: 2 * _SHOWN])[:_SHOWN]}"
             )

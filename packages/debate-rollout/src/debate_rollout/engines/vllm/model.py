@@ -119,8 +119,16 @@ _MOST_LABELS = 64
 """Loads that a request may stay open over."""
 
 
+UNLOADED = "default"
+"""vLLM's label of the weights that a server started with."""
+
+
 class OtherWeightsError(RolloutError):
     """A reply by weights that its request did not ask for."""
+
+    def __init__(self, message: str, label: str) -> None:
+        super().__init__(message)
+        self.label = label
 
 
 class ServedModel:
@@ -140,7 +148,7 @@ class ServedModel:
             )
         self.renderer = Renderer(tokenizer, template_kwargs)
         self.folder = Path(tempfile.mkdtemp(prefix="debate-rollout-", dir=folder))
-        self.versions = {"default": 0}
+        self.versions = {UNLOADED: 0}
         """Versions by vLLM's labels, in the order in which they were loaded."""
         self._run = secrets.token_hex(4)
         self._loads = 0
@@ -241,7 +249,8 @@ class ServedModel:
             if label not in wanted:
                 raise OtherWeightsError(
                     f"vLLM served weights {label!r}, expected {' or '.join(map(repr, wanted))}: "
-                    "does another run refresh it, or has it started again? Go on with --resume"
+                    "does another run refresh it, or has it started again? Go on with --resume",
+                    label,
                 )
         return [(self.versions[label], start, end) for label, start, end in found]
 

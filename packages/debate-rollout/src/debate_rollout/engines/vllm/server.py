@@ -8,8 +8,10 @@ import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import httpx
 import torch
@@ -21,7 +23,9 @@ from debate_rollout.engine import (
     EngineConfigError,
     Request,
     RetriesExhaustedError,
+    RolloutError,
     Weights,
+    WeightsError,
     needs_extra,
     of_adapter,
     overflow,
@@ -29,6 +33,7 @@ from debate_rollout.engine import (
 from debate_rollout.engines.endpoints import HttpEngine
 from debate_rollout.engines.vllm import BACKEND, BATCH_INVARIANT, serving_arguments
 from debate_rollout.engines.vllm.control import (
+    GATEWAY,
     ServerControl,
     ServerProcess,
     UnreachableError,
@@ -37,7 +42,13 @@ from debate_rollout.engines.vllm.control import (
     is_healthy,
     server_command,
 )
-from debate_rollout.engines.vllm.model import ServedModel, finish_of, write_weights
+from debate_rollout.engines.vllm.model import (
+    OtherWeightsError,
+    ServedModel,
+    finish_of,
+    write_weights,
+)
+from debate_rollout.engines.vllm.pool import PASSING, Member, Pool
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,10 +59,17 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger(__name__)
+_LOOK_S = 0.5
+"""Between two looks at a server that is down."""
 
 
 class VllmServer(HttpEngine):
-    """Samples from a vLLM server over HTTP, as `VllmSampler` does in this process."""
+    """Samples from vLLM servers over HTTP, as `VllmSampler` does in this process.
+
+    Of several servers one that fails gives its requests to the others. It serves again when it is
+    healthy and has the current weights; one that the run started and that has ended is started
+    again.
+    """
 
     def __init__(
         self,
@@ -63,20 +81,19 @@ class VllmServer(HttpEngine):
         self._config = config
         self._served = ServedModel(config, model, tokenizer, template_kwargs, config.shared_folder)
         self.renderer = self._served.renderer
-        self._process: ServerProcess | None = None
-        self._clients: list[httpx.AsyncClient] = []
+        self._pool = Pool([], config.min_servers)
+        self._behind: list[Member] = []
         self._nccl: NcclTransfer | None = None
         self._slots = asyncio.Semaphore(config.max_connections)
-        self._turnstile = asyncio.Lock()
+        self._turnstile, self._loading = asyncio.Lock(), asyncio.Lock()
+        self._nurses: set[asyncio.Task[None]] = set()
         self._sent: dict[object, str] = {}
         self._adapters: dict[str, str] = {}
         self._folders: dict[str, Path] = {}
+        self._file: Path | None = None
         super().__init__("vllm_server")
         try:
-            if config.url is None:
-                self._connect(*self._start(model))
-            else:
-                self._connect(config.url, os.environ.get(config.api_key_env))
+            self._connect(model)
         except BaseException:
             self.close()
             raise
@@ -86,34 +103,44 @@ class VllmServer(HttpEngine):
 
         Raises:
             WeightsError: When names or shapes do not fit; nothing is changed then.
-            EndpointError: When the server does not answer, or refreshes no weights.
+            EndpointError: When no server answers, or it refreshes no weights.
         """
         self._check_alive()
         refresh = self._load_adapter if weights.kind == "lora" else self._load_full
-        what = f"refreshing the weights of {self._url}"
+        what = f"refreshing the weights of {self._urls}"
         self.run(refresh(weights), self._config.load_timeout_s, what)
 
     def close(self) -> None:
-        """End a server that was started here, and remove the files; a crash leaves its log."""
-        process = self._process
-        ended_itself = process is not None and process.code is not None
+        """End servers that were started here, and remove the files; a crash leaves its log."""
+        started = [one.process for one in self._pool.members if one.process is not None]
+        ended = [process.code is not None for process in started]
         try:
             super().close()
         finally:
-            if process is not None:
+            for process, ended_itself in zip(started, ended, strict=True):
                 process.close()
                 if self._config.log_file is None and not ended_itself:
                     process.log.unlink(missing_ok=True)
             self._served.close()
 
     async def _disconnect(self) -> None:
-        for client in self._clients:
-            await client.aclose()
+        for member in (*self._pool.members, *self._behind):
+            await member.client.aclose()
 
-    def _start(self, model: "PreTrainedModel | str") -> tuple[str, str]:
-        with needs_extra("starting a vLLM server", "vllm"):
-            from debate_rollout.engines.vllm.sampler import engine_arguments
-        config, key = self._config, secrets.token_hex(16)
+    @property
+    def _urls(self) -> str:
+        return ", ".join(member.control.url for member in self._pool.members)
+
+    @property
+    def _loaded(self) -> list[Member]:
+        """The servers that are loaded: behind a router each of those there."""
+        return self._behind or self._pool.up
+
+    def _start(self, model: str, key: str, number: int) -> tuple[str, ServerProcess]:
+        """Start one server; return its URL and its process, which is not ready."""
+        from debate_rollout.engines.vllm.sampler import engine_arguments
+
+        config = self._config
         transfer = BACKEND if config.transfer == "file" else "nccl"
         ours = serving_arguments(config, self._served.dtype, self._served.window, transfer)
         arguments = engine_arguments(ours, config.vllm_args)
@@ -125,118 +152,183 @@ class VllmServer(HttpEngine):
         if config.batch_invariant and torch.cuda.is_available():
             environment[BATCH_INVARIANT] = "1"
         if config.devices is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = config.devices
+            devices = config.devices.split(",")
+            each = len(devices) // config.servers
+            own = devices[number * each : (number + 1) * each]
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
         port = config.port or free_port()
-        url = f"http://127.0.0.1:{port}"
         named = config.log_file or f"{tempfile.gettempdir()}/vllm-server-{os.getpid()}-{port}.log"
-        command = server_command(self._served.on_disk(model), port, arguments)
-        self._process = ServerProcess(command, environment, Path(named))
+        log = Path(named) if config.servers == 1 else Path(named).with_suffix(f".{number}.log")
+        command = server_command(model, port, arguments)
+        return f"http://127.0.0.1:{port}", ServerProcess(command, environment, log)
 
-        self._process.wait(lambda: is_healthy(url), config.start_timeout_s)
-        return url, key
-
-    def _control_of(self, url: str, headers: Mapping[str, str]) -> ServerControl:
+    def _member(self, url: str, key: str | None, process: ServerProcess | None = None) -> Member:
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        headers["Accept-Encoding"] = "identity"
         # vLLM drops idle connections after 5 s: ours end first, or a request meets a closing one.
         limits = httpx.Limits(max_connections=None, keepalive_expiry=2.0)
         timeout = httpx.Timeout(None, connect=10.0)
         client = httpx.AsyncClient(
             base_url=url, headers=headers, timeout=timeout, limits=limits, trust_env=False
         )
-        self._clients.append(client)
-        return ServerControl(url, client, self._process)
+        return Member(client, ServerControl(url, client, process, self._passing), process)
 
-    def _connect(self, url: str, key: str | None) -> None:
-        """Learn what the server serves, and check that it samples as training needs it."""
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        headers["Accept-Encoding"] = "identity"
-        self._url = url
-        self._control = self._control_of(url, headers)
-        self._controls = [self._control_of(one, headers) for one in self._config.load_urls]
-        self._controls = self._controls or [self._control]
+    @property
+    def _passing(self) -> tuple[int, ...]:
+        several = (len(self._config.running) or self._config.servers) > 1
+        return PASSING if several else GATEWAY
 
-        facts = [
-            self.run(control.describe(), 60.0, f"looking at {control.url}")
-            for control in self._controls
+    def _connect(self, model: "PreTrainedModel | str") -> None:
+        """Start or find the servers, and check that they sample as training needs it."""
+        config, key = self._config, os.environ.get(self._config.api_key_env)
+        members: list[Member] = []
+        self._pool = Pool(members, config.min_servers)
+        members += [self._member(url, key) for url in config.running]
+        if not members:
+            with needs_extra("starting a vLLM server", "vllm"):
+                import vllm  # noqa: F401
+            key, path = secrets.token_hex(16), self._served.on_disk(model)
+            for number in range(config.servers):
+                url, process = self._start(path, key, number)
+                members.append(self._member(url, key, process))
+            for member in members:
+                url, process = member.control.url, cast(ServerProcess, member.process)
+                process.wait(partial(is_healthy, url), config.start_timeout_s)
+        self._behind = [self._member(url, key) for url in config.load_urls]
+        looked = [
+            self.run(one.control.describe(), 60.0, f"looking at {one.control.url}")
+            for one in self._loaded
         ]
-        self._model, window, label = facts[0]
+        self._model, window, _ = looked[0][0][0], looked[0][1], looked[0][2]
         self._version = 0
         self.context_window = min(self._served.window or window, window)
         self._served.window = self.context_window
-        known: set[Capability] = set(self._config.capabilities)
-        if label is None or any(fact[2] is None for fact in facts):
+        known, label = set(config.capabilities), looked[0][2]
+        if any(label is None for *_, label in looked):
             known -= {"full_weights", "load_in_flight"}
-        else:
+        elif len({label for *_, label in looked}) > 1 and self._pool.is_several:
+            raise EngineConfigError(f"{self._urls}: found servers of different weights")
+        elif label is not None:
             self._served.versions = {label: 0}
-        self.capabilities = frozenset(known)
-        if self._config.transfer == "nccl" and "full_weights" in known:
+        self.capabilities = frozenset[Capability](known)
+        if config.transfer == "nccl" and "full_weights" in known:
             from debate_rollout.engines.vllm.nccl import NcclTransfer
 
-            self._nccl = NcclTransfer(url, headers, self._config.load_timeout_s)
-        self.run(self._check_log_probabilities(), 120.0, f"sampling from {url}")
+            headers = dict(members[0].client.headers)
+            self._nccl = NcclTransfer(members[0].control.url, headers, config.load_timeout_s)
+        for member in members:
+            check = self._check_log_probabilities(member.control)
+            self.run(check, 120.0, f"sampling from {member.control.url}")
 
-    async def _check_log_probabilities(self) -> None:
+    async def _check_log_probabilities(self, control: ServerControl) -> None:
         prompt = [self._served.end_ids[0] if self._served.end_ids else 0]
         sampling = {"max_tokens": 1, "seed": 0, "logprobs": 8}
         answers = [
-            await self._control.ask(self._model, prompt, sampling | {"temperature": temperature})
+            await control.ask(self._model, prompt, sampling | {"temperature": temperature})
             for temperature in (1.0, 2.0)
         ]
         if are_raw(*answers):
             raise EngineConfigError(
-                f"{self._url}: its log-probabilities are those before the temperature; expected a "
-                "server that was started with --logprobs-mode processed_logprobs"
+                f"{control.url}: its log-probabilities are those before the temperature; expected "
+                "a server that was started with --logprobs-mode processed_logprobs"
             )
 
     def _check_alive(self) -> None:
-        for control in (self._control, *self._controls):
-            control.check_alive()
+        if not self._pool.is_several:
+            for member in (*self._pool.members, *self._behind):
+                member.control.check_alive()
 
     async def _reply(self, request: Request) -> Reply:
         self._check_alive()
         if self._served.room(request) < 1:
             return overflow(request, self._version)
-        patience_s = self._config.reconnect_timeout_s
-        until = time.monotonic() + patience_s
+        patience_s, until = self._config.reconnect_timeout_s, None
         async with self._slots:
             while True:
+                # A refresh holds the turnstile: no request may begin by weights half loaded.
+                async with self._turnstile:
+                    pass
+                self._check_alive()
+                member = None
                 try:
-                    return await self._one_try(request)
-                except UnreachableError as error:
+                    member = self._pool.pick(request.session)
+                    return await self._one_try(member, request)
+                except (EndpointError, OtherWeightsError) as error:
+                    is_alone = isinstance(error, OtherWeightsError) and not self._pool.is_several
+                    if is_alone or not (member is None or member.is_lost_by(error)):
+                        raise
+                    until = until or time.monotonic() + patience_s
                     if time.monotonic() >= until:
                         waited = f"{error}; waited {patience_s:g} s for it (reconnect_timeout_s)"
                         raise RetriesExhaustedError(waited) from error
                     problem = error
+                if member is not None and self._pool.is_several:
+                    self._lose(member, problem)
+                    continue
                 _LOG.warning("%s; trying again for up to %g s", problem, patience_s)
                 await asyncio.sleep(min(1.0, patience_s))
 
-    async def _one_try(self, request: Request) -> Reply:
-        # A refresh holds the turnstile: no request may begin by weights that are half loaded.
-        async with self._turnstile:
-            pass
-        self._check_alive()
+    async def _one_try(self, member: Member, request: Request) -> Reply:
         began: int | str = self._served.label
         if "lora" in self.capabilities:
             began = self._version
         model, me = of_adapter(self._adapters, request.ask) or self._model, object()
         self._sent[me] = model
+        member.open += 1
         try:
             sampling = self._served.sampling(request)
-            answer = await self._control.ask(model, request.prompt_ids, sampling)
+            answer = await member.control.ask(model, request.prompt_ids, sampling)
         finally:
+            member.open -= 1
             del self._sent[me]
         spans = self._served.spans(answer.labels, began, len(answer.ids))
         finish = finish_of(answer.finish, answer.stop)
         return self._served.reply(request, answer.ids, answer.logps, finish, spans)
 
+    def _lose(self, member: Member, error: Exception) -> None:
+        """Ask a server nothing more until it is healthy and has the current weights."""
+        if not member.is_up:
+            return
+        member.is_up = False
+        text = str(error).splitlines()[0]
+        _LOG.warning("%s; its requests go to the %d others", text, len(self._pool.up))
+        nurse = asyncio.create_task(self._nurse(member))
+        self._nurses.add(nurse)
+        nurse.add_done_callback(self._nurses.discard)
+
+    async def _nurse(self, member: Member) -> None:
+        while not member.is_up:
+            await asyncio.sleep(_LOOK_S)
+            if member.process is not None and member.process.code is not None:
+                member.process = member.process.again()
+            url = member.control.url
+            control = ServerControl(url, member.client, member.process, PASSING)
+            try:
+                async with asyncio.timeout(self._config.load_timeout_s / 4), self._loading:
+                    await self._bring_up(control)
+                    member.control, member.is_up = control, True
+            except (TimeoutError, RolloutError) as error:
+                _LOG.debug("%s is not back: %s", url, error)
+        _LOG.warning("%s serves again", member.control.url)
+
+    async def _bring_up(self, control: ServerControl) -> None:
+        """Give a server the weights that the others have, where it does not have them."""
+        names, _, label = await control.describe()
+        await self._check_log_probabilities(control)
+        missing = set(self._adapters.values()) - {*names}
+        await control.load_adapters({name: self._folders[name] for name in missing})
+        if label is not None and label != self._served.label and self._file is not None:
+            await control.load_file(self._file, self._served.label)
+
     async def _load_full(self, weights: Weights) -> None:
         tensors = self._served.full_weights(weights)
         if "full_weights" not in self.capabilities:
             raise EndpointError(
-                f"{self._url}: refreshes no weights (no /weight_info); expected a server that was "
+                f"{self._urls}: refreshes no weights (no /weight_info); expected a server that was "
                 "started as the README of debate-rollout says, or one that the run starts itself"
             )
         label = self._served.new_label(weights.version)
-        async with self._turnstile:
+        async with self._loading, self._turnstile:
             # Before the load: open requests may end by the new weights while it goes on elsewhere.
             self._served.serve(label, weights.version)
             try:
@@ -245,23 +337,37 @@ class VllmServer(HttpEngine):
                 del self._served.versions[label]
                 raise
             self._version = weights.version
+            self._pool.forget_sessions()
 
     async def _load_tensors(self, tensors: "Mapping[str, Tensor]", label: str) -> None:
         if self._nccl is not None:
-            async with self._control.paused():
+            async with self._pool.members[0].control.paused():
                 await asyncio.to_thread(self._nccl.send, tensors, label)
             return
-        file = await asyncio.to_thread(write_weights, self._served.folder, label, tensors)
+        written = await asyncio.to_thread(write_weights, self._served.folder, label, tensors)
         try:
-            await self._on_all(lambda control: control.load_file(file, label))
-        finally:
-            file.unlink()
+            await self._on_all(lambda control: control.load_file(written, label))
+        except BaseException:
+            written.unlink()
+            raise
+        # A server of several that comes back is given the last file.
+        kept = written if self._pool.is_several else None
+        replaced = self._file if self._pool.is_several else written
+        self._file = kept
+        if replaced is not None:
+            replaced.unlink()
 
     async def _on_all(self, load: Callable[[ServerControl], Awaitable[None]]) -> None:
-        loads = (load(control) for control in self._controls)
-        for outcome in await asyncio.gather(*loads, return_exceptions=True):
-            if outcome is not None:
-                raise outcome
+        members = self._loaded
+        found = await asyncio.gather(*(load(m.control) for m in members), return_exceptions=True)
+        failed = [(m, error) for m, error in zip(members, found, strict=True) if error is not None]
+        if len(failed) == len(members) or not self._pool.is_several:
+            for _, error in failed:
+                raise error
+        for member, error in failed:
+            if isinstance(error, WeightsError) or not isinstance(error, RolloutError):
+                raise error
+            self._lose(member, error)
 
     async def _load_adapter(self, weights: Weights) -> None:
         adapters: dict[str, str] = {}
@@ -269,12 +375,14 @@ class VllmServer(HttpEngine):
         for name, (number, folder) in self._served.write_adapters(weights).items():
             adapters[name] = f"adapter-{secrets.token_hex(4)}-{number}"
             folders[adapters[name]] = folder
-        async with self._turnstile:
+        async with self._loading, self._turnstile:
             await self._on_all(lambda control: control.load_adapters(folders))
             self._adapters, self._version = adapters, weights.version
             self._folders |= folders
             unused = self._folders.keys() - {*folders, *self._sent.values()}
-            for control in self._controls:
-                await control.drop_adapters(unused)
+            for member in self._loaded:
+                with suppress(UnreachableError):
+                    await member.control.drop_adapters(unused)
             for name in unused:
                 shutil.rmtree(self._folders.pop(name), ignore_errors=True)
+            self._pool.forget_sessions()

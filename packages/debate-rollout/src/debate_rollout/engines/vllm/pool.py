@@ -1,0 +1,87 @@
+"""Several vLLM servers that share the debates: who is asked, and who is down."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import httpx
+
+from debate_rollout.engine import EndpointError
+from debate_rollout.engines.vllm.control import ServerControl, ServerProcess, UnreachableError
+from debate_rollout.engines.vllm.model import UNLOADED, OtherWeightsError
+
+PASSING = (404, 500, 502, 503, 504)
+"""Statuses of a server that has started again, fails or is about to end: another one is asked."""
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """One server."""
+
+    client: httpx.AsyncClient
+    control: ServerControl
+    process: ServerProcess | None = None
+    """It, where it was started here."""
+    is_up: bool = True
+    open: int = 0
+    """Requests that it is answering."""
+    sessions: int = 0
+    """That were given to it since the last load."""
+
+    def is_lost_by(self, error: Exception) -> bool:
+        """Return whether an error is of the server, so that another one may answer."""
+        if isinstance(error, OtherWeightsError):
+            return error.label == UNLOADED  # Else another run refreshes it.
+        has_ended = self.process is not None and self.process.code is not None
+        return isinstance(error, UnreachableError) or (
+            isinstance(error, EndpointError) and (has_ended or self.control.is_broken)
+        )
+
+
+class Pool:
+    """Gives sessions to servers: a new one to that with the fewest requests, later turns stick.
+
+    Args:
+        members: The servers.
+        least: While fewer are up, nobody is asked.
+    """
+
+    def __init__(self, members: Sequence[Member], least: int) -> None:
+        self.members = members
+        self._least = least
+        self._places: dict[int, Member] = {}
+
+    @property
+    def is_several(self) -> bool:
+        """Whether another server can answer for one that fails."""
+        return len(self.members) > 1
+
+    @property
+    def up(self) -> list[Member]:
+        """Servers that serve the current weights."""
+        return [member for member in self.members if member.is_up]
+
+    def pick(self, session: int) -> Member:
+        """Return the server of a session.
+
+        Raises:
+            UnreachableError: Too few are up.
+        """
+        up = self.up
+        if len(up) < self._least:
+            raise UnreachableError(
+                f"{len(up)} of {len(self.members)} vLLM servers serve; expected at least "
+                f"{self._least} (min_servers)"
+            )
+        place = self._places.get(session)
+        if place is None or not place.is_up:
+            place = min(up, key=lambda member: (member.open, member.sessions))
+            place.sessions += 1
+            if session >= 0:
+                self._places[session] = place
+        return place
+
+    def forget_sessions(self) -> None:
+        """Begin again: by new weights, what servers have computed is worth nothing."""
+        self._places.clear()
+        for member in self.members:
+            member.sessions = 0

@@ -1,0 +1,228 @@
+"""Several vLLM servers as one engine: shares, deaths and returns, of stand-ins and of vLLM."""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.rollout.vllm_stand_in import StandIn, serving
+
+from debate_rollout.engine import EndpointError, Reply, Request, Sampling, Weights
+from debate_rollout.engines import VllmServerEngine
+from debate_rollout.testing import ask
+
+SESSIONS = 24
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def model(tiny_model: Any, byte_bpe: Any) -> Any:
+    return tiny_model(byte_bpe, window=256)
+
+
+def open_pool(
+    opened: ExitStack, model: Any, tokenizer: Any, servers: list[StandIn], **settings: Any
+) -> Any:
+    urls = [opened.enter_context(serving(one)) for one in servers]
+    settings = {"reconnect_timeout_s": 20.0, **settings}
+    engine = VllmServerEngine(urls=urls, **settings).open(model, tokenizer)
+    opened.callback(engine.close)
+    return engine
+
+
+def requests(round_: int) -> list[Request]:
+    """One of each session; its prompt begins with the session's number."""
+    return [
+        Request(ask(), Sampling(max_tokens=1, seed=31 * k + round_), (k, round_), session=k)
+        for k in range(SESSIONS)
+    ]
+
+
+def shares(servers: list[StandIn]) -> list[set[int]]:
+    return [{prompt[0] for prompt in one.asked if len(prompt) == 2} for one in servers]
+
+
+def said(replies: list[Reply]) -> list[tuple[tuple[int, ...], int]]:
+    return [(reply.token_ids, reply.weight_version) for reply in replies]
+
+
+def test_session_stays_with_its_server_and_shares_are_even(
+    opened: ExitStack, model: Any, byte_bpe: Any
+) -> None:
+    servers = [StandIn(), StandIn(), StandIn()]
+    engine = open_pool(opened, model, byte_bpe, servers)
+    for round_ in range(4):
+        engine.generate(requests(round_))
+    own = shares(servers)
+    assert sorted(k for one in own for k in one) == list(range(SESSIONS))
+    assert [len(one) for one in own] == [SESSIONS // 3] * 3
+    # Sessions without a number are given to whoever has least to do.
+    engine.generate([Request(ask(), Sampling(max_tokens=1), (1,)) for _ in range(6)])
+    assert all(one.asked for one in servers)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_servers_that_die_and_return_leave_no_trace_in_replies(
+    opened: ExitStack, model: Any, byte_bpe: Any, count: int
+) -> None:
+    weights, kills = [Weights(v, model.state_dict()) for v in range(1, 9)], 0
+
+    def trained(engine: Any) -> list[tuple[tuple[int, ...], int]]:
+        found = said(engine.generate(requests(0)))
+        for number, one in enumerate(weights):
+            engine.load(one)
+            for round_ in (1, 2, 3):
+                found += said(engine.generate(requests(10 * number + round_)))
+        return found
+
+    calm = trained(open_pool(opened, model, byte_bpe, [StandIn() for _ in range(count)]))
+    servers = [StandIn(delay_s=0.01) for _ in range(count)]
+    engine, is_over = open_pool(opened, model, byte_bpe, servers), threading.Event()
+
+    def trouble() -> None:
+        nonlocal kills
+        rng = random.Random(count)
+        while not is_over.wait(rng.uniform(0.05, 0.2)):
+            # At most one is down, as one that a cluster starts again.
+            one = rng.choice(servers)
+            one.kill()
+            kills += 1
+            time.sleep(rng.uniform(0.0, 0.1))
+            one.start_again()
+            deadline = time.monotonic() + 10
+            while len(engine._pool.up) < count and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+    killer = threading.Thread(target=trouble)
+    killer.start()
+    try:
+        found = trained(engine)
+        while kills < 10:
+            found_again = said(engine.generate(requests(0)))
+            assert [ids for ids, _ in found_again] == [ids for ids, _ in calm[:SESSIONS]]
+    finally:
+        is_over.set()
+        killer.join()
+    assert found == calm
+    assert kills >= 10 and {version for _, version in found} == set(range(9))
+
+
+def test_server_that_returns_is_given_adapters(
+    opened: ExitStack, model: Any, byte_bpe: Any, adapter: Any
+) -> None:
+    servers = [StandIn(), StandIn()]
+    engine = open_pool(opened, model, byte_bpe, servers, max_lora_rank=8)
+    engine.load(adapter(model, 1)[1])
+    before = [set(one.adapters) for one in servers]
+    assert before[0] == before[1] and len(before[0]) == 1
+    servers[0].start_again()
+    assert {version for _, version in said(engine.generate(requests(0)))} == {1}
+    deadline = time.monotonic() + 10
+    while servers[0].adapters != before[0] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert servers[0].adapters == before[0]
+
+
+def test_too_few_servers_are_waited_for_and_then_end_the_run(
+    opened: ExitStack, model: Any, byte_bpe: Any
+) -> None:
+    servers = [StandIn(), StandIn()]
+    engine = open_pool(opened, model, byte_bpe, servers, min_servers=2, reconnect_timeout_s=0.5)
+    engine.generate(requests(0))
+    servers[1].kill()
+    with pytest.raises(EndpointError, match=r"1 of 2 vLLM servers serve; expected at least 2"):
+        engine.generate(requests(1))
+    servers[1].start_again()
+    deadline = time.monotonic() + 10
+    while len(engine._pool.up) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert Counter(version for _, version in said(engine.generate(requests(2)))) == {0: SESSIONS}
+
+
+def test_all_servers_dead_end_the_run_after_the_wait(
+    opened: ExitStack, model: Any, byte_bpe: Any
+) -> None:
+    servers = [StandIn(), StandIn()]
+    engine = open_pool(opened, model, byte_bpe, servers, reconnect_timeout_s=0.3)
+    for one in servers:
+        one.kill()
+    with pytest.raises(EndpointError, match=r"waited 0\.3 s for it \(reconnect_timeout_s\)"):
+        engine.generate(requests(0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"url": "http://a:1", "urls": ["http://b:1"]}, "urls: set together with url"),
+        ({"urls": ["http://a:1", "http://a:1"]}, "expected each once"),
+        ({"urls": ["http://a:1"], "min_servers": 2}, "min_servers: found 2 of 1"),
+        ({"urls": ["http://a:1", "http://b:1"], "transfer": "nccl"}, "found nccl with several"),
+        ({"urls": ["http://a:1"], "servers": 2}, "servers: set together with url or urls"),
+        ({"servers": 2, "devices": "0,1,2"}, "devices: found 0,1,2 for 2 servers"),
+    ],
+)
+def test_pool_that_cannot_be_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        VllmServerEngine(**settings)
+
+
+def death_of(process: Any) -> None:
+    """Kill a server that was started here, as the system does that has no memory left."""
+    tasks = Path(f"/proc/{process._keeper.pid}/task/{process._keeper.pid}/children")
+    for child in tasks.read_text().split():
+        os.killpg(int(child), signal.SIGKILL)
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_real_servers_are_killed_and_started_again(
+    tiny_model: Any, byte_bpe: Any, count: int
+) -> None:
+    models = [tiny_model(byte_bpe, seed=seed, window=256) for seed in (0, 1)]
+    small: Any = {"enforce_eager": True, "kv_cache_mib": 64, "max_batch": 8}
+    engine = VllmServerEngine(servers=count, **small).open(models[0], byte_bpe)
+    try:
+        engine.load(Weights(1, models[1].state_dict()))
+        asked = [
+            Request(ask(), Sampling(max_tokens=240, seed=k), (5 + k, 9), session=k)
+            for k in range(12)
+        ]
+        calm = said(engine.generate(asked))
+        shares = Counter(id(place) for place in engine._pool._places.values())
+        assert sorted(shares.values()) == [12 // count] * count
+        # Killed while it answers.
+        tickets = [engine.submit(one) for one in asked]
+        while not engine._pool.members[0].open:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        assert engine._pool.members[0].open
+        death_of(engine._pool.members[0].process)
+        ended: dict[int, Any] = {}
+        while len(ended) < len(asked):
+            ended |= {one.ticket: one.outcome for one in engine.collect(60.0)}
+        assert said([ended[ticket] for ticket in tickets]) == calm
+        assert len(engine._pool.up) == count - 1
+        engine.load(Weights(2, models[0].state_dict()))
+        deadline = time.monotonic() + 120
+        while len(engine._pool.up) < count and time.monotonic() < deadline:
+            time.sleep(0.1)
+        # It has the weights that were loaded while it was away.
+        back = said(engine.generate(asked))
+        assert {version for _, version in back} == {2} and back != calm
+        assert len(set(engine._pool._places.values())) == count
+    finally:
+        engine.close()
