@@ -88,7 +88,7 @@ def test_are_raw_compares_gaps_between_tokens_at_two_temperatures() -> None:
 
 def test_server_command_spells_arguments_as_flags() -> None:
     command = server_command(
-        "model", 8000, {"enforce_eager": True, "enable_chunked_prefill": False, "max_num_seqs": 4,
+        "model", {"enforce_eager": True, "enable_chunked_prefill": False, "max_num_seqs": 4,
                         "weight_transfer_config": {"backend": "nccl"}, "cpu_offload_params": ["a"]},
     )  # fmt: skip
     assert command[-8:] == [

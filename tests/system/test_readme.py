@@ -257,6 +257,7 @@ RULES: tuple[tuple[str, Action], ...] = (
     (r"debate-train .*--nproc$|debate-study$|debate-protocol (show|validate)$", is_known),
     (r"debate-eval ((compare|quickstart)$|smollm2_selfplay )", is_known),  # The last needs a study.
     (r"(torchrun|deepspeed) ", launches),
+    (r"debate-train .*--slurm", runs(train, "--dry-run")),
     (r"srun ", lambda words: runs(train, "--check")(words[-2:])),
     (r"python3? -m (benchmarks|debate_train)\.[\w.]+$", imports),
     (r"python3? -m benchmarks\.", parses(module)),

@@ -425,6 +425,15 @@ class EngineSettings(Config):
         """Return what it takes, for weights of so many bytes and GPUs of so many."""
         return Footprint()
 
+    def server(self, model: str, dtype: str) -> list[str] | None:
+        """Return the command of a server that it could sample from, None where it has none.
+
+        Args:
+            model: Path or hub id.
+            dtype: Of the checkpoint.
+        """
+        return None
+
     def for_checkpoint(self, dtype: str) -> Self:
         """Return the settings under which a checkpoint is served in the trainer's dtype."""
         return self

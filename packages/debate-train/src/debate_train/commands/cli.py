@@ -12,6 +12,7 @@ from debate_protocol.parsing import get_contract
 from debate_protocol.transcripts.files import json_line, to_json
 from debate_protocol.transcripts.showing import escaped
 from debate_report.rollout_files import debates_in
+from debate_train.commands import slurm
 from debate_train.commands.recipe_command import (
     DONE,
     FAILED,
@@ -161,7 +162,9 @@ def _main(argv: Sequence[str], arguments: argparse.Namespace) -> int:
         if getattr(arguments, option) is not None:
             raise UsageError(f"--{option.replace('_', '-')}: found without --plan; expected both")
     alone = arguments.check or arguments.plan or arguments.print or arguments.explain
-    alone = alone or arguments.check_data
+    alone = alone or arguments.check_data or arguments.slurm
+    if not arguments.slurm and (arguments.sbatch or arguments.dry_run):
+        raise UsageError("--sbatch, --dry-run: found without --slurm; expected both")
     if arguments.nproc and arguments.interrupts is None and not alone:
         return launch(arguments.nproc, argv)
     place = own_place()
@@ -188,6 +191,9 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
             return DONE
         if arguments.check_data:
             return _check_data(checked.recipe)
+        if arguments.slurm:
+            slurm.submit(arguments, checked.recipe)
+            return DONE
         say_loading()
         from debate_train.running.run import run
 
@@ -196,7 +202,7 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
     if arguments.check_data:
         # Nothing is trained, so nothing else of the recipe is checked.
         return run_recipe(arguments, lambda _: CheckReport(), act)
-    processes = arguments.nproc or place.size
+    processes = arguments.nproc or (_GPUS if arguments.slurm else place.size)
     return run_recipe(
         arguments, lambda recipe: _check(recipe, processes, with_tokenizer=not arguments.plan), act
     )
@@ -236,6 +242,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--plan", action="store_true", help=plan)
     add("--gpus", type=positive, metavar="N", help=f"in all (default: {_GPUS})")
     add("--gpu-memory", type=_gigabytes, metavar="GB", help=f"of each (default: {_GPU_MEMORY:g})")
+    slurm.add_options(parser)
     parser.add_argument("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--interrupts", type=Path, help=argparse.SUPPRESS)
     return parser

@@ -1,5 +1,6 @@
 """Settings of vLLM: inside this process, or as a server that the run starts or finds."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -308,8 +309,12 @@ class VllmServerEngine(VllmSettings):
 
     @property
     def running(self) -> tuple[str, ...]:
-        """Servers that are not started here and share the debates."""
-        return self.urls or (() if self.url is None else (self.url,))
+        """Servers that are not started here and share the debates.
+
+        `DEBATE_VLLM_URLS` in the environment names them where the settings name none.
+        """
+        named = () if self.url is None else (self.url,)
+        return self.urls or named or tuple(os.environ.get("DEBATE_VLLM_URLS", "").split())
 
     def missing_library(self) -> str | None:
         """Return what must be installed; vLLM itself only for a server that is started here."""
@@ -339,6 +344,16 @@ class VllmServerEngine(VllmSettings):
             room=share * gpu_bytes,
         )
 
+    def server(self, model: str, dtype: str) -> list[str] | None:
+        """Return the command of a server for another machine, without its port."""
+        from debate_rollout.engines.vllm.control import server_command
+
+        if self.running:
+            return None
+        named = dtype if self.dtype == "auto" else self.dtype
+        ours = serving_arguments(self, named, self.context_window)
+        return server_command(model, {**self.vllm_args, **ours}, "0.0.0.0")
+
     def for_checkpoint(self, dtype: str) -> Self:
         """A running server serves in the dtype that it was started with."""
         return self if self.running else super().for_checkpoint(dtype)
@@ -362,7 +377,7 @@ class VllmServerEngine(VllmSettings):
     @model_validator(mode="after")
     def _leaves_a_running_server_alone(self) -> Self:
         settled = sorted({*ABOUT_STARTING, "servers"} & self.model_fields_set)
-        if self.running and settled:
+        if (self.url or self.urls) and settled:
             raise ValueError(
                 f"{settled[0]}: set together with url or urls, whose servers have settled it; "
                 "expected one"

@@ -25,12 +25,13 @@ TAIL_CHARACTERS = 3000
 _GRACE_S = 10.0
 
 
-def server_command(model: str, port: int, arguments: Mapping[str, object]) -> list[str]:
-    """Return the command line of a server on this machine."""
+def server_command(
+    model: str, arguments: Mapping[str, object], host: str = "127.0.0.1"
+) -> list[str]:
+    """Return the command line of a server, without its port."""
     command = [
         sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model,
-        "--host", "127.0.0.1", "--port", str(port), "--enable-scale-out",
-        "--uvicorn-log-level", "warning",
+        "--host", host, "--enable-scale-out", "--uvicorn-log-level", "warning",
     ]  # fmt: skip
     for name, value in arguments.items():
         flag = name.replace("_", "-")
@@ -153,6 +154,19 @@ def is_healthy(url: str) -> bool:
         return httpx.get(f"{url}/health", timeout=5.0, trust_env=False).status_code == 200
     except httpx.TransportError:
         return False
+
+
+def wait_until(is_ready: Callable[[], bool], timeout_s: float, url: str) -> None:
+    """Wait for a server that somebody else starts.
+
+    Raises:
+        EndpointError: It takes longer.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not is_ready():
+        if time.monotonic() > deadline:
+            raise EndpointError(f"{url}: not healthy after {timeout_s:g} s")
+        time.sleep(0.5)
 
 
 class ServerCalls:

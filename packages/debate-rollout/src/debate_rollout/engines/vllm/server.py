@@ -41,6 +41,7 @@ from debate_rollout.engines.vllm.control import (
     free_port,
     is_healthy,
     server_command,
+    wait_until,
 )
 from debate_rollout.engines.vllm.model import (
     OtherWeightsError,
@@ -159,7 +160,7 @@ class VllmServer(HttpEngine):
         port = config.port or free_port()
         named = config.log_file or f"{tempfile.gettempdir()}/vllm-server-{os.getpid()}-{port}.log"
         log = Path(named) if config.servers == 1 else Path(named).with_suffix(f".{number}.log")
-        command = server_command(model, port, arguments)
+        command = [*server_command(model, arguments), "--port", str(port)]
         return f"http://127.0.0.1:{port}", ServerProcess(command, environment, log)
 
     def _member(self, url: str, key: str | None, process: ServerProcess | None = None) -> Member:
@@ -183,7 +184,10 @@ class VllmServer(HttpEngine):
         config, key = self._config, os.environ.get(self._config.api_key_env)
         members: list[Member] = []
         self._pool = Pool(members, config.min_servers)
-        members += [self._member(url, key) for url in config.running]
+        for url in config.running:
+            members.append(self._member(url, key))
+            if len(config.running) > 1:  # Several are started by somebody, and not all at once.
+                wait_until(partial(is_healthy, url), config.start_timeout_s, url)
         if not members:
             with needs_extra("starting a vLLM server", "vllm"):
                 import vllm  # noqa: F401

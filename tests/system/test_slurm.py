@@ -1,0 +1,200 @@
+"""A job file of `--slurm` under a real slurmctld, with two nodes' worth of tasks on loopback."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from debate_train.commands.cli import main
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
+needs_slurm = pytest.mark.skipif(
+    not all(shutil.which(one, path=f"{os.environ['PATH']}:/usr/sbin") for one in PROGRAMS)
+    or os.geteuid() != 0,
+    reason="needs SLURM's programs and root",
+)
+RECIPE = """\
+name: job
+steps: 8
+model: {type: scratch, hidden_size: 32, layers: 1, head_dim: 16}
+data: {type: signs_puzzle, batch_size: 4}
+debate: {num_agents: 3, max_rounds: 2, style: compact}
+rollout: {engine: {type: transformers}, max_tokens: 16}
+reward: {type: v2}
+advantage: {baseline: none, streams: {generator: {weight: 1.0}, judge: {weight: 0.0}}}
+loss: {type: importance_sampling}
+trainer: {type: deepspeed, zero_stage: 2}
+evaluation: {questions: 0}
+checkpoint: {every: 1}
+tracking: {wandb: false}
+"""
+CONFIG = """\
+ClusterName=here
+SlurmctldHost=localhost
+SlurmctldPort={port}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+SlurmUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+ReturnToService=2
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+MpiDefault=none
+JobRequeue=1
+NodeName=node[1-2] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{first}-{second}] CPUs=2
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    from debate_rollout.engines.vllm.control import free_port
+
+    folder = tmp_path_factory.mktemp("slurm")
+    (folder / "state").mkdir()
+    key = folder / "munge.key"
+    key.write_bytes(os.urandom(128))
+    key.chmod(0o400)
+    config = folder / "slurm.conf"
+    ports = dict(
+        zip(("port", "first", "second"), range(free := free_port(), free + 3), strict=True)
+    )
+    config.write_text(CONFIG.format(folder=folder, **ports))
+    files = ("socket", "pid", "log", "seed")
+    munge = [f"--{n}-file={folder}/munge.{n}" for n in files[1:]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin")
+        patch.setenv("SLURM_CONF", str(config))
+        # Loopback has no names for the nodes, and no GPU.
+        patch.setenv("MASTER_ADDR", "127.0.0.1")
+        patch.setenv("MASTER_PORT", str(free_port()))
+        patch.setenv("DS_ACCELERATOR", "cpu")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        run("munged", "--force", f"--key-file={key}", f"--socket={folder}/munge.socket", *munge)
+        run("slurmctld")
+        for node in ("node1", "node2"):
+            run("slurmd", "-N", node)
+        try:
+            until(lambda: run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2")
+            yield
+        finally:
+            run("scancel", "--user=root")
+            run("scontrol", "shutdown")
+            os.kill(int((folder / "munge.pid").read_text()), 15)
+
+
+def until(holds: Callable[[], bool], seconds: float = 180.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def submitted(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The number of a job that trains on two nodes."""
+    folder.mkdir()
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(RECIPE)
+    options = ["--slurm", "2", "--nproc", "1", "--sbatch=--cpus-per-task=1"]
+    assert main([str(recipe), "--output", str(folder / "out"), *options]) == 0
+    return capsys.readouterr().out.split("Submitted batch job ")[1].partition(":")[0]
+
+
+def state(job: str) -> str:
+    words = run("scontrol", "show", "job", job, "--oneliner").split()
+    return next(word for word in words if word.startswith("JobState=")).removeprefix("JobState=")
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "out" / "run" / "metrics.jsonl"
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    timed = ("time", "memory", "tokens_per", "speed", "throughput")
+    return [{k: v for k, v in row.items() if not k.startswith(timed)} for row in found]
+
+
+@needs_slurm
+@pytest.mark.slow
+def test_job_that_loses_a_node_goes_on_and_ends_as_one_that_did_not(
+    cluster: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calm = submitted(tmp_path / "calm", capsys)
+    until(lambda: state(calm) == "COMPLETED")
+    job = submitted(tmp_path / "job", capsys)
+    checkpoints = tmp_path / "job" / "out" / "run" / "checkpoints"
+    until(lambda: any(checkpoints.glob("step-*[2-6]")))
+    run("scontrol", "update", "nodename=node2", "state=down", "reason=lost")
+    until(lambda: state(job) in ("PENDING", "COMPLETING"))
+    assert not any(checkpoints.glob("step-*8"))
+    run("scontrol", "update", "nodename=node2", "state=resume")
+    until(lambda: state(job) == "PENDING")
+    run("scontrol", "update", f"jobid={job}", "starttime=now")
+    until(lambda: state(job) == "COMPLETED")
+    assert rows(tmp_path / "job") == rows(tmp_path / "calm")
+    assert len(rows(tmp_path / "job")) == 8
+    (log,) = (tmp_path / "job" / "out").glob("slurm-*.log")
+    assert "Node failure on node2" in log.read_text()
+
+
+def job_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main([*arguments, "--output", "out", "--slurm", "2+2", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    return said[said.index("#!/bin/bash") :]
+
+
+def test_job_file_serves_on_the_last_nodes_and_trains_on_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    engine = "{type: vllm_server, vllm_args: {tensor_parallel_size: 2}, max_lora_rank: 32}"
+    changes = ["selfplay_v2", f"rollout.engine={engine}", "--sbatch=--partition=gpu"]
+    job = job_of(capsys, *changes)
+    assert "#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\n" in job
+    assert "#SBATCH --partition=gpu\n" in job
+    assert "srun --overlap --nodes=2 --ntasks=8 --ntasks-per-node=4 --gpus-per-task=2" in job
+    assert "--nodes=2 --ntasks=16 --ntasks-per-node=8 --gpus-per-task=1" in job
+    assert "--model Qwen/Qwen3-8B --host 0.0.0.0" in job and "--tensor-parallel-size 2" in job
+    path = tmp_path / "job.sh"
+    path.write_text(job)
+    subprocess.run(["bash", "-n", str(path)], check=True)
+    # Where a node's name stands, the servers' URLs follow from it.
+    urls = job[job.index("  DEBATE_VLLM_URLS=") : job.index("  export DEBATE_VLLM_URLS")]
+    script = f"serving=(a b)\n{urls}\necho $DEBATE_VLLM_URLS"
+    found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == [f"http://{n}:{8000 + k}" for n in "ab" for k in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--nproc", "1", "--slurm", "2"], "--slurm: expected --output"),
+        (
+            ["--nproc", "1", "--slurm", "1+1", "--output", "out"],
+            "found 1 nodes that serve, and an engine",
+        ),
+        (["--dry-run"], "found without --slurm"),
+    ],
+)
+def test_job_that_cannot_be_is_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["selfplay_v2", *arguments]) == 2
+    assert said in capsys.readouterr().err
