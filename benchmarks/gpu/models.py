@@ -114,13 +114,13 @@ def make_batch(spans: Sequence[Spans], vocabulary: int) -> Batch:
             tokens += [news, rng.integers(5, vocabulary, sampled)]
             mask += [np.zeros(told), np.ones(sampled)]
         rows.append(_row(np.concatenate(tokens), np.concatenate(mask), rng, number, one.group))
-    actions = int(sum(row.mask.sum() for row in rows))
+    actions = sum(len(row.places) for row in rows)
     return Batch(tuple(rows), ("generator",), actions, sum(len(one.told) for one in spans))
 
 
 def _row(tokens: Any, mask: Any, rng: Any, number: int, group: int) -> Row:
     size = len(tokens)
-    return Row(
+    return Row.of_tokens(
         tokens=tokens.astype(np.int64),
         mask=mask.astype(np.float32),
         advantages=(rng.normal(size=size) * mask).astype(np.float32),
@@ -137,7 +137,8 @@ def _row(tokens: Any, mask: Any, rng: Any, number: int, group: int) -> Row:
 
 def make_packs(batch: Batch, tokens: int, share: Any) -> list[Pack]:
     """Return the packs of a step for one process; each action counts one over all actions."""
-    weights = [row.mask / max(batch.sampled_tokens, 1) for row in batch.rows]
+    each = np.float32(1 / max(batch.sampled_tokens, 1))
+    weights = [np.full(len(row.places), each) for row in batch.rows]
     return pack(batch, weights, tokens, ranks=1, share=share)[0]
 
 

@@ -120,13 +120,11 @@ def with_own_logps(model: Any, batch: Batch) -> Batch:
     """Return the batch as if this model had sampled it."""
     rows = []
     for row in batch.rows:
-        tokens = torch.from_numpy(row.tokens)[None]
+        tokens = torch.from_numpy(row.tokens).long()[None]
         with torch.no_grad():
             logps = model(input_ids=tokens).logits[0, :-1].log_softmax(-1)
         taken = logps.gather(1, tokens[0, 1:, None])[:, 0].numpy()
-        sampler = row.sampler_logps.copy()
-        sampler[1:] = taken * row.mask[1:]
-        rows.append(replace(row, sampler_logps=sampler))
+        rows.append(replace(row, sampler_logps=taken[row.places - 1]))
     return replace(batch, rows=tuple(rows))
 
 

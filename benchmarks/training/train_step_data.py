@@ -67,7 +67,7 @@ def make_row(prompt: Sequence[int], reply: Sequence[int], **fields: Any) -> Row:
     mask = np.arange(len(tokens)) >= len(prompt)
     logps = np.zeros(len(tokens), np.float32)
     logps[mask] = fields.pop("logps")
-    return Row(
+    return Row.of_tokens(
         tokens=tokens,
         mask=mask.astype(np.float32),
         advantages=mask.astype(np.float32) * np.float32(fields.pop("advantage")),
@@ -84,7 +84,7 @@ def make_row(prompt: Sequence[int], reply: Sequence[int], **fields: Any) -> Row:
 def batch_of(rows: Sequence[Row]) -> Batch:
     """Return these rows as a step's batch."""
     turns = sum(int(row.segments.max()) for row in rows)
-    return Batch(tuple(rows), ("return",), int(sum(row.mask.sum() for row in rows)), turns)
+    return Batch(tuple(rows), ("return",), sum(len(row.places) for row in rows), turns)
 
 
 def groups(prompt_tokens: int, seed: int) -> Batch:
@@ -122,13 +122,16 @@ def equal_turns(turns: int, agents: int, told: int, said: int, seed: int) -> Tur
         tokens = rng.integers(3, VOCABULARY, turns * (told + said))
         place = np.arange(len(tokens))
         sampled = place % (told + said) >= told
-        row = make_row([], tokens.tolist(), advantage=1.0, logps=-6.2, debate=agent)
-        segments = np.where(sampled, place // (told + said) + 1, 0)
-        whole = replace(
-            row,
-            mask=sampled.astype(np.float32),
-            advantages=(sampled * rng.normal(size=len(tokens))).astype(np.float32),
-            segments=segments,
+        whole = Row.of_tokens(
+            tokens,
+            sampled,
+            advantages=rng.normal(size=len(tokens)),
+            sampler_logps=np.full(len(tokens), -6.2),
+            streams=np.ones(len(tokens)),
+            versions=np.zeros(len(tokens)),
+            segments=place // (told + said) + 1,
+            agent=0,
+            debate=agent,
         )
         merged.append(whole)
         split += [_one_turn(whole, turn, told + said) for turn in range(1, turns + 1)]
@@ -137,12 +140,11 @@ def equal_turns(turns: int, agents: int, told: int, said: int, seed: int) -> Tur
 
 def _one_turn(row: Row, turn: int, size: int) -> Row:
     end = turn * size
-    own = row.segments[:end] == turn
-    names = ("tokens", "sampler_logps", "temperatures", "streams", "versions")
+    own = row.segments == turn
+    names = ("places", "advantages", "sampler_logps", "temperatures", "streams", "versions")
     return replace(
         row,
-        mask=own.astype(np.float32),
-        advantages=row.advantages[:end] * own,
-        segments=own.astype(np.int64),
-        **{name: getattr(row, name)[:end] for name in names},
+        tokens=row.tokens[:end],
+        segments=np.ones(own.sum(), np.int16),
+        **{name: getattr(row, name)[own] for name in names},
     )

@@ -16,7 +16,7 @@ def reply(ids, starts):
 def row(tokens, advantages, streams, segments, agent=0, debate=0):
     size = len(tokens)
     ones = np.ones(size, np.float32)
-    return Row(
+    return Row.of_tokens(
         tokens=np.array(tokens),
         mask=ones,
         advantages=np.array(advantages, np.float32),

@@ -80,7 +80,7 @@ def pack_of() -> PackOf:
         mask = np.asarray(sampled, np.float32)
         warmth = np.ones_like(mask) if temperatures is None else np.asarray(temperatures)
         rows = tuple(
-            Row(
+            Row.of_tokens(
                 tokens=np.asarray(row, np.int64),
                 mask=mask[b],
                 advantages=mask[b],
@@ -94,7 +94,12 @@ def pack_of() -> PackOf:
             )
             for b, row in enumerate(tokens)
         )
-        return make_pack(Batch(rows, ("generator",), 1, 1), mask, range(len(rows)), share)
+        # Temperatures stay as exact as they are given.
+        rows = tuple(
+            dataclasses.replace(r, temperatures=warmth[b][r.places]) for b, r in enumerate(rows)
+        )
+        weights = [row.mask[row.places] for row in rows]
+        return make_pack(Batch(rows, ("generator",), 1, 1), weights, range(len(rows)), share)
 
     return make
 
@@ -180,7 +185,7 @@ def processes() -> Callable[..., list[str]]:
 
 def _row(rng: np.random.Generator, length: int, debate: int) -> Row:
     sampled = np.arange(length) >= 3
-    return Row(
+    return Row.of_tokens(
         tokens=rng.integers(6, 120, length),
         mask=sampled.astype(np.float32),
         advantages=(rng.normal(size=length) * sampled).astype(np.float32),

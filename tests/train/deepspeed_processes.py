@@ -70,7 +70,7 @@ def batch(seed: int) -> Batch:
         tokens = rng.integers(6, 120, length)
         tokens[:7] = np.arange(6, 13)[: len(tokens)]
         rows.append(
-            Row(
+            Row.of_tokens(
                 tokens=tokens,
                 mask=sampled.astype(np.float32),
                 advantages=(rng.normal(size=length) * sampled).astype(np.float32),
@@ -87,7 +87,7 @@ def batch(seed: int) -> Batch:
 
 
 def poisoned(good: Batch) -> Batch:
-    good.rows[0].advantages[5] = np.nan
+    good.rows[0].advantages[5 - 3] = np.nan
     return good
 
 

@@ -63,7 +63,7 @@ def rows_of(lengths: list[int], shared: int, pairs: bool = False) -> list[Row]:
         own = rng.integers(6, 100, length - shared)
         floats = sampled.astype(np.float32)
         rows.append(
-            Row(
+            Row.of_tokens(
                 tokens=np.append(opening, own).astype(np.int64),
                 mask=floats,
                 advantages=floats,
@@ -84,7 +84,7 @@ def pack_of(lengths: list[int], shared: int, share: Any = "prefix", pairs: bool 
     """Return a pack of such rows."""
     rows = rows_of(lengths, shared, pairs)
     batch = Batch(tuple(rows), ("generator",), int(sum(r.mask.sum() for r in rows)), len(rows))
-    return make_pack(batch, [row.mask for row in rows], range(len(rows)), share)
+    return make_pack(batch, [row.mask[row.places] for row in rows], range(len(rows)), share)
 
 
 class Live(TorchDispatchMode):

@@ -13,7 +13,7 @@ def row(agent: int, credits: list[list[float]], streams: list[int]) -> Row:
     size = len(streams)
     parts = np.array(credits, np.float32)
     sampled = np.arange(size) > 0
-    return Row(
+    return Row.of_tokens(
         tokens=np.arange(size),
         mask=sampled.astype(np.float32),
         advantages=parts.sum(0),

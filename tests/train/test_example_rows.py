@@ -22,7 +22,7 @@ def test_rows_of_examples_hold_the_prompt_and_the_reply() -> None:
     assert [row.advantages.sum() for row in batch.rows] == [2, -1, 1]
     assert [row.pair for row in batch.rows] == [0, 0, -1]
     assert [row.adapter for row in batch.rows] == ["critic", "critic", None]
-    assert batch.rows[0].versions.tolist() == [-1, -1, 5, 5]
+    assert batch.rows[0].over_tokens("versions").tolist() == [-1, -1, 5, 5]
     assert (batch.sampled_tokens, batch.turns) == (4, 3)
     assert lengths([pair, alone]) == {"offline/chosen_tokens": 1.5, "offline/rejected_tokens": 1.0}
-    assert all(np.isfinite(row.sampler_logps).all() for row in batch.rows)
+    assert all(np.isfinite(row.over_tokens("sampler_logps")).all() for row in batch.rows)

@@ -72,10 +72,10 @@ def test_value_of_a_failed_turn_holds_for_all_its_tokens(
         advantages = Grouped(baseline="none", streams=dict(streams))
         batch = build_batch([failed], advantages([failed], scores), streams, TOKENIZER)
         (row,) = batch.rows
-        assert row.advantages.tolist() == [0.0] * 3 + [-1.0] * WORDS
+        assert row.over_tokens("advantages").tolist() == [0.0] * 3 + [-1.0] * WORDS
         # The denominators of the stream that has the value count all of them.
         given = batch.streams.index("return" if "win_" in reward["type"] else "generator")
-        assert (row.streams[3:] >> given & 1).tolist() == [1] * WORDS
+        assert (row.over_tokens("streams")[3:] >> given & 1).tolist() == [1] * WORDS
 
 
 def test_length_of_a_failed_turn_counts_on_all_its_tokens() -> None:
@@ -85,4 +85,4 @@ def test_length_of_a_failed_turn_counts_on_all_its_tokens() -> None:
     streams = {"generator": Stream(sections=("critique",))}
     (found,) = Grouped(baseline="none", streams=streams)([failed], scores)
     (row,) = build_batch([failed], [found], streams, TOKENIZER).rows
-    assert row.advantages.tolist() == [0.0] * 3 + [-1.0] * WORDS
+    assert row.over_tokens("advantages").tolist() == [0.0] * 3 + [-1.0] * WORDS

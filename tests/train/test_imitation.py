@@ -83,9 +83,9 @@ def test_demonstrations_that_fail_or_are_wrong_weigh_nothing(tmp_path: Path) -> 
     rollout = {"engine": DEMONSTRATED | {"errors": True}, "max_tokens": 100}
     for step in steps_of(supervised(tmp_path / "q.jsonl", said, rollout=rollout)):
         texts = [t.turns[0].text for t in step.transcripts]
-        weights = [row.advantages[row.mask > 0] for row in step.batch.rows]
+        weights = [row.over_tokens("advantages")[row.mask > 0] for row in step.batch.rows]
         assert [set(w) for w in weights] == [{float("42}" in text)} for text in texts]
-        credits = np.concatenate([row.credits for row in step.batch.rows], axis=1)
+        credits = np.concatenate([row.over_tokens("credits") for row in step.batch.rows], axis=1)
         assert credits.min() == 0.0
         failed = sum("boxed" not in text for text in texts)
         assert step.metrics["imitation/failed_turns"] == failed

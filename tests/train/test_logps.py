@@ -124,7 +124,7 @@ def enumerated(loaded: LoadedModel, trained_at: float) -> Batch:
     for token in range(size):
         last = np.array([0, 0, 0, 1], np.float32)
         rows.append(
-            Row(
+            Row.of_tokens(
                 tokens=np.array([*PROMPT, token]),
                 mask=last,
                 advantages=last * chances[token],

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arithmetic import UNIT
-from debate_train.batches.row_types import Batch, Row, weigh
+from debate_train.batches.row_types import Batch, Floats, Row, weigh
 from debate_train.losses import Aggregation
 
 pytestmark = pytest.mark.numeric
@@ -28,7 +28,7 @@ def row(
     """A row whose tokens of segment 0 nobody sampled."""
     size = len(segments)
     parts = None if credits is None else np.array(credits, np.float32)
-    return Row(
+    return Row.of_tokens(
         tokens=np.arange(size),
         mask=(np.array(segments) > 0).astype(np.float32),
         advantages=np.zeros(size, np.float32) if parts is None else parts.sum(0),
@@ -45,9 +45,17 @@ def row(
     )
 
 
+def over_tokens(rows: Batch, weights: Sequence[Floats]) -> list[list[float]]:
+    """The weights of rows' sampled tokens among 0 of the others."""
+    pairs = zip(rows.rows, weights, strict=True)
+    return [replace(r, advantages=own).over_tokens("advantages").tolist() for r, own in pairs]
+
+
 def batch(*rows: Row, streams: Sequence[str] = ("generator",)) -> Batch:
     sampled = sum(int(r.mask.sum()) for r in rows)
-    return Batch(rows, tuple(streams), sampled, sum(int(r.segments.max()) for r in rows))
+    return Batch(
+        rows, tuple(streams), sampled, sum(int(r.over_tokens("segments").max()) for r in rows)
+    )
 
 
 ROWS = batch(
@@ -76,9 +84,9 @@ def test_weights_are_one_over_the_counts_of_the_whole_step(
     aggregation: Aggregation, expected: list[list[float]]
 ) -> None:
     found = weigh(ROWS, aggregation)[1]
-    for weights, wanted in zip(found, expected, strict=True):
-        assert weights.dtype == np.float32
-        assert weights.tolist() == pytest.approx(wanted)
+    assert all(weights.dtype == np.float32 for weights in found)
+    for weights, wanted in zip(over_tokens(ROWS, found), expected, strict=True):
+        assert weights == pytest.approx(wanted)
 
 
 @given(
@@ -127,19 +135,20 @@ def test_each_stream_is_a_mean_over_the_tokens_it_covers(
     total = sum(float(w.astype(np.float64) @ credit) for w, credit in pairs)
     # Weights, credits and their products are rounded to float32; all terms are positive.
     assert total == pytest.approx(expected, rel=3 * UNIT)
-    assert not any(r.advantages[r.mask == 0].any() for r in ready.rows)
+    assert not any(r.over_tokens("advantages")[r.mask == 0].any() for r in ready.rows)
 
 
 def test_advantages_without_streams_stay_as_they_are() -> None:
-    plain = replace(ROWS.rows[0], advantages=np.arange(5, dtype=np.float32))
+    plain = replace(ROWS.rows[0], advantages=np.array([1, 2, 4], np.float32))
     ready, _ = weigh(replace(ROWS, rows=(plain, *STREAMED.rows)), "sequence_mean")
-    assert ready.rows[0].advantages.tolist() == [0, 1, 2, 3, 4]
+    assert ready.rows[0].over_tokens("advantages").tolist() == [0, 1, 2, 0, 4]
     assert ready.rows[1] is STREAMED.rows[0]
 
 
 def test_weights_of_nothing_are_0() -> None:
     for aggregation in ("token_sum", *MEANS):
-        assert weigh(batch(row([0, 0])), aggregation)[1][0].tolist() == [0, 0]
+        nothing = batch(row([0, 0]))
+        assert over_tokens(nothing, weigh(nothing, aggregation)[1]) == [[0, 0]]
         assert weigh(batch(), aggregation)[1] == []
 
 
@@ -153,7 +162,7 @@ def test_pairs_count_alike_and_rows_without_a_pair_nothing() -> None:
         row([1, 1, 1], chosen, pair=0),
     )
     # Two pairs: every action of a pair has its weight, 1/2.
-    assert [w.tolist() for w in weigh(rows, "pair_mean")[1]] == [
+    assert over_tokens(rows, weigh(rows, "pair_mean")[1]) == [
         [0, 0.5, 0.5], [0, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5], [0.5, 0.5, 0.5],
     ]  # fmt: skip
 

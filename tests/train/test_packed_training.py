@@ -66,7 +66,7 @@ def row(tokens: Sequence[int], sampled: Sequence[bool], debate: int, rng: Any) -
     """A row with credit, log-probabilities and temperatures of its own."""
     mask = np.array(sampled)
     size = len(mask)
-    return Row(
+    return Row.of_tokens(
         tokens=np.array(tokens, np.int64),
         mask=mask.astype(np.float32),
         advantages=(rng.normal(size=size) * mask).astype(np.float32),
@@ -107,14 +107,15 @@ def by_rows(network: Any, batch: Batch, loss: Loss) -> tuple[float, Gradient]:
     total = torch.zeros((), dtype=torch.float64)
     batch, weights = weigh(batch, loss.aggregation)
     for one, weight in zip(batch.rows, weights, strict=True):
-        tokens = torch.from_numpy(one.tokens)
+        tokens = torch.from_numpy(one.over_tokens("tokens"))
         logits = network(input_ids=tokens[None]).logits[0, :-1]
-        heat = torch.from_numpy(one.temperatures)[1:, None]
+        heat = torch.from_numpy(one.over_tokens("temperatures"))[1:, None]
         logps = (logits / heat).log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
-        ratio = (logps - torch.from_numpy(one.sampler_logps)[1:]).exp()
-        credit = torch.from_numpy(one.advantages)[1:]
+        ratio = (logps - torch.from_numpy(one.over_tokens("sampler_logps"))[1:]).exp()
+        credit = torch.from_numpy(one.over_tokens("advantages"))[1:]
+        counted = dataclasses.replace(one, advantages=weight).over_tokens("advantages")
         worst = torch.minimum(ratio * credit, ratio.clamp(0.8, 1.28) * credit)
-        total = total - (worst * torch.from_numpy(weight)[1:]).sum()
+        total = total - (worst * torch.from_numpy(counted)[1:]).sum()
     if total.requires_grad:
         total.backward()
     return float(total.detach()), gradient_of(network)

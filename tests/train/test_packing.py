@@ -15,7 +15,7 @@ MakeBatch = Callable[..., Batch]
 
 
 def packed(batch: Batch, budget: int, **settings: object) -> list[list[Pack]]:
-    return pack(batch, [row.mask for row in batch.rows], budget, **settings)  # type: ignore[arg-type]
+    return pack(batch, [row.mask[row.places] for row in batch.rows], budget, **settings)  # type: ignore[arg-type]
 
 
 def sizes(packs: list[Pack]) -> list[int]:
@@ -25,13 +25,14 @@ def sizes(packs: list[Pack]) -> list[int]:
 def turn(tokens: list[int], first: int, row: Row) -> Row:
     """A row of these tokens, sampled from `first` on."""
     mask = np.arange(len(tokens)) >= first
-    return replace(
-        row,
+    return Row.of_tokens(
         tokens=np.array(tokens),
         mask=mask.astype(np.float32),
         segments=mask.astype(np.int64),
+        agent=row.agent,
+        debate=row.debate,
         **{
-            name: np.resize(getattr(row, name), len(tokens))
+            name: np.resize(row.over_tokens(name), len(tokens))
             for name in ("advantages", "sampler_logps", "temperatures", "streams", "versions")
         },
     )
@@ -89,7 +90,7 @@ def test_rank_without_rows_has_a_pack_that_carries_no_loss(random_batch: MakeBat
 
 def test_row_without_an_action_is_left_out(random_batch: MakeBatch) -> None:
     batch = random_batch(lengths=(8, 9))
-    silent = replace(batch.rows[0], mask=np.zeros(8, np.float32))
+    silent = Row.of_tokens(batch.rows[0].tokens, np.zeros(8), agent=0, debate=0)
     (packs,) = packed(replace(batch, rows=(silent, batch.rows[1])), 100)
     assert [set(one.rows_A.tolist()) for one in packs] == [{1}]
 

@@ -81,7 +81,18 @@ def test_consensus_is_reached_after_the_last_yes_of_a_round(schedule: str, reach
 def row(debate: int, agent: int, advantage: float) -> Row:
     floats, ints = np.zeros(2, np.float32), np.zeros(2, np.int64)
     given = np.array([0, advantage], np.float32)
-    return Row(ints, floats, given, floats, floats, ints, ints, ints, agent, debate)
+    return Row.of_tokens(
+        ints,
+        [0, 1],
+        advantages=given,
+        sampler_logps=floats,
+        temperatures=floats,
+        streams=ints,
+        versions=ints,
+        segments=ints,
+        agent=agent,
+        debate=debate,
+    )
 
 
 def self_debate(first: list[str], second: list[str]) -> Transcript:

@@ -77,7 +77,7 @@ def test_versions_are_those_of_each_token_when_weights_changed_within_a_reply() 
     )
     spoken = Turn(0, 0, mixed.text, reply=mixed)
     (row,) = build_batch([debate(spoken)], [{}], {"generator": Stream()}, TOKENIZER).rows
-    assert row.versions.tolist() == [-1] * 10 + [3] * 2 + [4] * 5
+    assert row.over_tokens("versions").tolist() == [-1] * 10 + [3] * 2 + [4] * 5
 
 
 def test_turns_that_extend_each_other_share_a_row() -> None:
@@ -88,16 +88,22 @@ def test_turns_that_extend_each_other_share_a_row() -> None:
     assert tuple(long.tokens) == (*GROWN, *ids(SECOND))
     assert tuple(short.tokens) == (*ids(OPENING), *ids(SECOND))
     assert long.mask.tolist() == [0] * 10 + [1] * 7 + [0] * 9 + [1] * 10
-    assert long.segments.tolist() == [0] * 10 + [1] * 7 + [0] * 9 + [2] * 10
-    assert long.versions.tolist() == [-1] * 10 + [4] * 7 + [-1] * 9 + [5] * 10
-    assert long.temperatures.tolist() == [1] * 10 + [0.5] * 7 + [1] * 9 + [0.5] * 10
-    assert short.temperatures.tolist() == [1] * 10 + [1.5] * 10
+    assert long.over_tokens("segments").tolist() == [0] * 10 + [1] * 7 + [0] * 9 + [2] * 10
+    assert long.over_tokens("versions").tolist() == [-1] * 10 + [4] * 7 + [-1] * 9 + [5] * 10
+    assert long.over_tokens("temperatures").tolist() == [1] * 10 + [0.5] * 7 + [1] * 9 + [0.5] * 10
+    assert short.over_tokens("temperatures").tolist() == [1] * 10 + [1.5] * 10
     # Generator on the solution (4 of 7, 3 of 10 tokens), judge on the comparison.
     credit = [1.0] * 4 + [-2.0] * 3
-    assert long.advantages.tolist() == [0] * 10 + credit + [0] * 9 + [0.25] * 3 + [0.75] * 7
-    assert long.streams.tolist() == [0] * 10 + [1] * 4 + [2] * 3 + [0] * 9 + [1] * 3 + [2] * 7
-    assert long.sampler_logps[10:17].tolist() == [-3.0 - 0.125 * k for k in range(7)]
-    assert not long.sampler_logps[17:26].any()
+    assert (
+        long.over_tokens("advantages").tolist()
+        == [0] * 10 + credit + [0] * 9 + [0.25] * 3 + [0.75] * 7
+    )
+    assert (
+        long.over_tokens("streams").tolist()
+        == [0] * 10 + [1] * 4 + [2] * 3 + [0] * 9 + [1] * 3 + [2] * 7
+    )
+    assert long.over_tokens("sampler_logps")[10:17].tolist() == [-3.0 - 0.125 * k for k in range(7)]
+    assert not long.over_tokens("sampler_logps")[17:26].any()
     assert (batch.sampled_tokens, batch.turns) == (27, 3)
     assert [(row.agent, row.debate) for row in batch.rows] == [(0, 0), (1, 0)]
 
@@ -106,7 +112,7 @@ def test_turn_whose_prompt_does_not_extend_the_last_starts_a_row() -> None:
     fresh = debate(turn(0, 0, ids(OPENING), FIRST), turn(0, 1, ids(OPENING + NEWS), SECOND))
     batch = build_batch([fresh], [{}], GENERATOR, TOKENIZER)
     assert [len(row) for row in batch.rows] == [10 + 7, 19 + 10]
-    assert all(set(row.segments) == {0, 1} for row in batch.rows)
+    assert all(set(row.over_tokens("segments")) == {0, 1} for row in batch.rows)
 
 
 def test_turn_without_tokens_leaves_no_row() -> None:
@@ -121,21 +127,24 @@ def test_failed_turn_carries_its_value_on_every_token() -> None:
     failed = debate(turn(0, 0, ids(OPENING), "<comparison> N/A </comparison> no"))
     given: TurnAdvantages = {TurnKey(0, 0): [Advantage("generator", -1.0)]}
     (row,) = build_batch([failed], [given], GENERATOR, TOKENIZER).rows
-    assert row.advantages.tolist() == [0] * 10 + [-1] * 4
+    assert row.over_tokens("advantages").tolist() == [0] * 10 + [-1] * 4
 
 
 def test_stream_of_weight_0_is_left_out_and_weights_multiply() -> None:
     streams = {"generator": Stream(weight=2.0), "judge": Stream(weight=0.0)}
     batch = build_batch([MERGED], [GIVEN], streams, TOKENIZER)
     assert batch.streams == ("generator",)
-    assert batch.rows[0].advantages[10:17].tolist() == [2.0] * 4 + [0.0] * 3
+    assert batch.rows[0].over_tokens("advantages")[10:17].tolist() == [2.0] * 4 + [0.0] * 3
 
 
 def test_overlapping_maps_add_on_a_token() -> None:
     streams = {"generator": Stream(), "judge": Stream(weight=0.5, sections=("solution",))}
     batch = build_batch([MERGED], [GIVEN], streams, TOKENIZER)
-    assert batch.rows[0].advantages[10:17].tolist() == [1.0 + 0.5 * -2.0] * 4 + [0.0] * 3
-    assert batch.rows[0].streams[10:17].tolist() == [3] * 4 + [0] * 3
+    assert (
+        batch.rows[0].over_tokens("advantages")[10:17].tolist()
+        == [1.0 + 0.5 * -2.0] * 4 + [0.0] * 3
+    )
+    assert batch.rows[0].over_tokens("streams")[10:17].tolist() == [3] * 4 + [0] * 3
 
 
 def weighted_sum(batch: Batch, aggregation: Aggregation) -> float:
@@ -247,4 +256,4 @@ def test_a_token_weighs_the_product_that_the_notation_states() -> None:
     for row, weight, values in zip(ready.rows, weights, expected, strict=True):
         product = weight.astype(np.float64) * row.advantages
         # Each of the two numbers is rounded to float32, and the sum over streams.
-        assert product[row.mask > 0] == pytest.approx(values, rel=4 * UNIT, abs=0)
+        assert product == pytest.approx(values, rel=4 * UNIT, abs=0)

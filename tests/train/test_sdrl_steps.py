@@ -101,7 +101,7 @@ def test_second_turns_without_an_advantage_leave_before_the_denominator() -> Non
     second = [2 / 3 / spread, -4 / 3 / spread, 2 / 3 / spread]
     by_debate: list[list[float]] = [[], []]
     for row in batch.rows:
-        (value,) = set(row.advantages[row.mask > 0].tolist())
+        (value,) = set(row.over_tokens("advantages")[row.mask > 0].tolist())
         by_debate[row.debate].append(value)
     assert by_debate[0] == pytest.approx([first, -first, *second], rel=1e-6)
     assert by_debate[1] == pytest.approx([first, -first], rel=1e-6)

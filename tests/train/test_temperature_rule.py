@@ -31,7 +31,7 @@ TEMPERATURES = (0.5, 1.0, 1.75)
 def tempered_logps(loaded: LoadedModel, row: Row, temperatures: np.ndarray) -> np.ndarray:
     batch = Batch((replace(row, temperatures=temperatures),), ("generator",), 1, 1)
     with torch.no_grad(), in_float64():
-        found, _ = token_logps(loaded.model, make_pack(batch, [row.mask], [0], "none"))
+        found, _ = token_logps(loaded.model, make_pack(batch, [row.mask[row.places]], [0], "none"))
     return found.numpy()
 
 
@@ -50,15 +50,16 @@ def test_each_turn_is_trained_at_the_temperature_of_its_persona(
     assert batch.turns == 12
     for row in batch.rows:
         spoken = row.mask > 0
-        assert set(row.temperatures[spoken]) == {np.float32(TEMPERATURES[row.agent])}
-        assert set(row.temperatures[~spoken]) == {1.0}
+        temperatures = row.over_tokens("temperatures")
+        assert set(temperatures[spoken]) == {np.float32(TEMPERATURES[row.agent])}
+        assert set(temperatures[~spoken]) == {1.0}
         # Sampler and trainer mean the same distribution, and no other temperature does.
         found = tempered_logps(loaded, row, row.temperatures)
         # Rows keep log-probabilities in float32: rounded once.
-        np.testing.assert_allclose(row.sampler_logps[spoken], found, rtol=UNIT, atol=1e-12)
+        np.testing.assert_allclose(row.sampler_logps, found, rtol=UNIT, atol=1e-12)
         if TEMPERATURES[row.agent] != 1.0:
             flat = tempered_logps(loaded, row, np.ones_like(row.temperatures))
-            assert np.abs(flat - row.sampler_logps[spoken]).max() > 0.1
+            assert np.abs(flat - row.sampler_logps).max() > 0.1
 
 
 @pytest.mark.parametrize("setting", ["top_p=0.9", "top_k=20", "min_p=0.05"])

@@ -18,7 +18,18 @@ def row(tokens: list[int], sampled: int) -> Row:
     length = len(tokens)
     mask = np.array([0.0] * (length - sampled) + [1.0] * sampled, np.float32)
     zeros, ints = np.zeros(length, np.float32), np.zeros(length, np.int64)
-    return Row(np.array(tokens), mask, zeros, zeros, zeros + 1, ints, ints, ints, 0, 0)
+    return Row.of_tokens(
+        np.array(tokens),
+        mask,
+        advantages=zeros,
+        sampler_logps=zeros,
+        temperatures=zeros + 1,
+        streams=ints,
+        versions=ints,
+        segments=ints,
+        agent=0,
+        debate=0,
+    )
 
 
 class Model(nn.Module):

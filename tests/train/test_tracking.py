@@ -261,7 +261,8 @@ def test_table_says_of_each_turn_what_it_earned():
     means: dict = {}  # Of each agent's turns in order: rows, and segments within them, are so.
     for own in batch.rows:
         for segment in range(1, own.segments.max() + 1):
-            mean = own.advantages[own.segments == segment].sum() / (own.segments == segment).sum()
+            inside = own.over_tokens("segments") == segment
+            mean = own.over_tokens("advantages")[inside].sum() / inside.sum()
             means.setdefault((played[own.debate].id, own.agent), []).append(float(mean))
     for row in rows:
         value = float(row["credit"].removeprefix("generator "))

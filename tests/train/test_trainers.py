@@ -83,7 +83,7 @@ def test_first_step_moves_each_parameter_by_the_warmed_up_rate(
 def row(tokens: list[int], *, advantage: float, sampler: float, temperature: float) -> Row:
     size = len(tokens)
     sampled = np.arange(size) >= 2
-    return Row(
+    return Row.of_tokens(
         tokens=np.array(tokens),
         mask=sampled.astype(np.float32),
         advantages=np.where(sampled, advantage, 0.0).astype(np.float32),

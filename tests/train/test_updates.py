@@ -36,7 +36,7 @@ GradientOf = Callable[..., tuple[dict[str, float], dict[str, Tensor]]]
 
 def row_logps(model: Any, row: Row) -> Tensor:
     """Log-probabilities of a row's sampled tokens, from all logits."""
-    tokens, heat = torch.from_numpy(row.tokens), torch.from_numpy(row.temperatures)
+    tokens, heat = (torch.from_numpy(row.over_tokens(n)) for n in ("tokens", "temperatures"))
     every = (model(input_ids=tokens[None]).logits[0, :-1] / heat[1:, None]).log_softmax(-1)
     return every.gather(1, tokens[1:, None])[:, 0][torch.from_numpy(row.mask)[1:] > 0]
 
@@ -58,9 +58,8 @@ def test_several_updates_are_those_made_by_hand(tiny: MakeModel, random_batch: M
     for part in minibatches(batch, 4) * 2:
         total = torch.zeros(())
         for row in part.rows:
-            sampled = row.mask > 0
-            p, q = row_logps(mirror.model, row), torch.from_numpy(row.sampler_logps[sampled])
-            ratio, credit = (p - old[row.debate]).exp(), torch.from_numpy(row.advantages[sampled])
+            p, q = row_logps(mirror.model, row), torch.from_numpy(row.sampler_logps)
+            ratio, credit = (p - old[row.debate]).exp(), torch.from_numpy(row.advantages)
             worst = torch.minimum(ratio * credit, ratio.clamp(0.8, 1.28) * credit)
             total = total - (worst * (old[row.debate] - q).exp().clamp(max=1.5)).sum()
             outside += int(((ratio < 0.8) | (ratio > 1.28)).sum())
@@ -77,7 +76,7 @@ def test_several_updates_are_those_made_by_hand(tiny: MakeModel, random_batch: M
     gaps = [
         float(q - p)
         for row in batch.rows
-        for q, p in zip(row.sampler_logps[row.mask > 0], old[row.debate], strict=True)
+        for q, p in zip(row.sampler_logps, old[row.debate], strict=True)
     ]
     assert metrics["loss"] == pytest.approx(sum(losses) / 4, rel=2 * UNIT)
     assert metrics["optim/clip_fraction"] == pytest.approx(outside / tokens)
@@ -111,7 +110,8 @@ def test_gradient_is_the_finite_difference_through_the_model(
     paired = replace(
         random_batch(),
         rows=tuple(
-            replace(r, advantages=np.float32(s) * r.mask) for r, s in zip(rows, signs, strict=True)
+            replace(r, advantages=np.full_like(r.advantages, s))
+            for r, s in zip(rows, signs, strict=True)
         ),
     )
     losses: list[tuple[Loss, Batch]] = [
@@ -138,7 +138,7 @@ def test_gradient_is_the_finite_difference_through_the_model(
 def test_dpo_comes_to_prefer_the_chosen_rows(tiny: MakeModel, random_batch: MakeBatch) -> None:
     loaded = tiny()
     rows = tuple(
-        replace(row, pair=n // 2, advantages=row.mask * (1 if n % 2 else -1))
+        replace(row, pair=n // 2, advantages=row.mask[row.places] * (1 if n % 2 else -1))
         for n, row in enumerate(random_batch(lengths=(9, 12, 8, 15, 11, 10)).rows)
     )
     batch = replace(random_batch(), rows=rows)
@@ -169,7 +169,7 @@ def test_update_that_is_not_finite_leaves_weights_and_optimizer_as_they_were(
     trainer = TorchTrainer(learning_rate=0.01).open(loaded, ImportanceSampling(), 5)
     batch = random_batch()
     first = batch.rows[0]
-    credit = np.where(first.mask > 0, np.float32(bad), first.mask)
+    credit = np.full_like(first.advantages, bad)
     wrong = replace(batch, rows=(replace(first, advantages=credit), *batch.rows[1:]))
     trainer.step(batch)
     before = copy.deepcopy(trainable(loaded.model))

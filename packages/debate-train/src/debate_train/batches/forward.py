@@ -562,22 +562,10 @@ def _logps(model: nn.Module, share: Share, training: bool = False, moved: int = 
     rows = []
     for number, own in enumerate(_OWN):
         sampled = np.arange(_SHARED + own) >= _SHARED
-        ints, floats = np.zeros(len(sampled), np.int64), np.zeros(len(sampled), np.float32)
-        row = Row(
-            tokens=np.append(tokens[:_SHARED], tokens[_SHARED * (number + 1) :][:own]),
-            mask=sampled.astype(np.float32),
-            advantages=floats,
-            sampler_logps=floats,
-            temperatures=floats + 1,
-            streams=ints,
-            versions=ints,
-            segments=sampled.astype(np.int64),
-            agent=0,
-            debate=0,
-        )
-        rows.append(row)
+        own_tokens = np.append(tokens[:_SHARED], tokens[_SHARED * (number + 1) :][:own])
+        rows.append(Row.of_tokens(own_tokens, sampled, agent=0, debate=0))
     batch = Batch(tuple(rows), (), sum(_OWN), len(rows))
-    pack = make_pack(batch, [row.mask for row in rows], range(len(rows)), share)
+    pack = make_pack(batch, [row.advantages for row in rows], range(len(rows)), share)
     before = model.training
     model.train(training)
     try:

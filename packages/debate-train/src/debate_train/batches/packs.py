@@ -1,6 +1,6 @@
 """Packs of even work: rows of a micro-batch as tensors, and which of their tokens see which."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -254,8 +254,7 @@ class Pack:
 
 def needed_tokens(row: "Row") -> int:
     """Return how many tokens of a row predict something: those before its last action."""
-    actions = np.flatnonzero(row.mask[1:])
-    return int(actions[-1]) + 1 if len(actions) else 0
+    return int(row.places[-1]) if len(row.places) else 0
 
 
 def make_pack(
@@ -265,7 +264,7 @@ def make_pack(
 
     Args:
         batch: the rows of a step.
-        weights: of each row of the batch what its tokens' losses are multiplied by.
+        weights: of each row of the batch what its sampled tokens' losses are multiplied by.
         numbers: which rows, all of one adapter.
         share: `prefix` computes what neighbours begin with once; `none` pads.
     """
@@ -274,12 +273,16 @@ def make_pack(
     tokens_BT, positions_BT, places, layout = (
         _padded(inputs) if share == "none" else _flat(inputs, share == "prefix")
     )
-    actions = [np.flatnonzero(row.mask[1:]) + 1 for row in rows]
+    # Nothing stands before the first token of a row that could predict it.
+    firsts = [int(np.searchsorted(row.places, 1)) for row in rows]
+    actions = [row.places[first:] for row, first in zip(rows, firsts, strict=True)]
     counts = [len(t) for t in actions]
 
-    def picked(arrays: Sequence["Floats | Ints"]) -> Tensor:
-        found = [array[t] for array, t in zip(arrays, actions, strict=True)]
-        return torch.from_numpy(np.concatenate(found))
+    def joined(arrays: Iterable["Floats | Ints"]) -> Tensor:
+        return torch.from_numpy(np.concatenate(list(arrays)))
+
+    def picked(arrays: Iterable["Floats | Ints"]) -> Tensor:
+        return joined(array[first:] for array, first in zip(arrays, firsts, strict=True))
 
     def repeated(values: Sequence[int]) -> Tensor:
         return torch.from_numpy(np.repeat(np.asarray(values, np.int64), counts))
@@ -288,14 +291,14 @@ def make_pack(
         tokens_BT,
         positions_BT,
         layout,
-        sources_A=picked([np.append(0, place) for place in places]),
-        targets_A=picked([row.tokens for row in rows]),
+        sources_A=joined(place[t - 1] for place, t in zip(places, actions, strict=True)),
+        targets_A=joined(row.tokens[t] for row, t in zip(rows, actions, strict=True)).long(),
         advantages_A=picked([row.advantages for row in rows]),
         sampler_logps_A=picked([row.sampler_logps for row in rows]),
         temperatures_A=picked([row.temperatures for row in rows]),
         weights_A=picked([weights[number] for number in numbers]),
         streams_A=picked([row.streams for row in rows]),
-        versions_A=picked([row.versions for row in rows]),
+        versions_A=picked([row.versions for row in rows]).long(),
         rows_A=repeated(numbers),
         pairs_A=repeated([row.pair for row in rows]),
         adapter=rows[0].adapter,
@@ -304,8 +307,10 @@ def make_pack(
 
 def empty_pack(row: "Row", share: Share) -> Pack:
     """Return a pack of one token that carries no loss: every rank runs as many packs as others."""
-    silent = replace(row, mask=np.zeros_like(row.mask))
-    return make_pack(Batch((silent,), (), 0, 0), [silent.mask], [0], share)
+    silent = Row.of_tokens(
+        row.tokens[:1], [0], agent=row.agent, debate=row.debate, adapter=row.adapter
+    )
+    return make_pack(Batch((silent,), (), 0, 0), [silent.advantages], [0], share)
 
 
 def _padded(inputs: Sequence["Ints"]) -> tuple[Tensor, Tensor, list["Ints"], Layout | None]:
@@ -369,7 +374,7 @@ def pack(
 
     Args:
         batch: the rows of a step; those without an action are left out.
-        weights: of each row what its tokens' losses are multiplied by, shape (T,).
+        weights: of each row what its sampled tokens' losses are multiplied by, shape (A,).
         token_budget: most tokens of a pack, padding included. A row that is longer begins a pack
             of its own, and rows whose larger part stands there already join it, up to `SHARED`
             times the longest row: another pack would compute that part again.

@@ -1,11 +1,11 @@
 """Rows of a step: denominators, minibatches, and what rows begin with in common; numpy alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -13,21 +13,35 @@ if TYPE_CHECKING:
 
 
 Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
+Ints = NDArray[np.signedinteger[Any]]
 Aggregation = Literal["token_sum", "token_mean_batch", "token_mean_group", "sequence_mean"]
+
+PER_TOKEN: Mapping[str, tuple[float, type[np.generic], type[np.generic]]] = {
+    "tokens": (0, np.int64, np.int32),
+    "mask": (0.0, np.float32, np.float32),
+    "advantages": (0.0, np.float32, np.float32),
+    "sampler_logps": (0.0, np.float32, np.float32),
+    "temperatures": (1.0, np.float32, np.float32),
+    "streams": (0, np.int64, np.int64),
+    "versions": (-1, np.int64, np.int32),
+    "segments": (0, np.int64, np.int16),
+}
+"""Of each array: the value on tokens that nobody sampled, its type over all tokens, and a row's."""
+_SAMPLED = tuple(PER_TOKEN)[2:]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence; every array has shape (T,) and speaks of the token as a target.
+    """One sequence of T tokens, A of which were sampled; nothing else is kept of the others.
 
-    `mask` is 1 on sampled tokens; `advantages` are Σ λ_s·A_s, 0 elsewhere. `streams` has bit s
-    set where stream s of the batch covers the token. `segments` numbers the turns of the row
-    from 1, 0 on tokens that nobody sampled.
+    `tokens` has shape (T,), all other arrays (A,): each speaks of a sampled token as a target.
+    `places` says where in `tokens` these stand, ascending. `advantages` are Σ λ_s·A_s. `streams`
+    has bit s set where stream s of the batch covers the token. `segments` numbers the turns of the
+    row from 1.
     """
 
     tokens: Ints
-    mask: Floats
+    places: Ints
     advantages: Floats
     sampler_logps: Floats
     temperatures: Floats
@@ -43,10 +57,50 @@ class Row:
     pair: int = -1
     """Rows with the same number, which land in one pack; -1 stands alone."""
     credits: Floats | None = None
-    """What each stream adds to `advantages`, shape (S, T); None where nothing keeps them apart."""
+    """What each stream adds to `advantages`, shape (S, A); None where nothing keeps them apart."""
+
+    @classmethod
+    def of_tokens(
+        cls, tokens: ArrayLike, mask: ArrayLike, *, credits: ArrayLike | None = None, **fields: Any
+    ) -> "Row":
+        """Return a row of arrays over all its tokens.
+
+        Args:
+            tokens: of prompts and replies.
+            mask: not 0 on sampled tokens.
+            credits: shape (S, T), as the field.
+            fields: the other fields, arrays of shape (T,); one that is left out is 0 everywhere,
+                `temperatures` 1 and `versions` -1.
+        """
+        places = np.flatnonzero(np.asarray(mask)).astype(np.int32)
+        for name in _SAMPLED:
+            fill, _, dtype = PER_TOKEN[name]
+            given = fields.get(name)
+            values = np.full(len(places), fill) if given is None else np.asarray(given)[places]
+            fields[name] = values.astype(dtype)
+        if credits is not None:
+            credits = np.asarray(credits, np.float32)[:, places]
+        return cls(np.asarray(tokens, np.int32), places, credits=credits, **fields)
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def mask(self) -> Floats:
+        """1 on sampled tokens, 0 on others; shape (T,)."""
+        mask_T = np.zeros(len(self), np.float32)
+        mask_T[self.places] = 1
+        return mask_T
+
+    def over_tokens(self, name: str) -> NDArray[Any]:
+        """Return an array over all tokens, as `PER_TOKEN` says; credits are 0 on others."""
+        fill, dtype, _ = PER_TOKEN.get(name, (0.0, np.float32, np.float32))
+        values: NDArray[Any] = getattr(self, name)
+        if name in ("tokens", "mask"):
+            return values.astype(dtype)
+        found = np.full((*values.shape[:-1], len(self)), fill, dtype)
+        found[..., self.places] = values
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +124,7 @@ Bools = NDArray[np.bool_]
 def weigh(
     batch: "Batch", aggregation: Aggregation | Literal["pair_mean"]
 ) -> "tuple[Batch, list[Floats]]":
-    """Return the rows of one optimizer step ready for a loss, and what each token counts.
+    """Return the rows of one optimizer step ready for a loss, and what each sampled token counts.
 
     Args:
         batch: all rows of the step.
@@ -78,41 +132,40 @@ def weigh(
 
     Returns:
         The batch, its credits A_s · w_s / w and advantages their sum, such that w times them is
-        the sum over streams of their own means; and w of each row, shape (T,).
+        the sum over streams of their own means; and w of each row, shape (A,).
 
     Source: `token_mean_group` is eq. 7 of Liu et al., "Self-Debate Reinforcement Learning". Its
     expectation is over the elements of the batch of Algorithm 1: (q, …) and (q_d, …) are two.
     """
     if not batch.rows:
         return batch, []
-    rows, sampled = batch.rows, np.concatenate([row.mask > 0 for row in batch.rows])
+    rows = batch.rows
     if aggregation == "pair_mean":
         return batch, _split(_pair_weights(rows), rows)
     units = None if aggregation == "token_sum" else _units(rows, aggregation)
-    weights = _weights(units, sampled)
+    weights = _weights(units, np.ones(sum(len(row.places) for row in rows), np.bool_))
     credits = [row.credits for row in rows if row.credits is not None]
     if len(credits) < len(rows):
         return batch, _split(weights, rows)
     covers = np.concatenate([row.streams for row in rows])
     scaled = np.concatenate(credits, axis=1).astype(np.float64)
     for stream, values in enumerate(scaled):
-        own = _weights(units, sampled & ((covers >> stream) & 1 > 0))
-        values *= np.divide(own, weights, where=sampled, out=np.zeros_like(own))
+        values *= _weights(units, (covers >> stream) & 1 > 0) / weights
     parts = zip(rows, _split(scaled, rows), strict=True)
     ready = tuple(replace(row, advantages=part.sum(axis=0), credits=part) for row, part in parts)
     return replace(batch, rows=ready), _split(weights, rows)
 
 
 def _units(rows: "Sequence[Row]", aggregation: Aggregation) -> NDArray[np.int64]:
-    """Return for each token the number of the unit that it belongs to."""
+    """Return for each sampled token the number of the unit that it belongs to."""
     found, turns = [], 0
     for row in rows:
         if aggregation == "sequence_mean":
-            found.append(row.segments + turns)
+            found.append(row.segments.astype(np.int64) + turns)
             turns += int(row.segments.max(initial=0)) + 1
         else:
             unit = row.group if aggregation == "token_mean_group" else 0
-            found.append(np.full(len(row), unit, np.int64))
+            found.append(np.full(len(row.places), unit, np.int64))
     return np.concatenate(found)
 
 
@@ -142,11 +195,13 @@ def _pair_weights(rows: "Sequence[Row]") -> NDArray[np.float64]:
                 "positive (chosen) and one negative (rejected)"
             )
     each = 1 / max(len(signs), 1)
-    return np.concatenate([(row.mask > 0) * (each if row.pair >= 0 else 0.0) for row in rows])
+    return np.repeat(
+        [each if row.pair >= 0 else 0.0 for row in rows], [len(row.places) for row in rows]
+    )
 
 
 def _split(values: NDArray[np.float64], rows: "Sequence[Row]") -> "list[Floats]":
-    ends = np.cumsum([len(row) for row in rows])[:-1]
+    ends = np.cumsum([len(row.places) for row in rows])[:-1]
     return [part.astype(np.float32) for part in np.split(values, ends, axis=-1)]
 
 
@@ -166,16 +221,16 @@ Share = Literal["prefix", "rows", "none"]
 """What rows of a pack share: what they begin with, a flat sequence, or nothing (padded)."""
 
 
-def shared_length(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
+def shared_length(one: Ints, other: Ints) -> int:
     """Return how many tokens both begin with."""
     size = min(len(one), len(other))
-    different = np.flatnonzero(one[:size] != other[:size])
-    return int(different[0]) if len(different) else size
+    different = one[:size] != other[:size]
+    return int(different.argmax()) if different.any() else size
 
 
-def lexicographic(sequences: Sequence[NDArray[np.int64]]) -> list[int]:
+def lexicographic(sequences: Sequence[Ints]) -> list[int]:
     """Return the order in which sequences that begin alike are neighbours."""
-    return sorted(range(len(sequences)), key=lambda k: sequences[k].astype(">i8").tobytes())
+    return sorted(range(len(sequences)), key=lambda k: sequences[k].astype(">u4").tobytes())
 
 
 def minibatches(batch: "Batch", size: int | None) -> "list[Batch]":
@@ -216,6 +271,6 @@ def _taken(batch: "Batch", numbers: Sequence[int]) -> "Batch":
     return replace(
         batch,
         rows=rows,
-        sampled_tokens=sum(int(row.mask.sum()) for row in rows),
+        sampled_tokens=sum(len(row.places) for row in rows),
         turns=sum(int(row.segments.max(initial=0)) for row in rows),
     )

@@ -26,7 +26,7 @@ from debate_protocol.types import (
 from debate_rewards.reward import Score
 from debate_rollout.rendering import TokenText, token_text
 from debate_train.advantages import Advantage, Baselines, Stream, TurnAdvantages
-from debate_train.batches.row_types import Batch, Floats, Row
+from debate_train.batches.row_types import PER_TOKEN, Batch, Floats, Row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -36,12 +36,11 @@ __all__ = ["build_batch"]
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The tokens one turn adds to its row: what the agent was shown, then its reply."""
+    """What one turn adds to its row."""
 
     turn: Turn
-    shown: tuple[int, ...]
     values: Floats
-    """(S, T) of the reply's tokens."""
+    """(S, A) of the reply's tokens."""
     covers: NDArray[np.bool_]
     adapter: str | None
 
@@ -72,12 +71,11 @@ def build_batch(
             prompt = (transcript.question.id, turns[0].reply.prompt_ids)
             group = groups.setdefault(prompt, len(groups))
             for turn in turns:
-                news = _news(pieces[-1].turn, turn) if pieces else None
-                if pieces and news is None:
+                if pieces and not _goes_on(pieces[-1].turn, turn):
                     chains.append((debate, group, pieces))
                     pieces = []
                 own = found.get(turn.key, [])
-                pieces.append(_piece(transcript, turn, news, own, used, tokenizer))
+                pieces.append(_piece(transcript, turn, own, used, tokenizer))
             chains.append((debate, group, pieces))
     weights = np.array([stream.weight for stream in used.values()], np.float32)
     rows = tuple(_row(chain, debate, group, weights) for debate, group, chain in chains)
@@ -97,18 +95,16 @@ def _turns_by_agent(transcript: Transcript) -> list[list[Turn]]:
     return list(by_agent.values())
 
 
-def _news(previous: Turn, turn: Turn) -> tuple[int, ...] | None:
-    """Return what this prompt adds to the last prompt and reply, None if it starts a new row."""
+def _goes_on(previous: Turn, turn: Turn) -> bool:
+    """Return whether this prompt begins with the last prompt and reply, else it starts a row."""
     assert previous.reply is not None and turn.reply is not None
     said = previous.reply.prompt_ids + previous.reply.token_ids
-    prompt = turn.reply.prompt_ids
-    return prompt[len(said) :] if prompt[: len(said)] == said else None
+    return turn.reply.prompt_ids[: len(said)] == said
 
 
 def _piece(
     transcript: Transcript,
     turn: Turn,
-    news: tuple[int, ...] | None,
     advantages: Sequence[Advantage],
     streams: Mapping[str, Stream],
     tokenizer: "PreTrainedTokenizerFast",
@@ -117,7 +113,7 @@ def _piece(
     text = reply_text(turn.reply, tokenizer)
     values, covers = stream_credit(turn_tokens(transcript, turn, text), advantages, streams)
     adapter = role_of(transcript.protocol, turn.agent).adapter
-    return _Piece(turn, turn.reply.prompt_ids if news is None else news, values, covers, adapter)
+    return _Piece(turn, values, covers, adapter)
 
 
 def reply_text(reply: Reply, tokenizer: "PreTrainedTokenizerFast") -> TokenText:
@@ -146,43 +142,43 @@ def earned(turn: Turn, score: Score, rows: Sequence[Row]) -> tuple[dict[str, flo
     for row in rows:
         for segment in range(1, int(row.segments.max(initial=0)) + 1) if sampled else ():
             own = row.segments == segment
-            if row.agent == turn.agent and row.tokens[own].tolist() == sampled:
+            if row.agent == turn.agent and row.tokens[row.places[own]].tolist() == sampled:
                 pairs = zip(row.advantages[own].tolist(), row.streams[own].tolist(), strict=True)
                 return values, [(len(list(same)), *pair) for pair, same in groupby(pairs)]
     return values, []
 
 
 def _row(chain: Sequence[_Piece], debate: int, group: int, stream_weights: Floats) -> Row:
-    parts: dict[str, list[NDArray[np.generic]]] = {name: [] for name in PER_TOKEN}
-    credits: list[Floats] = []
-    for number, piece in enumerate(chain, start=1):
-        reply = piece.turn.reply
-        assert reply is not None
-        length, shown = len(reply.token_ids), len(piece.shown)
-        own = stream_weights[:, None] * piece.values
-        credits += [np.zeros((len(own), shown), np.float32), own]
-        fields: dict[str, object] = {
-            "tokens": reply.token_ids,
-            "mask": np.ones(length),
-            "advantages": own.sum(axis=0),
-            "sampler_logps": reply.logps or np.zeros(length),
-            "temperatures": np.full(length, reply.temperature),
-            "streams": (1 << np.arange(len(own))) @ piece.covers,
-            "versions": _versions(reply),
-            "segments": np.full(length, number),
-        }
-        for name, (fill, dtype) in PER_TOKEN.items():
-            before = piece.shown if name == "tokens" else np.full(shown, fill)
-            parts[name] += [np.asarray(before, dtype), np.asarray(fields[name], dtype)]
-    arrays: dict[str, Any] = {name: np.concatenate(found) for name, found in parts.items()}
+    replies = [piece.turn.reply for piece in chain if piece.turn.reply is not None]
+    lengths, last = [len(reply.token_ids) for reply in replies], replies[-1]
+    covers = np.concatenate([piece.covers for piece in chain], axis=1)
+    credits = stream_weights[:, None] * np.concatenate([piece.values for piece in chain], axis=1)
+    runs = zip(replies, lengths, strict=True)
+    arrays: dict[str, Any] = {
+        "advantages": credits.sum(axis=0),
+        "sampler_logps": np.concatenate([r.logps or np.zeros(n) for r, n in runs]),
+        "temperatures": np.repeat([reply.temperature for reply in replies], lengths),
+        "streams": (1 << np.arange(len(credits))) @ covers,
+        "versions": np.concatenate([_versions(reply) for reply in replies]),
+        "segments": np.repeat(np.arange(1, len(chain) + 1), lengths),
+    }
+    # The last prompt holds all that was shown and said before it.
     return Row(
-        **arrays,
+        tokens=np.array(last.prompt_ids + last.token_ids, np.int32),
+        places=np.concatenate([_places(reply) for reply in replies]),
+        **{name: values.astype(PER_TOKEN[name][2]) for name, values in arrays.items()},
         agent=chain[0].turn.agent,
         debate=debate,
         group=group,
         adapter=chain[0].adapter,
-        credits=np.concatenate(credits, axis=1),
+        credits=credits,
     )
+
+
+def _places(reply: Reply) -> NDArray[np.int32]:
+    """Return where in its row each token of a reply stands."""
+    shown = len(reply.prompt_ids)
+    return np.arange(shown, shown + len(reply.token_ids), dtype=np.int32)
 
 
 def _versions(reply: Reply) -> NDArray[np.int64]:
@@ -191,19 +187,6 @@ def _versions(reply: Reply) -> NDArray[np.int64]:
     for version, start, end in reply.version_spans:
         versions[start:end] = version
     return versions
-
-
-PER_TOKEN: Mapping[str, tuple[float, type[np.generic]]] = {
-    "tokens": (0, np.int64),
-    "mask": (0.0, np.float32),
-    "advantages": (0.0, np.float32),
-    "sampler_logps": (0.0, np.float32),
-    "temperatures": (1.0, np.float32),
-    "streams": (0, np.int64),
-    "versions": (-1, np.int64),
-    "segments": (0, np.int64),
-}
-"""Of each array of a row: the value on tokens that nobody sampled, and the type."""
 
 
 WHOLE = "solution"

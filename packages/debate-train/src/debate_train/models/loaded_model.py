@@ -201,7 +201,7 @@ def tokens_of_adapters(batch: "Batch") -> dict[str, int]:
     counted: dict[str, int] = {}
     for row in batch.rows:
         if row.adapter is not None:
-            counted[row.adapter] = counted.get(row.adapter, 0) + int(row.mask.sum())
+            counted[row.adapter] = counted.get(row.adapter, 0) + len(row.places)
     return counted
 
 

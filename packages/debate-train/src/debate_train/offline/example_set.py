@@ -44,23 +44,22 @@ def example_batch(examples: Sequence[Example], seed: int) -> Batch:
         rows.append(_row(example, example.chosen, example.weight, number, pair))
         if example.rejected is not None:
             rows.append(_row(example, example.rejected, -1.0, number, pair))
-    sampled = sum(int(row.mask.sum()) for row in rows)
+    sampled = sum(len(row.places) for row in rows)
     return Batch(tuple(rows), (STREAM,), sampled, len(rows), seed)
 
 
 def _row(example: Example, said: Completion, advantage: float, number: int, pair: int) -> Row:
     shown, length = len(example.prompt_ids), len(said.token_ids)
-    is_said = np.repeat((0, 1), (shown, length))
-    advantages = (advantage * is_said).astype(np.float32)
+    advantages = np.full(length, advantage, np.float32)
     return Row(
-        tokens=np.array([*example.prompt_ids, *said.token_ids], np.int64),
-        mask=is_said.astype(np.float32),
+        tokens=np.array([*example.prompt_ids, *said.token_ids], np.int32),
+        places=np.arange(shown, shown + length, dtype=np.int32),
         advantages=advantages,
-        sampler_logps=np.zeros(shown + length, np.float32),
-        temperatures=np.ones(shown + length, np.float32),
-        streams=is_said.astype(np.int64),
-        versions=np.where(is_said > 0, example.weight_version, -1).astype(np.int64),
-        segments=is_said.astype(np.int64),
+        sampler_logps=np.zeros(length, np.float32),
+        temperatures=np.ones(length, np.float32),
+        streams=np.ones(length, np.int64),
+        versions=np.full(length, example.weight_version, np.int32),
+        segments=np.ones(length, np.int16),
         agent=example.agent,
         debate=number,
         group=number,

@@ -16,8 +16,8 @@ from debate_rewards.reward import RewardConfig, Score
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.routing import RoutedEngine
-from debate_train.batches.row_types import Row
-from debate_train.batches.rows import PER_TOKEN, Step
+from debate_train.batches.row_types import PER_TOKEN, Row
+from debate_train.batches.rows import Step
 from debate_train.checkpoints import Best, Checkpoints, RunState
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.checkpoints.trainer_state import RandomStates, random_states, save_random_states
@@ -355,11 +355,11 @@ def padded_rows(rows: Sequence[Row]) -> dict[str, Tensor]:
     """Return rows of unequal length as right-padded tensors (B, T); padding has mask 0."""
     return {
         f"{name}_BT": pad_sequence(
-            [torch.from_numpy(getattr(row, name).astype(dtype)) for row in rows],
+            [torch.from_numpy(row.over_tokens(name)) for row in rows],
             batch_first=True,
             padding_value=fill,
         )
-        for name, (fill, dtype) in PER_TOKEN.items()
+        for name, (fill, _, _) in PER_TOKEN.items()
     }
 
 

@@ -262,7 +262,7 @@ def role_rewards(step: Step) -> dict[str, float]:
 
 def staleness(step: Step) -> dict[str, float]:
     """Return how many steps older than the policy the weights were that sampled its tokens."""
-    ages = [step.number - row.versions[row.mask > 0] for row in step.batch.rows]
+    ages = [step.number - row.versions for row in step.batch.rows]
     found = np.concatenate([np.zeros(0), *ages])
     if not len(found):
         return {}
