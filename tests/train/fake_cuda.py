@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from debate_train.batches import forward as fused_head
-from debate_train.batches.packs import empty_pack
+from debate_train.batches.packs import empty
 from debate_train.losses import Dapo, Dpo, Grpo, ImportanceSampling, Kl, PpoClip, Reinforce, Sft
 from debate_train.models import PretrainedModel
 from debate_train.models.fused_lora import fuse
@@ -62,7 +62,7 @@ def case(loss: Any, rank: int, recompute: bool, share: Any) -> dict[str, int]:
         gradient_checkpointing(model)
     packs = [
         pack_of([20, 24, 18, 22], 9, share, pairs=True),
-        empty_pack(rows_of([20], 9)[0], share),
+        empty(rows_of([20], 9)[0], share).make(),
     ]
     packs = [fake_tensors(pack, mode) for pack in packs]
     stats = StepStats()

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from debate_train.batches.packs import empty_pack
+from debate_train.batches.packs import empty
 from debate_train.losses import Kl, PpoClip
 from debate_train.models import Lora
 from debate_train.models.loaded_model import lora_config
@@ -47,8 +47,8 @@ def reference_case(policy: Any, rank: int) -> dict[str, int]:
     """Open a reference, let two updates learn against it, and count copies and memory."""
     mode = FakeTensorMode()
     model = fake_module(small_model(rank), mode).train()
-    empty = empty_pack(rows_of([20], 9)[0], "prefix")
-    packs = [fake_tensors(pack, mode) for pack in (pack_of([20, 24], 9), empty)]
+    idle = empty(rows_of([20], 9)[0], "prefix").make()
+    packs = [fake_tensors(pack, mode) for pack in (pack_of([20, 24], 9), idle)]
     before = described(model)
     with mode, Live() as live, Calls() as calls:
         tree_map_only(Tensor, live._add, [*model.parameters(), *model.buffers()])

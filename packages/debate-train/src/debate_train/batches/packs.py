@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -305,12 +305,47 @@ def make_pack(
     )
 
 
-def empty_pack(row: "Row", share: Share) -> Pack:
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A pack that is made where and when it is computed: its rows are a fifth of its size."""
+
+    rows: tuple[Row, ...]
+    weights: tuple[Floats, ...]
+    numbers: tuple[int, ...]
+    share: Share
+
+    def make(self) -> Pack:
+        """Return the pack."""
+        batch = Batch(self.rows, (), 0, 0)
+        made = make_pack(batch, self.weights, range(len(self.rows)), self.share)
+        return replace(made, rows_A=torch.tensor(self.numbers)[made.rows_A])
+
+
+class Packs(Sequence[Pack]):
+    """Packs of one rank, each made anew when it is asked for."""
+
+    def __init__(self, planned: Sequence[Planned]) -> None:
+        self._planned = planned
+
+    def __len__(self) -> int:
+        return len(self._planned)
+
+    @overload
+    def __getitem__(self, place: int) -> Pack: ...
+    @overload
+    def __getitem__(self, place: slice) -> "Packs": ...
+    def __getitem__(self, place: int | slice) -> "Pack | Packs":
+        if isinstance(place, slice):
+            return Packs(self._planned[place])
+        return self._planned[place].make()
+
+
+def empty(row: "Row", share: Share) -> Planned:
     """Return a pack of one token that carries no loss: every rank runs as many packs as others."""
     silent = Row.of_tokens(
         row.tokens[:1], [0], agent=row.agent, debate=row.debate, adapter=row.adapter
     )
-    return make_pack(Batch((silent,), (), 0, 0), [silent.advantages], [0], share)
+    return Planned((silent,), (silent.advantages,), (0,), share)
 
 
 def _padded(inputs: Sequence["Ints"]) -> tuple[Tensor, Tensor, list["Ints"], Layout | None]:
@@ -366,7 +401,7 @@ def pack(
     *,
     ranks: int = 1,
     share: Share = "prefix",
-) -> list[list[Pack]]:
+) -> list[Packs]:
     """Return packs for every rank: the same number, of even cost.
 
     Where rows are of several adapters, each adapter has packs of its own, one adapter's after the
@@ -381,31 +416,34 @@ def pack(
         ranks: processes that share the step.
         share: what rows may share; see `make_pack`.
     """
-    given: list[list[Pack]] = [[] for _ in range(ranks)]
+    given: list[list[Planned]] = [[] for _ in range(ranks)]
     for adapter in dict.fromkeys(row.adapter for row in batch.rows):
         numbers = [n for n, row in enumerate(batch.rows) if row.adapter == adapter]
         parts = _even_parts(_units(batch, numbers, share), token_budget, ranks, share)
-        packs = [
-            (cost, make_pack(batch, weights, [n for unit in part for n in unit.rows], share))
-            for cost, part in parts
-        ]
-        empty = empty_pack(batch.rows[numbers[0]], share)
-        for own, packed in zip(given, _dealt(packs, ranks, empty), strict=True):
-            own += packed
-    return given
+        planned = []
+        for cost, part in parts:
+            own = [n for unit in part for n in unit.rows]
+            rows, counts = tuple(batch.rows[n] for n in own), tuple(weights[n] for n in own)
+            planned.append((cost, Planned(rows, counts, tuple(own), share)))
+        idle = empty(batch.rows[numbers[0]], share)
+        for held, dealt in zip(given, _dealt(planned, ranks, idle), strict=True):
+            held += dealt
+    return [Packs(own) for own in given]
 
 
-def _dealt(packs: Sequence[tuple[float, Pack]], ranks: int, empty: Pack) -> list[list[Pack]]:
+def _dealt(
+    packs: Sequence[tuple[float, Planned]], ranks: int, idle: Planned
+) -> list[list[Planned]]:
     """Return as many packs for every rank, of about the same cost; some may be empty."""
     each = -(-len(packs) // ranks)
-    given: list[list[Pack]] = [[] for _ in range(ranks)]
+    given: list[list[Planned]] = [[] for _ in range(ranks)]
     load = [0.0] * ranks
     for cost, made in sorted(packs, key=lambda found: -found[0]):
         free = [rank for rank in range(ranks) if len(given[rank]) < each]
         rank = min(free, key=lambda rank: load[rank])
         given[rank].append(made)
         load[rank] += cost
-    return [own + [empty] * (each - len(own)) for own in given]
+    return [own + [idle] * (each - len(own)) for own in given]
 
 
 def _units(batch: "Batch", rows: Sequence[int], share: Share) -> list[_Unit]:

@@ -228,9 +228,26 @@ def shared_length(one: Ints, other: Ints) -> int:
     return int(different.argmax()) if different.any() else size
 
 
+_BLOCK = 4096
+
+
 def lexicographic(sequences: Sequence[Ints]) -> list[int]:
     """Return the order in which sequences that begin alike are neighbours."""
-    return sorted(range(len(sequences)), key=lambda k: sequences[k].astype(">u4").tobytes())
+
+    def ordered(numbers: Sequence[int], start: int) -> list[int]:
+        # A block at a time: keys of all tokens would take as much room as the rows themselves.
+        alike: dict[bytes, list[int]] = {}
+        for k in numbers:
+            block = sequences[k][start : start + _BLOCK].astype(">u4").tobytes()
+            alike.setdefault(block, []).append(k)
+        found: list[int] = []
+        for block in sorted(alike):
+            own = alike[block]
+            goes_on = len(own) > 1 and len(block) == 4 * _BLOCK
+            found += ordered(own, start + _BLOCK) if goes_on else own
+        return found
+
+    return ordered(range(len(sequences)), 0)
 
 
 def minibatches(batch: "Batch", size: int | None) -> "list[Batch]":

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
     from torch.optim import Optimizer
 
-    from debate_train.batches.packs import Pack
+    from debate_train.batches.packs import Packs
     from debate_train.trainers.torch_session import TorchTrainerSession
 
 
@@ -181,12 +181,12 @@ class TrainerSettings(Config):
         """Return what is wrong with training weights of these types, None for nothing."""
         return None
 
-    def plan(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[list[Pack]]]":
+    def plan(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[Packs]]":
         """Return for every rank its packs of each minibatch."""
         parts = [self.packs(part, loss, ranks) for part in minibatches(batch, self.minibatch_size)]
         return [list(own) for own in zip(*parts, strict=True)]
 
-    def packs(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[Pack]]":
+    def packs(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[Packs]":
         """Return the packs of an update for every rank."""
         from debate_train.batches.packs import pack
 
