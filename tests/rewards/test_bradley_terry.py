@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from debate_rewards import V2, BradleyTerry, get_reward
-from debate_rewards.decisions import log_strengths
+from debate_rewards.strengths import log_strengths
 
 SILENT = ["", "", ""]
 

@@ -25,7 +25,8 @@ QWEN3_8B = {
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 TWO_MODELS = "selfplay_stronger_judge"
 """Made for two GPUs; --plan loads the configuration of its judge from the hub, too."""
-LARGE = sorted({path.stem for path in RECIPES.glob("selfplay_*.yaml")} - {TWO_MODELS})
+SEVERAL = ("selfplay_v2_8gpu", "selfplay_v2_2x8gpu")
+LARGE = sorted({path.stem for path in RECIPES.glob("selfplay_*.yaml")} - {TWO_MODELS, *SEVERAL})
 SERVED = "rollout.engine={type: vllm_server, devices: '7', max_lora_rank: 32}"
 
 
@@ -106,6 +107,30 @@ def test_plan_fits_the_hardware_that_a_recipe_names_when_made_for_it(
     assert rows and all(line.endswith(" fits") for line in rows)
     assert "it keeps about 131,8" in printed  # (36 - 16.56) GB / 147,456 bytes
     assert "refused: bfloat16" in printed and "  0  " in printed  # stage 0 has no masters
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        # (72 - 16.56) GB / 147,456 bytes; without adapters 16.38 GB.
+        ("selfplay_v2_8gpu", ("4 trainer ranks, 4 GPUs for", "44.59 fits", "about 376,003")),
+        ("selfplay_v2_2x8gpu", ("8 trainer ranks, 8 GPUs for", "60.89 fits", "about 377,187")),
+    ],
+)
+def test_plan_fits_several_gpus_of_which_half_serve(
+    recipe: str,
+    said: tuple[str, str, str],
+    qwen: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if recipe.endswith("2x8gpu"):  # The job of --slurm names the servers.
+        monkeypatch.setenv("DEBATE_VLLM_URLS", " ".join(f"http://n:{k}" for k in range(8)))
+    gpus = str(2 * int(said[0][0]))
+    assert main([recipe, qwen, "--plan", "--gpus", gpus, "--gpu-memory", "80"]) == 0
+    printed = capsys.readouterr().out
+    stage_2 = printed.partition("  2*")[2].partition("\n")[0]
+    assert said[0] in printed and stage_2.endswith(said[1]) and said[2] in printed
 
 
 def test_plan_counts_the_judge_that_a_recipe_brings(

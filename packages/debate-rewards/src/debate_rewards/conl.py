@@ -7,7 +7,6 @@ from typing import Literal
 from pydantic import Field
 
 from debate_protocol.types import TurnKey
-from debate_rewards.decisions import log_strengths, wins_of
 from debate_rewards.reward import (
     ReadDebate,
     RewardContext,
@@ -16,6 +15,7 @@ from debate_rewards.reward import (
     scored,
     turn_credits,
 )
+from debate_rewards.strengths import log_strengths, wins_of
 from debate_rewards.turn_rewards import CRITIC, critique_credits, critique_targets
 from debate_rewards.votes import (
     JUDGE,

@@ -10,71 +10,19 @@ import math
 import random
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Annotated, ClassVar, Literal, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from debate_protocol.plugins import Config
 from debate_protocol.transcripts.files import mean_logp
-from debate_protocol.types import Gate, GateDecision, Question, Transcript, TurnKey
+from debate_protocol.types import Gate, GateDecision, Question, Transcript
 from debate_rewards.answer_checking import answer_classes, check_many, kind_of
 from debate_rewards.final_answers import final_answer
 from debate_rewards.reward import ReadDebate, ReadTurn, read_debate
-from debate_rewards.votes import Share, Ties, Vote, all_votes, ballots, judgments, points, tally
-
-# Largest change of a log strength at which the fit has converged.
-TOLERANCE = 1e-10
-MAX_SWEEPS = 10_000
-
-Item = TypeVar("Item", bound=Hashable)
-# Wins of the first over the second; a tie is half a win for each.
-Results = Mapping[tuple[Item, Item], float]
-
-
-def wins_of(
-    votes: Iterable[Vote], ties: Ties, item: Callable[[TurnKey], Item]
-) -> dict[tuple[Item, Item], float]:
-    """Return how often each turn, or what `item` makes of it, won against each other one."""
-    wins: dict[tuple[Item, Item], float] = {}
-    for vote in votes:
-        given = points(vote.verdict, ties)
-        if given is not None:
-            left, right = item(vote.left), item(vote.right)
-            wins[left, right] = wins.get((left, right), 0.0) + given.up
-            wins[right, left] = wins.get((right, left), 0.0) + given.down
-    return wins
-
-
-def log_strengths(wins: Results[Item], prior: float) -> dict[Item, float]:
-    """Return the log strength of each item that maximises likelihood times prior.
-
-    Args:
-        wins: Wins of the first of a pair over the second, in both orders.
-        prior: Wins, and losses, of each item against a fictitious item of log strength 0.
-
-    Source: Newman (2023), the iteration for its logistic prior; here each sweep uses new values
-    at once, and `prior` may differ from 1.
-    """
-    rivals: dict[Item, list[tuple[Item, float, float]]] = {}
-    for (a, b), won in wins.items():
-        rivals.setdefault(a, []).append((b, won, wins.get((b, a), 0.0)))
-    strength = dict.fromkeys(rivals, 1.0)
-    for _ in range(MAX_SWEEPS):
-        change = 0.0
-        for item, played in rivals.items():
-            own = strength[item]
-            gained = lost = prior / (own + 1)
-            for rival, won, conceded in played:
-                other = strength[rival]
-                gained += won * other / (own + other)
-                lost += conceded / (own + other)
-            strength[item] = gained / lost
-            change = max(change, abs(math.log(gained / lost / own)))
-        if change < TOLERANCE:
-            break
-    return {item: math.log(own) for item, own in strength.items()}
-
+from debate_rewards.strengths import log_strengths, wins_of
+from debate_rewards.votes import Share, all_votes, ballots, judgments, tally
 
 Debate = Transcript | ReadDebate
 

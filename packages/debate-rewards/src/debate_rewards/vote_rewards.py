@@ -10,7 +10,6 @@ from pydantic import Field
 
 from debate_protocol.plugins import did_you_mean
 from debate_protocol.types import Transcript, TurnKey, role_of, roles_of
-from debate_rewards.decisions import log_strengths, wins_of
 from debate_rewards.reward import (
     Credit,
     ReadDebate,
@@ -22,6 +21,7 @@ from debate_rewards.reward import (
     scored,
     turn_credits,
 )
+from debate_rewards.strengths import log_strengths, wins_of
 from debate_rewards.votes import (
     JUDGE,
     Ballot,
@@ -370,8 +370,8 @@ class BradleyTerry(PeerReward):
     Turns (agents) without a vote have no signal; a failed turn carries −1. Which votes count, and
     `ties` and `duplicates`, are as in `v2`.
 
-    Source: Bradley and Terry (1952); Newman (2023), Efficient computation of rankings from
-    pairwise comparisons: its iteration and, at `prior: 1`, its logistic prior.
+    Source: Bradley and Terry (1952); the prior, at 1, is the logistic one of Newman (2023),
+    Efficient computation of rankings from pairwise comparisons.
     """
 
     type: Literal["bradley_terry"] = "bradley_terry"

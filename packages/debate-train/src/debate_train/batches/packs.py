@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from debate_train.batches.row_types import (
+    SHARED,
     Batch,
     Floats,
     Ints,
     Row,
     Share,
-    lexicographic,
+    Unit,
+    filling_order,
+    needed_tokens,
     shared_length,
 )
 
@@ -252,11 +255,6 @@ class Pack:
         return replace(self, layout=layout, **tensors_on(self, device))
 
 
-def needed_tokens(row: "Row") -> int:
-    """Return how many tokens of a row predict something: those before its last action."""
-    return int(row.places[-1]) if len(row.places) else 0
-
-
 def make_pack(
     batch: "Batch", weights: Sequence["Floats"], numbers: Sequence[int], share: Share
 ) -> Pack:
@@ -284,30 +282,25 @@ def make_pack(
     def picked(arrays: Iterable["Floats | Ints"]) -> Tensor:
         return joined(array[first:] for array, first in zip(arrays, firsts, strict=True))
 
-    def repeated(values: Sequence[int]) -> Tensor:
-        return torch.from_numpy(np.repeat(np.asarray(values, np.int64), counts))
-
+    names = ("advantages", "sampler_logps", "temperatures", "streams")
     return Pack(
         tokens_BT,
         positions_BT,
         layout,
         sources_A=joined(place[t - 1] for place, t in zip(places, actions, strict=True)),
         targets_A=joined(row.tokens[t] for row, t in zip(rows, actions, strict=True)).long(),
-        advantages_A=picked([row.advantages for row in rows]),
-        sampler_logps_A=picked([row.sampler_logps for row in rows]),
-        temperatures_A=picked([row.temperatures for row in rows]),
-        weights_A=picked([weights[number] for number in numbers]),
-        streams_A=picked([row.streams for row in rows]),
-        versions_A=picked([row.versions for row in rows]).long(),
-        rows_A=repeated(numbers),
-        pairs_A=repeated([row.pair for row in rows]),
+        weights_A=picked(weights[number] for number in numbers),
+        versions_A=picked(row.versions for row in rows).long(),
+        rows_A=torch.from_numpy(np.repeat(numbers, counts)),
+        pairs_A=torch.from_numpy(np.repeat([row.pair for row in rows], counts)),
         adapter=rows[0].adapter,
+        **{f"{name}_A": picked(getattr(row, name) for row in rows) for name in names},
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A pack that is made where and when it is computed: its rows are a fifth of its size."""
+    """What a pack is made of, a fifth of its size."""
 
     rows: tuple[Row, ...]
     weights: tuple[Floats, ...]
@@ -322,7 +315,7 @@ class Planned:
 
 
 class Packs(Sequence[Pack]):
-    """Packs of one rank, each made anew when it is asked for."""
+    """Packs of one rank, each made when and where it is computed."""
 
     def __init__(self, planned: Sequence[Planned]) -> None:
         self._planned = planned
@@ -330,13 +323,7 @@ class Packs(Sequence[Pack]):
     def __len__(self) -> int:
         return len(self._planned)
 
-    @overload
-    def __getitem__(self, place: int) -> Pack: ...
-    @overload
-    def __getitem__(self, place: slice) -> "Packs": ...
-    def __getitem__(self, place: int | slice) -> "Pack | Packs":
-        if isinstance(place, slice):
-            return Packs(self._planned[place])
+    def __getitem__(self, place: Any) -> Any:
         return self._planned[place].make()
 
 
@@ -378,20 +365,7 @@ def _flat(
 
 CONTEXT_COST = 8192
 """Tokens of context at which attending to them costs as much as all else a token goes through."""
-SHARED = 2
-"""Longest rows that a pack may hold where rows begin alike: a debate whose agents read the same in
-every round has no more tokens than that."""
 _SEARCH_STEPS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """Rows that must stand in one pack: a row, or the two of a pair."""
-
-    rows: tuple[int, ...]
-    lengths: tuple[int, ...]
-    shared: tuple[int, ...]
-    """How many tokens each row begins with as the row before it does, maybe another unit's."""
 
 
 def pack(
@@ -419,7 +393,7 @@ def pack(
     given: list[list[Planned]] = [[] for _ in range(ranks)]
     for adapter in dict.fromkeys(row.adapter for row in batch.rows):
         numbers = [n for n, row in enumerate(batch.rows) if row.adapter == adapter]
-        parts = _even_parts(_units(batch, numbers, share), token_budget, ranks, share)
+        parts = _even_parts(filling_order(batch, numbers, share), token_budget, ranks, share)
         planned = []
         for cost, part in parts:
             own = [n for unit in part for n in unit.rows]
@@ -446,28 +420,6 @@ def _dealt(
     return [own + [idle] * (each - len(own)) for own in given]
 
 
-def _units(batch: "Batch", rows: Sequence[int], share: Share) -> list[_Unit]:
-    """Return the rows that have actions, in the order in which packs are filled."""
-    inputs = {n: batch.rows[n].tokens[: needed_tokens(batch.rows[n])] for n in rows}
-    numbers = [n for n, tokens in inputs.items() if len(tokens)]
-    if share == "none":
-        numbers.sort(key=lambda n: -len(inputs[n]))
-    elif share == "prefix":
-        numbers = [numbers[k] for k in lexicographic([inputs[n] for n in numbers])]
-    groups: dict[int, list[int]] = {}
-    for n in numbers:
-        pair = batch.rows[n].pair
-        groups.setdefault(pair if pair >= 0 else -1 - n, []).append(n)
-    units, before = [], np.zeros(0, np.int64)
-    for group in groups.values():
-        shared = []
-        for n in group:
-            shared.append(shared_length(before, inputs[n]) if share == "prefix" else 0)
-            before = inputs[n]
-        units.append(_Unit(tuple(group), tuple(len(inputs[n]) for n in group), tuple(shared)))
-    return units
-
-
 class _Filling:
     """A pack that is being filled: the tokens that it holds, and what they cost."""
 
@@ -476,7 +428,7 @@ class _Filling:
         self._rows = self._longest = 0
         self.tokens, self.cost = 0, 0.0
 
-    def add(self, unit: _Unit) -> None:
+    def add(self, unit: Unit) -> None:
         if self._forest is None:
             self._rows += len(unit.rows)
             self._longest = max(self._longest, *unit.lengths)
@@ -490,8 +442,8 @@ class _Filling:
 
 
 def _even_parts(
-    units: Sequence[_Unit], token_budget: int, ranks: int, share: Share
-) -> list[tuple[float, list[_Unit]]]:
+    units: Sequence[Unit], token_budget: int, ranks: int, share: Share
+) -> list[tuple[float, list[Unit]]]:
     """Return runs of units, each with its cost: as few a rank as the budget allows, then even."""
     parts = _filled(units, token_budget, float("inf"), share)
     if not parts:
@@ -512,11 +464,11 @@ def _even_parts(
 
 
 def _filled(
-    units: Sequence[_Unit], token_budget: int, most: float, share: Share
-) -> list[tuple[float, list[_Unit]]]:
+    units: Sequence[Unit], token_budget: int, most: float, share: Share
+) -> list[tuple[float, list[Unit]]]:
     """Return runs of units, each as long as budget and cost allow."""
-    parts: list[tuple[float, list[_Unit]]] = []
-    filling, own = _Filling(share), list[_Unit]()
+    parts: list[tuple[float, list[Unit]]] = []
+    filling, own = _Filling(share), list[Unit]()
     longest = max((length for unit in units for length in unit.lengths), default=0)
     for unit in units:
         before, held = filling.cost, filling.tokens

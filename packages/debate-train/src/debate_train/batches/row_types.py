@@ -221,6 +221,11 @@ Share = Literal["prefix", "rows", "none"]
 """What rows of a pack share: what they begin with, a flat sequence, or nothing (padded)."""
 
 
+SHARED = 2
+"""Longest rows that a pack may hold where rows begin alike: a debate whose agents read the same in
+every round has no more tokens than that."""
+
+
 def shared_length(one: Ints, other: Ints) -> int:
     """Return how many tokens both begin with."""
     size = min(len(one), len(other))
@@ -248,6 +253,43 @@ def lexicographic(sequences: Sequence[Ints]) -> list[int]:
         return found
 
     return ordered(range(len(sequences)), 0)
+
+
+def needed_tokens(row: Row) -> int:
+    """Return how many tokens of a row predict something: those before its last action."""
+    return int(row.places[-1]) if len(row.places) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Rows that must stand in one pack: a row, or the two of a pair."""
+
+    rows: tuple[int, ...]
+    lengths: tuple[int, ...]
+    shared: tuple[int, ...]
+    """How many tokens each row begins with as the row before it does, maybe another unit's."""
+
+
+def filling_order(batch: Batch, rows: Sequence[int], share: Share) -> list[Unit]:
+    """Return the rows that have actions, in the order in which packs are filled."""
+    inputs = {n: batch.rows[n].tokens[: needed_tokens(batch.rows[n])] for n in rows}
+    numbers = [n for n, tokens in inputs.items() if len(tokens)]
+    if share == "none":
+        numbers.sort(key=lambda n: -len(inputs[n]))
+    elif share == "prefix":
+        numbers = [numbers[k] for k in lexicographic([inputs[n] for n in numbers])]
+    groups: dict[int, list[int]] = {}
+    for n in numbers:
+        pair = batch.rows[n].pair
+        groups.setdefault(pair if pair >= 0 else -1 - n, []).append(n)
+    units, before = [], np.zeros(0, np.int64)
+    for group in groups.values():
+        shared = []
+        for n in group:
+            shared.append(shared_length(before, inputs[n]) if share == "prefix" else 0)
+            before = inputs[n]
+        units.append(Unit(tuple(group), tuple(len(inputs[n]) for n in group), tuple(shared)))
+    return units
 
 
 def minibatches(batch: "Batch", size: int | None) -> "list[Batch]":

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from debate_train.batches.packs import needed_tokens
-from debate_train.batches.row_types import lexicographic, shared_length
+from debate_train.batches.row_types import lexicographic, needed_tokens, shared_length
 
 if TYPE_CHECKING:
     from torch.nn import Parameter

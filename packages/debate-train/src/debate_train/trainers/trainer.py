@@ -14,8 +14,7 @@ from debate_protocol.forms import DebateForm
 from debate_protocol.plugins import Config, Variants
 from debate_rollout.engine import Weights
 from debate_rollout.engines.transformers import Device
-from debate_train.batches.packs import SHARED
-from debate_train.batches.row_types import Batch, Share, minibatches, part_count, weigh
+from debate_train.batches.row_types import SHARED, Batch, Share, minibatches, part_count, weigh
 from debate_train.losses import Loss
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers.optimizers import (
