@@ -17,6 +17,7 @@ from tests.rollout.vllm_stand_in import StandIn, serving
 
 from debate_rollout.engine import EndpointError, Reply, Request, Sampling, Weights
 from debate_rollout.engines import VllmServerEngine
+from debate_rollout.engines.vllm.pool import Member, Pool
 from debate_rollout.testing import ask
 
 SESSIONS = 24
@@ -72,6 +73,16 @@ def test_session_stays_with_its_server_and_shares_are_even(
     # Sessions without a number are given to whoever has least to do.
     engine.generate([Request(ask(), Sampling(max_tokens=1), (1,)) for _ in range(6)])
     assert all(one.asked for one in servers)
+
+
+def test_session_stays_with_its_engine_where_a_server_has_several() -> None:
+    member = Member(None, None, sessions=[0, 0, 0])  # type: ignore[arg-type]
+    pool = Pool([member], 1)
+    first = [pool.pick(session) for session in range(6)]
+    assert [engine for _, engine in first] == [0, 1, 2, 0, 1, 2]
+    assert [pool.pick(session) for session in range(6)] == first
+    pool.forget_sessions()
+    assert pool.pick(5) == (member, 0)
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -202,7 +213,7 @@ def test_real_servers_are_killed_and_started_again(
             for k in range(12)
         ]
         calm = said(engine.generate(asked))
-        shares = Counter(id(place) for place in engine._pool._places.values())
+        shares = Counter(id(member) for member, _ in engine._pool._places.values())
         assert sorted(shares.values()) == [12 // count] * count
         # Killed while it answers.
         tickets = [engine.submit(one) for one in asked]
@@ -223,6 +234,6 @@ def test_real_servers_are_killed_and_started_again(
         # It has the weights that were loaded while it was away.
         back = said(engine.generate(asked))
         assert {version for _, version in back} == {2} and back != calm
-        assert len(set(engine._pool._places.values())) == count
+        assert len({member for member, _ in engine._pool._places.values()}) == count
     finally:
         engine.close()

@@ -128,12 +128,17 @@ class VllmSettings(EngineSettings):
     def footprint(self, weight_bytes: int, gpu_bytes: float) -> Footprint:
         """Return its share of GPUs that also train."""
         room = self.gpu_memory_utilization * gpu_bytes
-        replicas, split = self._size("data_parallel_size"), self._size("tensor_parallel_size")
+        replicas, split = self.data_parallel_size, self._size("tensor_parallel_size")
         return Footprint(replicas * split, True, room, replicas, split, room)
 
     def for_checkpoint(self, dtype: str) -> Self:
         """Return the settings with the trainer's dtype, where they name none."""
         return self.model_copy(update={"dtype": dtype}) if self.dtype == "auto" else self
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Engines of one server, each with the whole model."""
+        return self._size("data_parallel_size")
 
     def _size(self, name: str) -> int:
         size = self.vllm_args.get(name, 1)

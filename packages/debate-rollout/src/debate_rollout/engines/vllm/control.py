@@ -322,15 +322,20 @@ class ServerControl:
         return names, window, await self._label()
 
     async def ask(
-        self, model: str, prompt: Sequence[int], sampling: Mapping[str, object]
+        self,
+        model: str,
+        prompt: Sequence[int],
+        sampling: Mapping[str, object],
+        engine: int | None = None,
     ) -> Answer:
-        """Return the answer to a prompt.
+        """Return the answer to a prompt, by one of the server's data-parallel engines or any.
 
         Raises:
             EndpointError: When the server has ended, cannot be reached, or refuses it.
         """
         sent = {"model": model, "token_ids": list(prompt), "sampling_params": dict(sampling)}
-        return read(await self._call("POST", GENERATE, sent, keep=True))
+        headers = {} if engine is None else {"X-data-parallel-rank": str(engine)}
+        return read(await self._call("POST", GENERATE, sent, headers))
 
     async def _label(self) -> str | None:
         """Return the label of the weights, None from a server that refreshes none."""
@@ -406,9 +411,14 @@ class ServerControl:
         for name in names:
             await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
-    async def _call(self, method: str, path: str, json: object = None, keep: bool = False) -> Any:
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        json: object = None,
         # A server that fails may answer, and then close: the next call must not meet that.
-        headers = None if keep else {"Connection": "close"}
+        headers: Mapping[str, str] = {"Connection": "close"},
+    ) -> Any:
         try:
             found = await self._client.request(method, path, json=json, headers=headers)
         except httpx.TransportError as error:

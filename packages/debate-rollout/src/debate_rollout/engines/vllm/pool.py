@@ -1,7 +1,7 @@
 """Several vLLM servers that share the debates: who is asked, and who is down."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx
 
@@ -24,8 +24,15 @@ class Member:
     is_up: bool = True
     open: int = 0
     """Requests that it is answering."""
-    sessions: int = 0
-    """That were given to it since the last load."""
+    sessions: list[int] = field(default_factory=lambda: [0])
+    """That were given to each of its data-parallel engines since the last load; of a server that
+    somebody else started they are not known, and it divides its requests itself."""
+
+    def give(self) -> int | None:
+        """Take a session in; return its engine, that with the fewest, None where it has one."""
+        engine = self.sessions.index(min(self.sessions))
+        self.sessions[engine] += 1
+        return engine if len(self.sessions) > 1 else None
 
     def is_lost_by(self, error: Exception) -> bool:
         """Return whether an error is of the server, so that another one may answer."""
@@ -48,7 +55,7 @@ class Pool:
     def __init__(self, members: Sequence[Member], least: int) -> None:
         self.members = members
         self._least = least
-        self._places: dict[int, Member] = {}
+        self._places: dict[int, tuple[Member, int | None]] = {}
 
     @property
     def is_several(self) -> bool:
@@ -60,8 +67,8 @@ class Pool:
         """Servers that serve the current weights."""
         return [member for member in self.members if member.is_up]
 
-    def pick(self, session: int) -> Member:
-        """Return the server of a session.
+    def pick(self, session: int) -> tuple[Member, int | None]:
+        """Return the server of a session, and which of its engines if it has several.
 
         Raises:
             UnreachableError: Too few are up.
@@ -73,9 +80,9 @@ class Pool:
                 f"{self._least} (min_servers)"
             )
         place = self._places.get(session)
-        if place is None or not place.is_up:
-            place = min(up, key=lambda member: (member.open, member.sessions))
-            place.sessions += 1
+        if place is None or not place[0].is_up:
+            member = min(up, key=lambda one: (one.open, sum(one.sessions)))
+            place = member, member.give()
             if session >= 0:
                 self._places[session] = place
         return place
@@ -84,4 +91,4 @@ class Pool:
         """Begin again: by new weights, what servers have computed is worth nothing."""
         self._places.clear()
         for member in self.members:
-            member.sessions = 0
+            member.sessions = [0] * len(member.sessions)

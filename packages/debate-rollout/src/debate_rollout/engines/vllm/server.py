@@ -172,7 +172,10 @@ class VllmServer(HttpEngine):
         client = httpx.AsyncClient(
             base_url=url, headers=headers, timeout=timeout, limits=limits, trust_env=False
         )
-        return Member(client, ServerControl(url, client, process, self._passing), process)
+        member = Member(client, ServerControl(url, client, process, self._passing), process)
+        if process is not None:
+            member.sessions = [0] * self._config.data_parallel_size
+        return member
 
     @property
     def _passing(self) -> tuple[int, ...]:
@@ -255,8 +258,8 @@ class VllmServer(HttpEngine):
                 self._check_alive()
                 member = None
                 try:
-                    member = self._pool.pick(request.session)
-                    return await self._one_try(member, request)
+                    member, engine = self._pool.pick(request.session)
+                    return await self._one_try(member, engine, request)
                 except (EndpointError, OtherWeightsError) as error:
                     is_alone = isinstance(error, OtherWeightsError) and not self._pool.is_several
                     if is_alone or not (member is None or member.is_lost_by(error)):
@@ -272,7 +275,7 @@ class VllmServer(HttpEngine):
                 _LOG.warning("%s; trying again for up to %g s", problem, patience_s)
                 await asyncio.sleep(min(1.0, patience_s))
 
-    async def _one_try(self, member: Member, request: Request) -> Reply:
+    async def _one_try(self, member: Member, engine: int | None, request: Request) -> Reply:
         began: int | str = self._served.label
         if "lora" in self.capabilities:
             began = self._version
@@ -281,7 +284,7 @@ class VllmServer(HttpEngine):
         member.open += 1
         try:
             sampling = self._served.sampling(request)
-            answer = await member.control.ask(model, request.prompt_ids, sampling)
+            answer = await member.control.ask(model, request.prompt_ids, sampling, engine)
         finally:
             member.open -= 1
             del self._sent[me]
