@@ -367,13 +367,14 @@ class VllmServer(HttpEngine):
     async def _on_all(self, load: Callable[[ServerControl], Awaitable[None]]) -> None:
         members = self._loaded
         found = await asyncio.gather(*(load(m.control) for m in members), return_exceptions=True)
-        failed = [(m, error) for m, error in zip(members, found, strict=True) if error is not None]
-        if len(failed) == len(members) or not self._pool.is_several:
-            for _, error in failed:
+        for member, error in zip(members, found, strict=True):
+            if error is None:
+                continue
+            if isinstance(error, WeightsError) or not self._pool.is_several:
                 raise error
-        for member, error in failed:
-            if isinstance(error, WeightsError) or not isinstance(error, RolloutError):
+            if not isinstance(error, RolloutError):
                 raise error
+            # Even if none is left: each is given these weights when it is back.
             self._lose(member, error)
 
     async def _load_adapter(self, weights: Weights) -> None:
