@@ -151,11 +151,11 @@ def test_url_connects_to_a_running_server(
     engine: Any, models: list[Any], byte_bpe: Any, hf_logps: Logps,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    key = engine._clients[0].headers["Authorization"].removeprefix("Bearer ")
+    key = engine._pool.members[0].client.headers["Authorization"].removeprefix("Bearer ")
     with pytest.raises(EndpointError, match="401"):
-        VllmServerEngine(url=engine._url).open(models[0], byte_bpe)
+        VllmServerEngine(url=engine._urls).open(models[0], byte_bpe)
     monkeypatch.setenv("VLLM_API_KEY", key)
-    second = VllmServerEngine(url=engine._url + "/v1").open(models[0], byte_bpe)
+    second = VllmServerEngine(url=engine._urls + "/v1").open(models[0], byte_bpe)
     assert second.context_window == WINDOW and "load_in_flight" in second.capabilities
     for version, model in ((1, models[0]), (2, models[1])):
         second.load(Weights(version, model.state_dict()))
@@ -171,7 +171,7 @@ def test_url_connects_to_a_running_server(
 def test_an_engine_that_died_fails_every_request(engine: Any, models: Any) -> None:
     import psutil
 
-    victim = psutil.Process(engine._process._keeper.pid).children()[0]
+    victim = psutil.Process(engine._pool.members[0].process._keeper.pid).children()[0]
     computing = victim.children(recursive=True)
     message = r"has ended \(exit code 137\); the end of its log, .*vllm-server-"
     for process in computing:  # held, so that no reply can be ready before the end
