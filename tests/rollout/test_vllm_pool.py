@@ -17,6 +17,7 @@ from tests.rollout.vllm_stand_in import StandIn, serving
 
 from debate_rollout.engine import EndpointError, Reply, Request, Sampling, Weights
 from debate_rollout.engines import VllmServerEngine
+from debate_rollout.engines.vllm.model import OtherWeightsError
 from debate_rollout.engines.vllm.pool import Member, Pool
 from debate_rollout.testing import ask
 
@@ -145,6 +146,21 @@ def test_server_that_returns_is_given_adapters(
     while servers[0].adapters != before[0] and time.monotonic() < deadline:
         time.sleep(0.01)
     assert servers[0].adapters == before[0]
+
+
+def test_servers_that_another_run_left_with_different_weights_serve_after_a_load(
+    opened: ExitStack, model: Any, byte_bpe: Any
+) -> None:
+    servers = [StandIn(), StandIn()]
+    servers[0].label = "7-of-another-run"
+    engine = open_pool(opened, model, byte_bpe, servers, reconnect_timeout_s=0.3)
+    with pytest.raises((EndpointError, OtherWeightsError)):
+        engine.generate(requests(0))
+    engine.load(Weights(1, model.state_dict()))
+    deadline = time.monotonic() + 10
+    while len(engine._pool.up) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert {version for _, version in said(engine.generate(requests(1)))} == {1}
 
 
 def test_too_few_servers_are_waited_for_and_then_end_the_run(

@@ -214,7 +214,8 @@ class VllmServer(HttpEngine):
         if any(label is None for *_, label in looked):
             known -= {"full_weights", "load_in_flight"}
         elif len({label for *_, label in looked}) > 1 and self._pool.is_several:
-            raise EngineConfigError(f"{self._urls}: found servers of different weights")
+            # Some have started again since another run: none is asked before the first load.
+            self._served.versions = {self._served.new_label(0): 0}
         elif label is not None:
             self._served.versions = {label: 0}
         self.capabilities = frozenset[Capability](known)
