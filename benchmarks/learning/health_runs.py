@@ -141,6 +141,7 @@ def _last_phase(output: Path, name: str, called: str, count: int) -> tuple[Path,
     recipe = yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text())
     phases, start = recipe.pop("phases"), output / f"{called}_start"
     recipe |= {"tracking": {"wandb": False}, "recording": {"debates": 0}}
+    recipe["evaluation"].pop("before", None)  # It names a phase that is left out here.
     path = output / f"{called}.json"
     first = {one: phases[one] for one in list(phases)[:count]}
     path.write_text(json.dumps(recipe | {"phases": first}))
