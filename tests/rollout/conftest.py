@@ -3,7 +3,8 @@
 import importlib.util
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +195,16 @@ def adapter() -> Callable[..., Any]:
         return trained, Weights(seed, tensors, "lora", config.to_dict())
 
     return make
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    """Closes what a test opens."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def narrow(tiny_model: Callable[..., Any], byte_bpe: Any) -> Any:
+    """A model with the window that stand-ins of vLLM name."""
+    return tiny_model(byte_bpe, window=256)

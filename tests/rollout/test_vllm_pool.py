@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,23 +23,12 @@ from debate_rollout.testing import ask
 SESSIONS = 24
 
 
-@pytest.fixture
-def opened() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture
-def model(tiny_model: Any, byte_bpe: Any) -> Any:
-    return tiny_model(byte_bpe, window=256)
-
-
 def open_pool(
-    opened: ExitStack, model: Any, tokenizer: Any, servers: list[StandIn], **settings: Any
+    opened: ExitStack, narrow: Any, tokenizer: Any, servers: list[StandIn], **settings: Any
 ) -> Any:
     urls = [opened.enter_context(serving(one)) for one in servers]
     settings = {"reconnect_timeout_s": 20.0, **settings}
-    engine = VllmServerEngine(urls=urls, **settings).open(model, tokenizer)
+    engine = VllmServerEngine(urls=urls, **settings).open(narrow, tokenizer)
     opened.callback(engine.close)
     return engine
 
@@ -62,10 +50,10 @@ def said(replies: list[Reply]) -> list[tuple[tuple[int, ...], int]]:
 
 
 def test_session_stays_with_its_server_and_shares_are_even(
-    opened: ExitStack, model: Any, byte_bpe: Any
+    opened: ExitStack, narrow: Any, byte_bpe: Any
 ) -> None:
     servers = [StandIn(), StandIn(), StandIn()]
-    engine = open_pool(opened, model, byte_bpe, servers)
+    engine = open_pool(opened, narrow, byte_bpe, servers)
     for round_ in range(4):
         engine.generate(requests(round_))
     own = shares(servers)
@@ -88,9 +76,9 @@ def test_session_stays_with_its_engine_where_a_server_has_several() -> None:
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_servers_that_die_and_return_leave_no_trace_in_replies(
-    opened: ExitStack, model: Any, byte_bpe: Any, count: int
+    opened: ExitStack, narrow: Any, byte_bpe: Any, count: int
 ) -> None:
-    weights, kills = [Weights(v, model.state_dict()) for v in range(1, 9)], 0
+    weights, kills = [Weights(v, narrow.state_dict()) for v in range(1, 9)], 0
 
     def trained(engine: Any) -> list[tuple[tuple[int, ...], int]]:
         found = said(engine.generate(requests(0)))
@@ -100,9 +88,9 @@ def test_servers_that_die_and_return_leave_no_trace_in_replies(
                 found += said(engine.generate(requests(10 * number + round_)))
         return found
 
-    calm = trained(open_pool(opened, model, byte_bpe, [StandIn() for _ in range(count)]))
+    calm = trained(open_pool(opened, narrow, byte_bpe, [StandIn() for _ in range(count)]))
     servers = [StandIn(delay_s=0.01) for _ in range(count)]
-    engine, is_over = open_pool(opened, model, byte_bpe, servers), threading.Event()
+    engine, is_over = open_pool(opened, narrow, byte_bpe, servers), threading.Event()
 
     def trouble() -> None:
         nonlocal kills
@@ -133,11 +121,11 @@ def test_servers_that_die_and_return_leave_no_trace_in_replies(
 
 
 def test_server_that_returns_is_given_adapters(
-    opened: ExitStack, model: Any, byte_bpe: Any, adapter: Any
+    opened: ExitStack, narrow: Any, byte_bpe: Any, adapter: Any
 ) -> None:
     servers = [StandIn(), StandIn()]
-    engine = open_pool(opened, model, byte_bpe, servers, max_lora_rank=8)
-    engine.load(adapter(model, 1)[1])
+    engine = open_pool(opened, narrow, byte_bpe, servers, max_lora_rank=8)
+    engine.load(adapter(narrow, 1)[1])
     before = [set(one.adapters) for one in servers]
     assert before[0] == before[1] and len(before[0]) == 1
     servers[0].start_again()
@@ -149,14 +137,14 @@ def test_server_that_returns_is_given_adapters(
 
 
 def test_servers_that_another_run_left_with_different_weights_serve_after_a_load(
-    opened: ExitStack, model: Any, byte_bpe: Any
+    opened: ExitStack, narrow: Any, byte_bpe: Any
 ) -> None:
     servers = [StandIn(), StandIn()]
     servers[0].label = "7-of-another-run"
-    engine = open_pool(opened, model, byte_bpe, servers, reconnect_timeout_s=0.3)
+    engine = open_pool(opened, narrow, byte_bpe, servers, reconnect_timeout_s=0.3)
     with pytest.raises((EndpointError, OtherWeightsError)):
         engine.generate(requests(0))
-    engine.load(Weights(1, model.state_dict()))
+    engine.load(Weights(1, narrow.state_dict()))
     deadline = time.monotonic() + 10
     while len(engine._pool.up) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -164,10 +152,10 @@ def test_servers_that_another_run_left_with_different_weights_serve_after_a_load
 
 
 def test_too_few_servers_are_waited_for_and_then_end_the_run(
-    opened: ExitStack, model: Any, byte_bpe: Any
+    opened: ExitStack, narrow: Any, byte_bpe: Any
 ) -> None:
     servers = [StandIn(), StandIn()]
-    engine = open_pool(opened, model, byte_bpe, servers, min_servers=2, reconnect_timeout_s=0.5)
+    engine = open_pool(opened, narrow, byte_bpe, servers, min_servers=2, reconnect_timeout_s=0.5)
     engine.generate(requests(0))
     servers[1].kill()
     with pytest.raises(EndpointError, match=r"1 of 2 vLLM servers serve; expected at least 2"):
@@ -180,10 +168,10 @@ def test_too_few_servers_are_waited_for_and_then_end_the_run(
 
 
 def test_all_servers_dead_end_the_run_after_the_wait(
-    opened: ExitStack, model: Any, byte_bpe: Any
+    opened: ExitStack, narrow: Any, byte_bpe: Any
 ) -> None:
     servers = [StandIn(), StandIn()]
-    engine = open_pool(opened, model, byte_bpe, servers, reconnect_timeout_s=0.3)
+    engine = open_pool(opened, narrow, byte_bpe, servers, reconnect_timeout_s=0.3)
     for one in servers:
         one.kill()
     with pytest.raises(EndpointError, match=r"waited 0\.3 s for it \(reconnect_timeout_s\)"):

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -24,19 +23,8 @@ from debate_rollout.testing import ask
 REQUESTS = [Request(ask(), Sampling(max_tokens=1, seed=k), (1, 2)) for k in range(40)]
 
 
-@pytest.fixture
-def opened() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture
-def model(tiny_model: Any, byte_bpe: Any) -> Any:
-    return tiny_model(byte_bpe, window=256)
-
-
-def open_engine(opened: ExitStack, model: Any, tokenizer: Any, url: str, **settings: Any) -> Any:
-    engine = VllmServerEngine(url=url, reconnect_timeout_s=20.0, **settings).open(model, tokenizer)
+def open_engine(opened: ExitStack, narrow: Any, tokenizer: Any, url: str, **settings: Any) -> Any:
+    engine = VllmServerEngine(url=url, reconnect_timeout_s=20.0, **settings).open(narrow, tokenizer)
     opened.callback(engine.close)
     return engine
 
@@ -52,13 +40,13 @@ def versions(engine: Any) -> dict[int, int]:
 
 
 def test_no_reply_is_by_other_weights_when_servers_stand_behind_a_router(
-    opened: ExitStack, model: Any, byte_bpe: Any, caplog: pytest.LogCaptureFixture
+    opened: ExitStack, narrow: Any, byte_bpe: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     servers, urls, router = behind_a_router(opened)
-    engine = open_engine(opened, model, byte_bpe, router, load_urls=urls)
+    engine = open_engine(opened, narrow, byte_bpe, router, load_urls=urls)
     assert versions(engine) == {0: 40}
     for version in (1, 2, 3):
-        engine.load(Weights(version, model.state_dict()))
+        engine.load(Weights(version, narrow.state_dict()))
         assert versions(engine) == {version: 40}
     assert caplog.messages == []
     servers[1].start_again()
@@ -67,12 +55,12 @@ def test_no_reply_is_by_other_weights_when_servers_stand_behind_a_router(
 
 
 def test_server_that_does_not_answer_for_a_while_is_waited_for(
-    opened: ExitStack, model: Any, byte_bpe: Any
+    opened: ExitStack, narrow: Any, byte_bpe: Any
 ) -> None:
     server, first = StandIn(), ExitStack()
     url = first.enter_context(serving(server))
-    engine = open_engine(opened, model, byte_bpe, url)
-    engine.load(Weights(7, model.state_dict()))
+    engine = open_engine(opened, narrow, byte_bpe, url)
+    engine.load(Weights(7, narrow.state_dict()))
     assert versions(engine) == {7: 40}
     first.close()
 
@@ -87,23 +75,23 @@ def test_server_that_does_not_answer_for_a_while_is_waited_for(
 
 
 def test_server_that_goes_away_for_good_is_waited_for_as_long_as_was_said(
-    opened: ExitStack, model: Any, byte_bpe: Any
+    opened: ExitStack, narrow: Any, byte_bpe: Any
 ) -> None:
     with serving(StandIn()) as url:
         config = VllmServerEngine(url=url, reconnect_timeout_s=0.2)
-        engine = config.open(model, byte_bpe)
+        engine = config.open(narrow, byte_bpe)
         opened.callback(engine.close)
     with pytest.raises(EndpointError, match=r"waited 0\.2 s for it \(reconnect_timeout_s\)"):
         engine.generate(REQUESTS)
 
 
 def test_server_that_another_run_refreshes_is_given_up_by_name(
-    opened: ExitStack, model: Any, byte_bpe: Any
+    opened: ExitStack, narrow: Any, byte_bpe: Any
 ) -> None:
     server = StandIn()
     url = opened.enter_context(serving(server))
-    engine = open_engine(opened, model, byte_bpe, url)
-    engine.load(Weights(1, model.state_dict()))
+    engine = open_engine(opened, narrow, byte_bpe, url)
+    engine.load(Weights(1, narrow.state_dict()))
     usual = server.answer
 
     def taken_over(path: str, sent: Any) -> Any:
@@ -117,8 +105,8 @@ def test_server_that_another_run_refreshes_is_given_up_by_name(
     assert "served weights '1-of-another-run', expected '1-" in str(failed.value)
 
 
-def test_labels_of_old_weights_are_forgotten_and_refused(model: Any, byte_bpe: Any) -> None:
-    served = ServedModel(VllmEngine(), model, byte_bpe, {})
+def test_labels_of_old_weights_are_forgotten_and_refused(narrow: Any, byte_bpe: Any) -> None:
+    served = ServedModel(VllmEngine(), narrow, byte_bpe, {})
     try:
         labels = [served.new_label(version) for version in range(200)]
         for version, label in enumerate(labels):

@@ -300,7 +300,7 @@ def make_pack(
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a pack is made of, a fifth of its size."""
+    """What a pack is made of, which is smaller."""
 
     rows: tuple[Row, ...]
     weights: tuple[Floats, ...]

@@ -206,14 +206,14 @@ class VllmServer(HttpEngine):
             self.run(one.control.describe(), 60.0, f"looking at {one.control.url}")
             for one in self._loaded
         ]
-        self._model, window, _ = looked[0][0][0], looked[0][1], looked[0][2]
-        self._version = 0
+        names, window, label = looked[0]
+        self._model, self._version = names[0], 0
         self.context_window = min(self._served.window or window, window)
         self._served.window = self.context_window
-        known, label = set(config.capabilities), looked[0][2]
-        if any(label is None for *_, label in looked):
+        known, labels = set(config.capabilities), {one[2] for one in looked}
+        if None in labels:
             known -= {"full_weights", "load_in_flight"}
-        elif len({label for *_, label in looked}) > 1 and self._pool.is_several:
+        elif len(labels) > 1 and self._pool.is_several:
             # Some have started again since another run: none is asked before the first load.
             self._served.versions = {self._served.new_label(0): 0}
         elif label is not None:
