@@ -516,8 +516,8 @@ class DebateSettings(DebateForm):
             not for another.
         conversation: `append` lets each agent's dialogue only grow, `rebuild` restates
             the debate in each turn; `shared`, too, and to all agents in the same words, before
-            what is said to one of them: no agent sees its own comparisons again, and each text is
-            computed once a debate instead of once a reader.
+            what is said to one of them, so that each text is computed once a debate instead of
+            once a reader. Under blind review agents then do not see their own comparisons either.
         on_failure: After a turn without a readable solution, end the debate or go on.
         stop_when_agreed: End after a round in which all answers are the same.
         roles: Names the agents' roles, in the order in which agents are numbered; `num_agents` is
