@@ -51,12 +51,14 @@ class Sums:
 
     def add(self, name: str, value: float, weight: float = 1.0) -> None:
         """Observe `value`, which is a mean, or sum, over `weight` cases."""
-        self.join(name, (value, weight))
+        total, cases = self.moments.get(name, (0.0, 0.0))
+        self.moments[name] = (total + value, cases + weight)
 
     def add_points(self, name: str, points: Iterable[tuple[float, float]]) -> None:
         """Observe points whose correlation is wanted."""
-        for x, y in points:
-            self.join(name, (1.0, x, y, x * x, y * y, x * y))
+        rows = [(1.0, x, y, x * x, y * y, x * y) for x, y in points]
+        if rows:
+            self.join(name, tuple(map(sum, zip(*rows, strict=True))))
 
     def join(self, name: str, moments: Moments) -> None:
         """Add moments of the same statistic."""

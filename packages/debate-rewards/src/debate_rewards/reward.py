@@ -182,6 +182,8 @@ class ReadDebate:
     turns: Mapping[TurnKey, ReadTurn]
     compares: bool
     judges: Mapping[TurnKey, ReadTurn]
+    # What `votes.ballots` has read: figures and decisions ask for the same votes many times.
+    cast: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def shown_to(self, judge: ReadTurn) -> list[ReadTurn]:
         """Return the turns of other agents that `judge` was given, and its own if it ranks it."""

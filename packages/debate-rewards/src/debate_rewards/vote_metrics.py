@@ -4,7 +4,6 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import permutations
 
 from debate_protocol.parsing import get_contract
 from debate_protocol.types import Transcript, TurnKey, answering_agents
@@ -13,7 +12,7 @@ from debate_rewards.answer_rewards import turn_verdicts
 from debate_rewards.estimates import Moments, Sums
 from debate_rewards.reward import ReadDebate, ReadTurn, Score, read_debate
 from debate_rewards.turn_rewards import critique_targets
-from debate_rewards.votes import Verdict, Vote, ballot, by_pair, owed_verdicts, tally
+from debate_rewards.votes import Verdict, Vote, ballots, by_pair, owed_verdicts, tally
 
 
 def add_change(sums: Sums, right: Mapping[TurnKey, bool]) -> None:
@@ -188,24 +187,31 @@ def _add_votes(
 ) -> list[Vote]:
     """Add what the votes of some agents show, under names that begin with `of`; return them."""
     judges = {key: judge for key, judge in debate.judges.items() if key.agent in agents}
-    votes = [vote for judge in judges.values() for vote in ballot(debate, judge).votes]
+    votes = [vote for judge in judges.values() for vote in ballots(debate)[judge.key].votes]
     expected = sum(debate.expected_pairs(judge) for judge in judges.values())
     if expected:
         sums.add(f"{of}comparisons_made", len(votes), expected)
-    for vote in votes:
-        sums.add(f"{of}judge/equal_share", float(vote.verdict == "="))
-        if not of and vote.verdict != "=":
-            first_wins = float(vote.verdict == ">")
-            sums.add("judge/first_shown", first_wins)
-            sums.add(f"judge/wins/agent_{vote.left.agent}", first_wins)
-            sums.add(f"judge/wins/agent_{vote.right.agent}", 1 - first_wins)
-        if right is not None and right[vote.left] != right[vote.right]:
-            agrees = vote.verdict == (">" if right[vote.left] else "<")
-            sums.add(f"{of}judge/accuracy", 0.5 if vote.verdict == "=" else float(agrees))
-            sums.add(f"{of}judge/strict_accuracy", float(agrees))
-            sums.add(f"{of}judge/tpr", float(agrees))
-            sums.add(f"{of}judge/fpr", float(vote.verdict != "=" and not agrees))
+    said = Counter((vote.left.agent, vote.right.agent, vote.verdict) for vote in votes)
+    for (left, other, verdict), count in said.items():
+        sums.add(f"{of}judge/equal_share", count * (verdict == "="), count)
+        if not of and verdict != "=":
+            first_wins = count * (verdict == ">")
+            sums.add("judge/first_shown", first_wins, count)
+            sums.add(f"judge/wins/agent_{left}", first_wins, count)
+            sums.add(f"judge/wins/agent_{other}", count - first_wins, count)
     if right is not None:
+        # Whether the left turn is the right one, of votes on a right and a wrong one.
+        told = Counter(
+            (right[vote.left], vote.verdict)
+            for vote in votes
+            if right[vote.left] != right[vote.right]
+        )
+        for (left_right, verdict), count in told.items():
+            agrees, equal = verdict == (">" if left_right else "<"), verdict == "="
+            sums.add(f"{of}judge/accuracy", count * (0.5 if equal else agrees), count)
+            sums.add(f"{of}judge/strict_accuracy", count * agrees, count)
+            sums.add(f"{of}judge/tpr", count * agrees, count)
+            sums.add(f"{of}judge/fpr", count * (not equal and not agrees), count)
         _add_error_correlation(sums, votes, right, of)
         for judge in judges.values():
             for value in owed_values(debate, judge, right):
@@ -257,9 +263,25 @@ def _add_error_correlation(
     for (left, other), on_pair in by_pair(votes).items():
         if right[left] != right[other]:
             worth = {">": float(not right[left]), "=": 0.5, "<": float(right[left])}
-            errors = [(vote.judge.agent, worth[vote.verdict]) for vote in on_pair]
-            points = ((x, y) for (a, x), (b, y) in permutations(errors, 2) if a != b)
-            sums.add_points(f"{of}judge/error_correlation", points)
+            by_judge: dict[int, list[float]] = {}
+            for vote in on_pair:
+                by_judge.setdefault(vote.judge.agent, []).append(worth[vote.verdict])
+            everyone = [error for errors in by_judge.values() for error in errors]
+            for errors in by_judge.values():
+                # All points of one of its errors and one of another judge.
+                others = len(everyone) - len(errors)
+                rest = sum(everyone) - sum(errors)
+                squares = [sum(e * e for e in some) for some in (everyone, errors)]
+                moments = (
+                    float(len(errors) * others),
+                    sum(errors) * others,
+                    len(errors) * rest,
+                    squares[1] * others,
+                    len(errors) * (squares[0] - squares[1]),
+                    sum(errors) * rest,
+                )
+                if others:
+                    sums.join(f"{of}judge/error_correlation", moments)
 
 
 def add_reward(sums: Sums, right: Mapping[TurnKey, bool], score: Score) -> None:
@@ -438,7 +460,7 @@ def _verdicts(debate: ReadDebate, seats: list[int]) -> Verdicts:
     for key, judge in debate.judges.items():
         if key.round != 1:
             continue
-        for vote in ballot(debate, judge).votes:
+        for vote in ballots(debate)[judge.key].votes:
             left, right = seats[vote.left.agent], seats[vote.right.agent]
             verdict = vote.verdict if left < right else _MIRRORED[vote.verdict]
             found[seats[key.agent], min(left, right), max(left, right)] = verdict

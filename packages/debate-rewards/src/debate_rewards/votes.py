@@ -141,7 +141,7 @@ def without_repetitions(lines: Sequence[Line], duplicates: Duplicates) -> tuple[
     return kept, len(clashing)
 
 
-def ballot(debate: ReadDebate, judge: ReadTurn, duplicates: Duplicates = "one") -> Ballot:
+def _ballot(debate: ReadDebate, judge: ReadTurn, duplicates: Duplicates) -> Ballot:
     """Return the votes of one turn on the turns it was shown; a failed turn casts none."""
     if judge.failed:
         return Ballot()
@@ -178,7 +178,7 @@ def owed_verdicts(debate: ReadDebate, judge: ReadTurn) -> Iterator[tuple[Pair, V
     """
     if not debate.compares:
         return
-    said = {vote.pair: vote.verdict for vote in ballot(debate, judge).votes}
+    said = {vote.pair: vote.verdict for vote in ballots(debate)[judge.key].votes}
     valid = sorted((n, turn.key) for n, turn in debate.judged_by(judge).items() if not turn.failed)
     for (_, left), (_, right) in combinations(valid, 2):
         yield (left, right), said.get((left, right))
@@ -186,7 +186,11 @@ def owed_verdicts(debate: ReadDebate, judge: ReadTurn) -> Iterator[tuple[Pair, V
 
 def ballots(debate: ReadDebate, duplicates: Duplicates = "one") -> dict[TurnKey, Ballot]:
     """Return the ballot of every turn, those of judges who owe no answer included."""
-    return {key: ballot(debate, judge, duplicates) for key, judge in debate.judges.items()}
+    known: dict[TurnKey, Ballot] | None = debate.cast.get(duplicates)
+    if known is None:
+        known = {key: _ballot(debate, judge, duplicates) for key, judge in debate.judges.items()}
+        debate.cast[duplicates] = known
+    return known
 
 
 def all_votes(cast: Mapping[TurnKey, Ballot]) -> list[Vote]:
@@ -194,14 +198,15 @@ def all_votes(cast: Mapping[TurnKey, Ballot]) -> list[Vote]:
     return [vote for its_ballot in cast.values() for vote in its_ballot.votes]
 
 
+_POINTS = {">": Share(1.0, 0.0), "=": Share(0.5, 0.5), "<": Share(0.0, 1.0)}
+
+
 def points(verdict: Verdict, ties: Ties) -> Share | None:
     """Return what a verdict gives the left side and the right side; None where it does not count.
 
     `half` gives each side of a tie half a vote; `ignore` drops ties.
     """
-    if verdict == "=":
-        return Share(0.5, 0.5) if ties == "half" else None
-    return Share(1.0, 0.0) if verdict == ">" else Share(0.0, 1.0)
+    return None if verdict == "=" and ties == "ignore" else _POINTS[verdict]
 
 
 def tally(votes: Iterable[Vote], ties: Ties = "half") -> dict[TurnKey, Share]:
