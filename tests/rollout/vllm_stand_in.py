@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -89,7 +90,7 @@ class Router:
 
 
 @contextmanager
-def serving(one: StandIn | Router, port: int = 0) -> Iterator[str]:
+def serving(one: StandIn | Router, port: int = 0, host: str = "127.0.0.1") -> Iterator[str]:
     """Serve it, on a port if one is given; gives its URL."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -115,12 +116,20 @@ def serving(one: StandIn | Router, port: int = 0) -> Iterator[str]:
         def handle_error(self, *_: object) -> None:
             """Say nothing of clients that went away."""
 
-    server = Server(("127.0.0.1", port), Handler)
+    server = Server((host, port), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http://{host}:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+if __name__ == "__main__":
+    stand_in = StandIn(delay_s=float(sys.argv[3]))
+    with serving(stand_in, int(sys.argv[2]), sys.argv[1]) as address:
+        print(address, flush=True)
+        for _ in sys.stdin:  # Says how many requests it has answered when it is asked.
+            print(len(stand_in.asked), flush=True)

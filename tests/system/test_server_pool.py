@@ -50,14 +50,17 @@ class Run:
         return code
 
     def left(self) -> dict[str, Any]:
-        """Transcripts and metrics, without times."""
-        run = self._folder / "run"
-        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        timed = ("time", "memory", "tokens_per", "speed", "throughput")
-        said = {path.name: path.read_text() for path in run.glob("transcripts/*.jsonl")}
-        return said | {
-            "metrics": [{k: v for k, v in x.items() if not k.startswith(timed)} for x in rows]
-        }
+        return left_by(self._folder / "run")
+
+
+def left_by(run: Path) -> dict[str, Any]:
+    """Transcripts and metrics of a run, without times."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    timed = ("time", "memory", "tokens_per", "speed", "throughput")
+    said = {path.name: path.read_text() for path in run.glob("transcripts/*.jsonl")}
+    return said | {
+        "metrics": [{k: v for k, v in x.items() if not k.startswith(timed)} for x in rows]
+    }
 
 
 @pytest.fixture

@@ -1,15 +1,18 @@
-"""Two nodes, as two network namespaces with an address each, train as one process does."""
+"""Two nodes, as two network namespaces with an address each, train and serve as one does."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.rollout import vllm_stand_in
+from tests.system.test_server_pool import RECIPE, left_by
 
 from arithmetic import FACTOR
 from debate_train.checkpoints.policy_files import save_policy
@@ -34,6 +37,7 @@ class Node:
         return subprocess.Popen(
             ["ip", "netns", "exec", self.name, *command],
             env=os.environ | environment,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -117,3 +121,54 @@ def test_two_nodes_match_one_process_when_started_by_torchrun(
     # Each node reduces the gradients of 5 steps of 4 cases: at least one 4-byte number for each
     # of the adapters' parameters went over the link.
     assert all(node.sent_bytes() > 50_000 for node in nodes)
+
+
+def test_run_goes_on_when_the_node_of_a_server_is_cut_off(
+    nodes: tuple[Node, Node], tmp_path: Path
+) -> None:
+    here, there = nodes
+    program = Path(vllm_stand_in.__file__)
+    servers = [
+        node.run(sys.executable, str(program), node.address, str(PORT), delay_s)
+        for node, delay_s in ((here, "0.02"), (there, "0.5"))
+    ]
+    urls = ", ".join(str(one.stdout.readline()).strip() for one in servers if one.stdout)
+
+    def answered(server: "subprocess.Popen[str]") -> int:
+        assert server.stdin and server.stdout
+        server.stdin.write("\n")
+        server.stdin.flush()
+        return int(server.stdout.readline())
+
+    def trained(name: str) -> "subprocess.Popen[str]":
+        recipe = tmp_path / f"{name}.yaml"
+        recipe.write_text(RECIPE.format(urls=urls, patience_s=60.0))
+        command = ["-m", "debate_train", str(recipe), "steps=6", "--output"]
+        return here.run(sys.executable, *command, str(tmp_path / name), OMP_NUM_THREADS="1")
+
+    started = list(servers)
+    try:
+        started.append(calm := trained("calm"))
+        _, errors = calm.communicate(timeout=200)
+        assert calm.returncode == 0, errors[-3000:]
+        before = [answered(one) for one in servers]
+        started.append(run := trained("run"))
+        while answered(servers[1]) < before[1] + 60:
+            assert run.poll() is None, run.communicate()[1][-3000:]
+            time.sleep(0.01)
+        ip("-n", there.name, "link", "set", there.link, "down")
+        time.sleep(5.0)
+        cut_off = [answered(one) for one in servers]
+        # Requests that are under way there fail after 25 s, and are asked here.
+        while answered(servers[0]) < cut_off[0] + 30:
+            assert run.poll() is None, run.communicate()[1][-3000:]
+            time.sleep(0.01)
+        assert answered(servers[1]) == cut_off[1]
+        ip("-n", there.name, "link", "set", there.link, "up")
+        _, errors = run.communicate(timeout=200)
+        assert run.returncode == 0, errors[-3000:]
+    finally:
+        for process in started:
+            process.kill()
+    assert f"http://{there.address}:{PORT} serves again" in errors
+    assert left_by(tmp_path / "run") == left_by(tmp_path / "calm")

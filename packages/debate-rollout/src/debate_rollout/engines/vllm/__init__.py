@@ -298,7 +298,7 @@ class VllmServerEngine(VllmSettings):
     shared_folder: str | None = None
     """Where those files are written; the server must see it under the same path."""
     max_connections: int = Field(512, ge=1)
-    """Most requests that are sent at once; more wait here."""
+    """Most requests that are sent at once, for each server; more wait here."""
     log_file: str | None = None
     """Log of the server that is started; None keeps one only when the server crashed."""
     start_timeout_s: float = Field(900.0, gt=0)
@@ -321,6 +321,11 @@ class VllmServerEngine(VllmSettings):
         named = () if self.url is None else (self.url,)
         return self.urls or named or tuple(os.environ.get("DEBATE_VLLM_URLS", "").split())
 
+    @property
+    def count(self) -> int:
+        """Servers that share the debates."""
+        return len(self.running) or self.servers
+
     def missing_library(self) -> str | None:
         """Return what must be installed; vLLM itself only for a server that is started here."""
         return None if self.running else super().missing_library()
@@ -339,11 +344,10 @@ class VllmServerEngine(VllmSettings):
         if not self.running and self.devices is None:
             return found
         share = _RUNNING_SHARE if self.running else self.gpu_memory_utilization
-        copies = len(self.running) or self.servers
         return replace(
             found,
-            gpus=copies * found.gpus,
-            replicas=copies * found.replicas,
+            gpus=self.count * found.gpus,
+            replicas=self.count * found.replicas,
             shares=False,
             reserved=0.0,
             room=share * gpu_bytes,
@@ -398,16 +402,15 @@ class VllmServerEngine(VllmSettings):
 
     @model_validator(mode="after")
     def _servers_are_several(self) -> Self:
-        count = len(self.running) or self.servers
         if self.url is not None and self.urls:
             raise ValueError("urls: set together with url; expected one")
         if len(set(self.urls)) < len(self.urls):
             raise ValueError(f"urls: found {self.urls}, expected each once")
-        if self.min_servers > count:
-            raise ValueError(f"min_servers: found {self.min_servers} of {count}")
-        if count > 1 and self.transfer == "nccl":
+        if self.min_servers > self.count:
+            raise ValueError(f"min_servers: found {self.min_servers} of {self.count}")
+        if self.count > 1 and self.transfer == "nccl":
             raise ValueError("transfer: found nccl with several servers; expected file")
-        if count > 1 and self.port is not None:
+        if self.count > 1 and self.port is not None:
             raise ValueError("port: found one for several servers; expected none")
         devices = (self.devices or "").split(",")
         if self.servers > 1 and self.devices is not None and len(devices) % self.servers:

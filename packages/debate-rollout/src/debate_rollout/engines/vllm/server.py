@@ -5,6 +5,7 @@ import logging
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -62,6 +63,15 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.5
 """Between two looks at a server that is down."""
+_ALIVE = {
+    "SO_KEEPALIVE": 1,
+    "TCP_KEEPIDLE": 10,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 25_000,
+}
+"""A machine that has lost its power or its network closes nothing: its kernel is asked, so that
+requests to it fail after 25 s and not never."""
 
 
 class VllmServer(HttpEngine):
@@ -85,7 +95,7 @@ class VllmServer(HttpEngine):
         self._pool = Pool([], config.min_servers)
         self._behind: list[Member] = []
         self._nccl: NcclTransfer | None = None
-        self._slots = asyncio.Semaphore(config.max_connections)
+        self._slots = asyncio.Semaphore(config.max_connections * config.count)
         self._turnstile, self._loading = asyncio.Lock(), asyncio.Lock()
         self._nurses: set[asyncio.Task[None]] = set()
         self._sent: dict[object, str] = {}
@@ -169,8 +179,14 @@ class VllmServer(HttpEngine):
         # vLLM drops idle connections after 5 s: ours end first, or a request meets a closing one.
         limits = httpx.Limits(max_connections=None, keepalive_expiry=2.0)
         timeout = httpx.Timeout(None, connect=10.0)
+        alive = [
+            (socket.IPPROTO_TCP if name.startswith("TCP") else socket.SOL_SOCKET, option, value)
+            for name, value in _ALIVE.items()
+            if (option := getattr(socket, name, None)) is not None
+        ]
+        transport = httpx.AsyncHTTPTransport(limits=limits, socket_options=alive, trust_env=False)
         client = httpx.AsyncClient(
-            base_url=url, headers=headers, timeout=timeout, limits=limits, trust_env=False
+            base_url=url, headers=headers, timeout=timeout, transport=transport, trust_env=False
         )
         member = Member(client, ServerControl(url, client, process, self._passing), process)
         if process is not None:
@@ -179,8 +195,7 @@ class VllmServer(HttpEngine):
 
     @property
     def _passing(self) -> tuple[int, ...]:
-        several = (len(self._config.running) or self._config.servers) > 1
-        return PASSING if several else GATEWAY
+        return PASSING if self._config.count > 1 else GATEWAY
 
     def _connect(self, model: "PreTrainedModel | str") -> None:
         """Start or find the servers, and check that they sample as training needs it."""
