@@ -56,7 +56,7 @@ def turns(found: Score, stream: str) -> dict[tuple[int, int], float | None]:
 
 
 def test_solutions_are_paid_by_the_last_ranking() -> None:
-    found = turns(score(held()), "generator")
+    found = turns(score(held(), acceptance=0.5), "generator")
     values = [5 / 6, 1.5 / 6, 5 / 6, 0.5 / 6]
     # Agent 2 alone has risen, from 2 to 5: its first solution earns the acceptance.
     expected = {(a, 0): v + (0.5 if a == 2 else 0) for a, v in enumerate(values)}
@@ -102,11 +102,11 @@ def test_votes_are_paid_with_the_majority_of_the_last_ranking_alone() -> None:
 
 
 def test_strengths_are_scaled_from_the_weakest_to_the_strongest() -> None:
-    found = turns(score(held(), values="bradley_terry", acceptance=0), "generator")
+    found = turns(score(held(), values="bradley_terry"), "generator")
     values = [found[agent, 0] for agent in range(4)]
     assert max(v for v in values if v is not None) == 1 and values[3] == 0
     level = {agent: vote.replace(">", "=").replace("<", "=") for agent, vote in LAST.items()}
-    equal = turns(score(held(last=level), values="bradley_terry", acceptance=0), "generator")
+    equal = turns(score(held(last=level), values="bradley_terry"), "generator")
     assert {*equal.values()} == {0.5}
 
 
@@ -123,7 +123,7 @@ def test_two_agents_are_valued_by_each_other(values: str) -> None:
     found = score(held_by_two, values=values)
     # Agent 0 alone votes on agent 1: V is 0 and then 1. Agent 1 alone on agent 0: 0 and 0.
     assert turns(found, "generator") == pytest.approx({
-        (0, 0): 0.0, (0, 2): 0.0, (1, 0): 1.5, (1, 2): 1.0
+        (0, 0): 0.0, (0, 2): 0.0, (1, 0): 1.0, (1, 2): 1.0
     })  # fmt: skip
     # Without a critic's own votes nobody has voted on the other; of itself it criticises nothing.
     assert turns(found, "critic") == {(0, 1): None, (1, 1): None}

@@ -55,8 +55,9 @@ class ConlReward(JudgeSettings, PeerReward):
     """What a ranking makes of votes."""
     diagnostic: Literal["rises", "falls"] = "rises"
     """Whether a critique is paid when its target's value rises, or when it falls."""
-    acceptance: float = Field(0.5, ge=0)
-    """What a first solution earns more where its agent's value has risen."""
+    acceptance: float = Field(0.0, ge=0)
+    """What a first solution earns more where its agent's value has risen: 0.5 in the authors'
+    document. A wrong one that is mended then earns more than one that was right: see the study."""
     consensus: Literal["leave_one_out", "inclusive"] = "leave_one_out"
     """Whether votes of one's own count for what one is paid."""
 
