@@ -9,6 +9,7 @@ import pytest
 from debate_protocol import read_transcripts
 from debate_protocol.cli import main
 from debate_protocol.transcripts.files import transcript_problems
+from debate_report import report_main
 from debate_report.rollout_files import debates_in, import_rollouts
 from debate_train.commands.cli import main as train
 from debate_train.interrupts import UsageError
@@ -57,6 +58,18 @@ def test_exported_rows_of_trl_are_read_as_replies(
     assert len({reply.question.id for reply in replies}) == 4
     assert replies[0].question.answer == "5"
     assert "15 divided by 3" in replies[0].turns[0].text
+
+
+def test_rollouts_of_verl_are_read_as_replies(tmp_path: Path) -> None:
+    row = {"input": "user\nWhat is 6 * 7?", "output": "So \\boxed{42}.", "gts": "42", "score": 1.0}
+    file = tmp_path / "12.jsonl"
+    file.write_text("".join(json.dumps(row | {"step": 12, "acc": acc}) + "\n" for acc in (1, 0)))
+    first, second = import_rollouts(file)
+    assert first.question == second.question
+    assert (first.question.answer, first.turns[0].text) == ("42", "So \\boxed{42}.")
+    assert first.meta == {"reward": 1.0, "score": 1.0, "step": 12, "acc": 1}
+    assert report_main([str(file)]) == 0
+    assert "42" in (tmp_path / "12.jsonl.html").read_text()
 
 
 def test_exported_traces_of_verifiers_are_imported_as_the_debates_they_were(

@@ -1,4 +1,4 @@
-"""Rollouts of TRL, verifiers and prime-rl, and debates of any file, as transcripts."""
+"""Rollouts of TRL, verl, verifiers and prime-rl, and debates of any file, as transcripts."""
 
 import hashlib
 import json
@@ -93,7 +93,7 @@ def _holds_completions(path: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(first, dict) and not first.keys().isdisjoint(
-        {"completion", "traces", "nodes"}
+        {"completion", "output", "traces", "nodes"}
     )
 
 
@@ -238,7 +238,7 @@ def _object(value: object, where: str) -> Record:
 Row = Mapping[str, object]
 
 _NAMES = {"example_id", "id", "idx", "ok"}
-_EXPECTED = "expected traces.jsonl or results.jsonl of verifiers, or completions of TRL"
+_EXPECTED = "expected traces.jsonl or results.jsonl of verifiers, or rollouts of TRL or verl"
 
 
 def rows_of(path: Path) -> list[Row]:
@@ -278,10 +278,10 @@ def import_rollouts(
 ) -> list[Transcript]:
     """Return the rows of a file as transcripts, in order: of one turn each, but for episodes.
 
-    Replies to one question have its id: the `example_id` of verifiers; of TRL, whose rows name
-    none, a number made of the prompt. What rows say beside is in `meta`: numbers such as `reward`
-    under their own names. A conversation of several replies counts as one, whose answer is that of
-    the last.
+    Replies to one question have its id: the `example_id` of verifiers; of TRL and verl, whose rows
+    name none, a number made of the prompt. What rows say beside is in `meta`: numbers such as
+    `reward` under their own names. A conversation of several replies counts as one, whose answer is
+    that of the last.
 
     Args:
         path: The file.
@@ -308,6 +308,9 @@ def import_rollouts(
         if isinstance(row.get("traces"), list):
             found.append(debate_of_episode(row, where, rules.name, kind, answer))
             continue
+        if {"input", "output", "score"} <= row.keys():  # verl: trainer.rollout_data_dir.
+            ours = {"prompt": "input", "completion": "output", "reward": "score", "answer": "gts"}
+            row = {**{name: row.get(theirs) for name, theirs in ours.items()}, **row}
         if not {"prompt", "completion"} <= row.keys():
             names = ", ".join(sorted(row)[:8]) or "nothing"
             raise UsageError(f"{where}: found {names}; {_EXPECTED}, with prompt and completion")
