@@ -48,11 +48,11 @@ def test_stopped_evaluation_asks_only_for_what_is_missing(
     # the replies and for each round, one that streams ends replies one by one or some together.
     assert sum(kept) == 3 * (2 + 6)
     assert len(kept) == calls if calls == 3 else 3 < len(kept) <= calls
-    whole, half = list(kept), len(kept) // 2
+    whole = list(kept)
 
     def stopped(self: ReplyJournal, replies: Iterable[tuple[str, Reply]]) -> None:
         counted(self, replies)
-        if len(kept) == half + 1:
+        if sum(kept) > 3 * 2:  # How many come together is a matter of time.
             raise KeyboardInterrupt
 
     kept.clear()
