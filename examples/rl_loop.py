@@ -37,6 +37,7 @@ STREAMS = {"generator": Stream(sections={"solution": 3, "evaluation": 1, "compar
 
 def main() -> None:
     """Imitate, then debate and learn; print what the model knew after each."""
+    # Or PretrainedModel(name="smollm2", lora=Lora(rank=16)): only its adapters are trained then.
     loaded = ScratchModel(initializer_range=0.04).load(SEED)
     engine = TransformersEngine().open(loaded.model, loaded.tokenizer)  # It samples from a copy.
 

@@ -1,4 +1,4 @@
-"""Train from Python, with a reward that is a function and a call after each step.
+"""Train from Python, with a loss of your own, a reward that is a function, and a call each step.
 
     python examples/train_from_python.py [OUTPUT] [key=value ...]
 
@@ -10,6 +10,16 @@ import sys
 
 from debate_protocol import Transcript
 from debate_train import StepEnd, train
+from debate_train.losses import LossInputs, TokenLoss
+
+
+class PolicyGradient(TokenLoss):
+    """-A log p of each token: no ratio, and nothing is clipped."""
+
+    def per_action(self, x: LossInputs):
+        """Return the loss of each action, shape (A,)."""
+        return -x.advantages_A * x.logps_A
+
 
 RECIPE = {
     "name": "from_python",
@@ -19,7 +29,7 @@ RECIPE = {
     "debate": {"type": "direct", "style": "compact", "personas": "none"},
     "rollout": {"max_tokens": 16, "debates_per_question": 4},
     "advantage": {"baseline": "prompt"},
-    "loss": {"type": "ppo_clip"},
+    "loss": PolicyGradient,  # Or PolicyGradient(...), or {"type": PolicyGradient, ...}.
     "trainer": {"learning_rate": 0.01},
     "evaluation": {"questions": 0},
     "tracking": {"wandb": False},

@@ -229,7 +229,8 @@ def is_installed(words: list[str]) -> None:
 def is_known(words: list[str]) -> None:
     """See that a command which is shown in part has these subcommands and options."""
     program = str(Path(sys.executable).parent / words[0])
-    named = [word for word in words[1:] if word in ("study", "compare", "show", "validate")]
+    parts = ("study", "compare", "export", "show", "validate")
+    named = [word for word in words[1:] if word in parts]
     help_ = [program, *named, "--help"]
     said = subprocess.run(help_, capture_output=True, text=True, check=True).stdout
     assert all(word in said for word in words if word.startswith("--"))
@@ -243,6 +244,8 @@ Action = Callable[[list[str]], object]
 TESTED = {
     "verifiers_debate": "system/test_examples.py",
     "view": "protocol/test_log_files.py",
+    "docs/pictures/make_pictures.py": "system/test_pictures.py",
+    "docs/reference/make_keys.py": "train/test_recipe_file.py",
 }
 RULES: tuple[tuple[str, Action], ...] = (
     (r"\. |python3? -m venv |uv venv |uv (sync|run|build)|(uv )?pip install$", nothing),
@@ -252,9 +255,9 @@ RULES: tuple[tuple[str, Action], ...] = (
     (r"make ", makes),
     (r"(\.venv/bin/(python -m )?)?(pytest|ruff|mypy)\b", is_installed),
     (r"(wandb|tensorboard) ", is_installed),
-    (r"python examples/|PYTHONPATH=examples vf-eval|inspect view ", is_tested),
+    (r"python (docs|examples)/|PYTHONPATH=examples vf-eval|inspect view ", is_tested),
     (r".*python -m vllm", vllm_takes),
-    (r"debate-train .*--nproc$|debate-study$|debate-protocol (show|validate)$", is_known),
+    (r"debate-train .*--nproc$|debate-study$|debate-protocol (export|show|validate)$", is_known),
     (r"debate-eval ((compare|quickstart)$|smollm2_selfplay )", is_known),  # The last needs a study.
     (r"(torchrun|deepspeed) ", launches),
     (r"debate-train .*--slurm", runs(train, "--dry-run")),

@@ -1,5 +1,6 @@
 """The house rules for everything that is not Python code: versions, ranges, recipes, host names."""
 
+import json
 import re
 import subprocess
 import tomllib
@@ -169,6 +170,17 @@ def test_package_ships_readme_changelog_and_type_marker(package: Path) -> None:
     assert (package / "README.md").read_text(encoding="utf-8").startswith(f"# {package.name}")
     assert (package / "CHANGELOG.md").read_text(encoding="utf-8").startswith("# Changelog")
     assert len(list(package.glob("src/*/py.typed"))) == 1
+
+
+def test_image_is_made_by_commands_that_are_tested() -> None:
+    text = re.sub(r"\s*\\\n\s*", " ", (ROOT / "Dockerfile").read_text("utf-8"))
+    steps = re.findall(r"^(RUN|COPY|CMD) +(.*)$", text, re.MULTILINE)
+    assert [kind for kind, _ in steps] == ["RUN", "COPY", "RUN", "CMD"]
+    for kind, step in steps:
+        if kind == "RUN":
+            subprocess.run(["bash", "-n", "-c", step], check=True)
+    assert steps[2][1].startswith("make setup && ")
+    assert json.loads(steps[3][1]) == ["debate-train", "recipes"]
 
 
 def test_every_recipe_opens_with_a_comment() -> None:

@@ -11,10 +11,9 @@ import yaml
 
 import debate_train
 from debate_protocol.types import Protocol, Question, Transcript, Turn
-from debate_rewards.reward import Credit, Score, ScoreError, score_debates
+from debate_rewards.reward import Credit, FunctionReward, Score, ScoreError, score_debates
 from debate_train import StepEnd, train
 from debate_train.advantages import Advantages
-from debate_train.function_reward import FunctionReward
 from debate_train.interrupts import UsageError
 from debate_train.recipe import Recipe
 from debate_train.recipe.files import load_recipe
@@ -41,8 +40,7 @@ def test_train_learns_from_a_function_and_calls_after_each_step(tmp_path: Path) 
     assert (trained.finished, trained.results) == (True, {})
     assert trained.checkpoint == tmp_path / "run/checkpoints/step-000002"
     kept = (tmp_path / "run/recipe.yaml").read_text()
-    assert kept.startswith(f"# The reward was a function, '{length.__module__}.length'")
-    assert load_recipe(tmp_path / "run/recipe.yaml", model=Recipe).recipe.steps == 2
+    assert yaml.safe_load(kept)["reward"] == {"type": f"{length.__module__}:length"}
 
 
 def test_train_without_a_function_is_the_recipes_own_run(tmp_path: Path) -> None:
@@ -82,7 +80,8 @@ def test_function_takes_the_place_of_rewards_but_not_of_imitation() -> None:
     recipe = load_recipe("quickstart", model=Recipe).recipe
     phases = _rewarded(recipe, length).phase_recipes()
     found = {name: phase.reward.type for name, phase in phases.items()}
-    assert found == {"warm_start": "verifiable", "settle": "verifiable", "self_play": "function"}
+    own = f"{length.__module__}:length"
+    assert found == {"warm_start": "verifiable", "settle": "verifiable", "self_play": own}
 
 
 @pytest.fixture

@@ -7,6 +7,9 @@ A package adds a variant with an entry point whose name is the variant's `type`:
 
 The entry point names a pydantic model with a field `type: Literal["devils_advocate"]` and what the
 group's protocol asks for. From then on recipes can name it like one of ours.
+
+A program hands over a variant of its own without an entry point: the class, an object of it, or a
+mapping whose `type` is one of them stands wherever a mapping of a file does.
 """
 
 import warnings
@@ -16,7 +19,14 @@ from importlib.metadata import EntryPoint, entry_points
 from operator import or_
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    SerializationInfo,
+    model_validator,
+)
 from pydantic_core import CoreSchema, core_schema
 
 from debate_protocol.parsing import did_you_mean
@@ -25,10 +35,24 @@ from debate_protocol.transcripts.showing import escaped
 __all__ = ["VariantNotLoadedWarning", "Variants", "did_you_mean", "variants_of"]
 
 
+OF_PYTHON = (
+    "this Python object itself, which no file holds: hand it to debate_train.train, with "
+    "resume=True to go on, or let an installed package offer it under a type"
+)
+"""What is expected where a file has the name of a class, see `named`."""
+
+
+def named(thing: object) -> str:
+    """Return the qualified name of a class or function, `module:name`."""
+    name = getattr(thing, "__qualname__", type(thing).__qualname__)
+    return f"{getattr(thing, '__module__', None) or type(thing).__module__}:{name}"
+
+
 class Config(BaseModel):
     """Frozen settings of known names, whose numbers are finite.
 
-    A field for which infinity means something says so with `Field(allow_inf_nan=True)`.
+    A class of which no field `type` says what it is called has its qualified name as `type`. A
+    field for which infinity means something says so with `Field(allow_inf_nan=True)`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -44,10 +68,20 @@ class Config(BaseModel):
                 raise ValueError(
                     f"{old}: found {given[old]!r} under a former name; expected {cls.renamed[old]}"
                 )
+            kind = cls.model_fields.get("type")
+            if kind is not None and kind.annotation is str:
+                return {"type": named(cls), **given}
         return given
 
 
 P = TypeVar("P")
+
+
+class Handed:
+    """A variant that a program handed over, in dumped settings: pydantic leaves it as it is."""
+
+    def __init__(self, variant: BaseModel) -> None:
+        self.variant = variant
 
 
 class VariantNotLoadedWarning(UserWarning):
@@ -66,12 +100,19 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
         group: The entry point group; None takes no variants of other packages.
         protocol: What every variant offers: a `typing.Protocol`, or a base class.
         own: Our variants, kept as `models`. A recipe that leaves out `type` gets the first.
+        of: Makes a variant of a plain function.
     """
 
-    def __init__(self, group: str | None, protocol: Any, *own: Callable[..., P]) -> None:
-        self.group, self.protocol, self.models = group, protocol, own
+    def __init__(
+        self,
+        group: str | None,
+        protocol: Any,
+        *own: Callable[..., P],
+        of: Callable[..., P] | None = None,
+    ) -> None:
+        self.group, self.protocol, self.models, self._of = group, protocol, own, of
         self.own: Mapping[str, type[BaseModel]] = {
-            _tag(model): model for model in cast(tuple[type[BaseModel], ...], own)
+            tag_of(model): model for model in cast(tuple[type[BaseModel], ...], own)
         }
 
     @cached_property
@@ -127,15 +168,52 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
         models = list(self.values())
         union = reduce(or_, models[1:], cast(Any, models[0]))
         marked = Annotated[union, Field(discriminator="type")] if len(models) > 1 else union
-        schema = core_schema.no_info_before_validator_function(
-            self._with_type, handler.generate_schema(marked)
+        return core_schema.no_info_wrap_validator_function(
+            self._chosen,
+            handler.generate_schema(marked),
+            serialization=core_schema.wrap_serializer_function_ser_schema(
+                self._dumped, info_arg=True, schema=core_schema.any_schema()
+            ),
         )
-        return core_schema.no_info_after_validator_function(_keeps_type, schema)
 
-    def _with_type(self, given: object) -> object:
-        if isinstance(given, Mapping) and "type" not in given:
-            return {"type": next(iter(self.own)), **given}
-        return given
+    def _chosen(self, given: Any, choose: Callable[[object], BaseModel]) -> BaseModel:
+        """Return the variant that a mapping names, or that is handed over."""
+        is_mapping = isinstance(given, Mapping)
+        if is_mapping and "type" not in given:
+            given = {"type": next(iter(self.own)), **given}
+        kind = given["type"] if is_mapping else given
+        kind = kind.variant if isinstance(kind, Handed) else kind
+        if isinstance(kind, type):
+            chosen = self._checked(kind).model_validate(
+                {key: value for key, value in given.items() if key != "type"} if is_mapping else {}
+            )
+        elif isinstance(kind, BaseModel):
+            changes = {**dict(kind), **given, "type": type(kind)} if is_mapping else {}
+            self._checked(type(kind))
+            chosen = self._chosen(changes, choose) if changes else kind
+        elif callable(kind) and not is_mapping and self._of is not None:
+            chosen = cast(BaseModel, self._of(kind))
+        else:
+            chosen = choose(given)
+        chosen.model_fields_set.add("type")  # What is dumped as set names its variant.
+        return chosen
+
+    def _checked(self, kind: type) -> type[BaseModel]:
+        if (problem := self._problem(kind)) is not None:
+            raise ValueError(f"{named(kind)}: {problem}")
+        return kind
+
+    def _dumped(
+        self, chosen: BaseModel, dump: Callable[[object], Any], info: SerializationInfo
+    ) -> object:
+        """Return settings; where no `type` stands for them the object itself, in JSON its name."""
+        tag = getattr(chosen, "type", "")
+        if self.get(tag) is type(chosen):
+            return dump(chosen)
+        if info.mode == "python":
+            return Handed(chosen)
+        name = tag if ":" in tag else named(type(chosen))
+        return {"type": name, **dump(chosen), **{"type": name}}
 
     def _load(self, entry: EntryPoint) -> type[BaseModel] | None:
         try:
@@ -150,10 +228,10 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
             return None
         return cast(type[BaseModel], loaded)
 
-    def _problem(self, loaded: object, name: str) -> str | None:
+    def _problem(self, loaded: object, name: str | None = None) -> str | None:
         if not (isinstance(loaded, type) and issubclass(loaded, BaseModel)):
             return f"found {loaded!r}; expected a pydantic model"
-        if _tag(loaded) != name:
+        if name is not None and tag_of(loaded) != name:
             return f'expected a field type: Literal["{name}"] = "{name}" in {loaded.__name__}'
         base = self.protocol
         if not issubclass(loaded, base):
@@ -174,12 +252,6 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
         )
 
 
-def _keeps_type(chosen: BaseModel) -> BaseModel:
-    """Count `type` among what was set, so that what is dumped as set names its variant."""
-    chosen.model_fields_set.add("type")
-    return chosen
-
-
 def variants_of(annotation: object) -> tuple[type[BaseModel], ...]:
     """Return the models that an annotation made with `Variants` stands for; none for another."""
     if get_origin(annotation) is not Annotated:
@@ -192,7 +264,8 @@ def variants_of(annotation: object) -> tuple[type[BaseModel], ...]:
     )
 
 
-def _tag(model: type[BaseModel]) -> str:
+def tag_of(model: type[BaseModel]) -> str:
+    """Return the `type` that a variant is chosen by, empty where it has none."""
     field = model.model_fields.get("type")
     if field is None or get_origin(field.annotation) is not Literal:
         return ""

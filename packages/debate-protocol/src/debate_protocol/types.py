@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 from debate_protocol.parsing import Contract, Parsed, ThinkMode, did_you_mean, get_contract, parse
@@ -256,6 +257,14 @@ class Transcript:
             yield turn
             beside = [branch.turn for branch in turn.branches] + list(turn.continuations)
             waiting += reversed(beside)
+
+    def _repr_html_(self) -> str:
+        """Return the debate as notebooks show it: the text of `shown_debate`, escaped."""
+        from debate_protocol import shown_debate
+
+        text = escape(shown_debate(self, emphasis=True))
+        text = text.replace("\x1b[1m", "<b>").replace("\x1b[0m", "</b>")
+        return f'<pre style="white-space: pre-wrap">{text}</pre>'
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from markupsafe import Markup
 
-from debate_report.charts import MAX_SERIES, Bound, Chart, Marks, Series, line_chart, parts_of
+from debate_report.charts import (
+    MAX_SERIES,
+    Bound,
+    Chart,
+    Marks,
+    Series,
+    image,
+    line_chart,
+    parts_of,
+)
 from debate_report.run_files import MAX_STEP, Row, RunFiles, Stage, finite, stages, step_of
 from debate_report.timeline import PANELS, Along, Form, Panel, phases, render, write_duration
 
@@ -108,6 +117,28 @@ def groups(
                 charts.append(line_chart(chart, along, marks))
         if charts or silent:
             yield {"heading": heading, "charts": charts, "silent": silent}
+
+
+def picture(run: RunFiles) -> str:
+    """Return the first two charts of the run as an SVG image; empty without any."""
+    found = stages(run)[-MAX_PHASES:]
+    along = phases({one.name: one.steps for one in found}) if found else None
+    known = placed(found, along) if along else {}
+    drawn = [
+        Chart(panel.title, panel.note, lines[:MAX_SERIES], panel.form)
+        for _, panels in PANELS
+        for panel in panels
+        if (lines := _lines(panel, known)) and any(y for one in lines for _, y in one.points)
+    ]
+    return image([(chart, along) for chart in drawn[:2]]) if along and drawn else ""
+
+
+def _lines(panel: Panel, known: Known) -> list[Series]:
+    """Return the lines of a panel that have more than a point."""
+    named = panel.names(known)
+    return [
+        Series(label, tuple(sorted(known[n].items()))) for n, label in named if len(known[n]) > 1
+    ]
 
 
 def _about(shown: Sequence[Stage]) -> tuple[list[str], list[list[str]]]:

@@ -22,7 +22,7 @@ from debate_protocol.command_line import (
 )
 from debate_report.browsing import Browser, browser, read_all
 from debate_report.comparison import as_text, comparison, results, setting_of, shared_setting
-from debate_report.curves import curves, seconds_of
+from debate_report.curves import curves, picture, seconds_of
 from debate_report.debates import Debates
 from debate_report.run_files import RunFiles, finite, read_run, read_source
 from debate_report.society import society
@@ -97,6 +97,21 @@ def make_page(run: RunFiles) -> str:
         ("repeat", "To repeat it", _part(lambda: _to_repeat(run))),
     )
     return _page(run.name, _part(lambda: _facts(run)), parts, debates)
+
+
+def run_html(run_dir: Path) -> str:
+    """Return what a notebook shows of a run: its setting, its results, and its main curves.
+
+    Raises:
+        FileNotFoundError: The folder is not a run directory.
+    """
+    run = read_run(run_dir)
+    known = run.results and {key: run.results.get(key) for key in ("table", "summary")}
+    parts = [_part(lambda: _facts(run)), _part(lambda: results(known))]
+    if drawn := picture(run):
+        data = base64.b64encode(drawn.encode()).decode()
+        parts.append(Markup('<img alt="curves" src="data:image/svg+xml;base64,{}"/>').format(data))
+    return Markup("\n").join(parts)
 
 
 def _figures(run: RunFiles) -> list[tuple[str, str, Markup]]:

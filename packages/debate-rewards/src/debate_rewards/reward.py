@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, cast
 
+from pydantic import PrivateAttr
+
 from debate_protocol.parsing import Parsed, get_contract
-from debate_protocol.plugins import Config
+from debate_protocol.plugins import Config, named
 from debate_protocol.types import (
     Protocol,
     Transcript,
@@ -321,7 +323,7 @@ class RewardConfig(Config):
     """Whether debates that a script writes have values where a policy's would."""
     is_changing: ClassVar[bool] = False
     """Whether it may be another in each step, as `at` says."""
-    type: str
+    type: str = ""
     """The name by which recipes choose the reward."""
 
     @property
@@ -335,7 +337,7 @@ class RewardConfig(Config):
 
     def score(self, debate: ReadDebate) -> Score:
         """Return the score of one debate."""
-        raise TypeError(f"{type(self).__name__} defines neither __call__ nor score")
+        raise ScoreError(f"reward: {type(self).__name__} has neither __call__ nor score")
 
     @property
     def adds_advantages(self) -> bool:
@@ -378,3 +380,53 @@ class RewardConfig(Config):
     def warnings(self, context: RewardContext) -> list[str]:
         """Return what should be looked at, each with the key that it is about."""
         return []
+
+
+Valued = float | None | Sequence[float | None] | Score
+"""A value for all turns of a debate, one for each of its turns, or all credits; None: no signal."""
+RewardFunction = Callable[[Transcript], Valued]
+
+
+class FunctionReward(RewardConfig):
+    """What a function says of each debate; `type` is its name, which no recipe can give."""
+
+    _function: RewardFunction = PrivateAttr()
+
+    @classmethod
+    def of(cls, function: RewardFunction) -> "FunctionReward":
+        """Return the reward that a function is."""
+        made = cls(type=named(function))
+        made.__pydantic_private__ = {"_function": function}
+        return made
+
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order.
+
+        Raises:
+            ScoreError: The function returned something else than `Valued`.
+        """
+        return [_score(transcript, self._function(transcript)) for transcript in transcripts]
+
+
+def _score(transcript: Transcript, valued: Any) -> Score:
+    if isinstance(valued, Score):
+        return valued
+    turns = transcript.turns
+    is_list = isinstance(valued, Sequence) and not isinstance(valued, str | bytes)
+    values = list(valued) if is_list else [valued] * len(turns)
+    if len(values) != len(turns):
+        raise ScoreError(
+            f"reward: found {valued!r:.200} for debate {transcript.id!r}; expected a number, None, "
+            f"one of these for each of its {len(turns)} turns, or a Score"
+        )
+    credits = tuple(
+        Credit(
+            turn.agent,
+            turn.round,
+            "generator",
+            finite_value(value, transcript.id, turn.agent, turn.round, "generator"),
+            expected=value is not None,
+        )
+        for turn, value in zip(turns, values, strict=True)
+    )
+    return Score(credits, mean_returns(credits, transcript.protocol.num_agents))

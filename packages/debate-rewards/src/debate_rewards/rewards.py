@@ -22,6 +22,7 @@ from debate_rewards.conl import ConlReward
 from debate_rewards.judged import JudgedReward
 from debate_rewards.reward import (
     Credit,
+    FunctionReward,
     ReadDebate,
     Requirement,
     RewardConfig,
@@ -40,7 +41,7 @@ SINGLE_REWARDS: Variants[RewardConfig] = Variants(
     "debate_rewards.rewards", RewardConfig, V2, WinRate, WinMinusLoss, BradleyTerry, Verifiable,
     TruthJudge, Majority, MajorityJudge, Certainty, Persuasion, Overlong, PartialTrajectory,
     ConlReward,
-    JudgedReward,
+    JudgedReward, of=FunctionReward.of,
 )  # fmt: skip
 SingleReward = Annotated[RewardConfig, SINGLE_REWARDS]
 
@@ -341,7 +342,12 @@ def _split_answers(debates: Sequence[ReadDebate]) -> float:
 
 # All rewards, those of other installed packages included.
 REWARDS: Variants[RewardConfig] = Variants(
-    "debate_rewards.rewards", RewardConfig, *SINGLE_REWARDS.models, Mixed, Labelled
+    "debate_rewards.rewards",
+    RewardConfig,
+    *SINGLE_REWARDS.models,
+    Mixed,
+    Labelled,
+    of=FunctionReward.of,
 )
 
 # Any reward; `type` names it.

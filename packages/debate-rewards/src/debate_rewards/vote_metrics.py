@@ -201,12 +201,12 @@ def _add_votes(
             sums.add(f"judge/wins/agent_{other}", count - first_wins, count)
     if right is not None:
         # Whether the left turn is the right one, of votes on a right and a wrong one.
-        told = Counter(
+        decided = Counter(
             (right[vote.left], vote.verdict)
             for vote in votes
             if right[vote.left] != right[vote.right]
         )
-        for (left_right, verdict), count in told.items():
+        for (left_right, verdict), count in decided.items():
             agrees, equal = verdict == (">" if left_right else "<"), verdict == "="
             sums.add(f"{of}judge/accuracy", count * (0.5 if equal else agrees), count)
             sums.add(f"{of}judge/strict_accuracy", count * agrees, count)

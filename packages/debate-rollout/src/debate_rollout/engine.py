@@ -363,7 +363,7 @@ class EngineSettings(Config):
     install: ClassVar[str] = ""
     """What brings them, as pip is given it."""
 
-    type: str
+    type: str = ""
     """The name by which recipes choose the engine."""
 
     @property

@@ -167,7 +167,7 @@ class AdvantageConfig(Config):
     step and by checkpoints, and handed in at the next one.
     """
 
-    type: str
+    type: str = ""
     """The name by which recipes choose it."""
     streams: dict[str, Stream] = Field(
         default_factory=lambda: {

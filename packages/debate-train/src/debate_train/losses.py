@@ -75,7 +75,7 @@ class Loss(Config):
     """Learns from given text: log-probabilities at temperature 1 instead of the sampled one."""
     learns_from: ClassVar[Material] = "samples"
 
-    type: str
+    type: str = ""
     """The name by which recipes choose the loss."""
     aggregation: "Aggregation | Literal['pair_mean']" = "token_mean_batch"
     """How token terms add up: a sum, a mean over the update or each group, or of turn means."""

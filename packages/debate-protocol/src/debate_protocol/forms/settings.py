@@ -291,6 +291,9 @@ class DebateForm(SpeakingSettings):
         def num_agents(self) -> int:
             """Agents of a debate."""
 
+    else:
+        type: str = ""
+
     @property
     def shares_turns(self) -> bool:
         """Whether copies of a question's debate in a training step have some turns in common."""

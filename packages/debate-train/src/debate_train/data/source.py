@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
@@ -80,6 +80,13 @@ class DataSource(ABC):
     notes: tuple[str, ...] = ()
     """What `--check` says of how the data was read, one finding each."""
 
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """Refuse a class of which a method is missing."""
+        if missing := sorted(cls.__abstractmethods__):
+            said = f"data: {cls.__name__} has no {', '.join(missing)}"
+            raise DataError(f"{said}; expected what its base asks for")
+        return super().__new__(cls)
+
     @abstractmethod
     def batch(self, step: int) -> list[Question]:
         """Return the training questions of a step (from 0)."""
@@ -117,7 +124,7 @@ class DataSettings(Config):
     Its defaults fit questions that are made as needed.
     """
 
-    type: str
+    type: str = ""
     batch_size: int = Field(64, ge=1)
     """Questions a step."""
 

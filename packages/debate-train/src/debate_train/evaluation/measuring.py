@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 
 from debate_protocol.transcripts.files import with_counts
 from debate_protocol.types import DebateRun, Question, Transcript
+from debate_report.timeline import render
 from debate_rewards.answer_checking import same_answer
 from debate_rewards.estimates import bootstrap_estimates, bootstrap_interval, pooled, range_of
 from debate_rollout.engine import Engine
@@ -40,15 +41,23 @@ class Measures:
     """All measures of one evaluation by their full names, and what was played in each mode."""
 
     found: Mapping[str, Measure]
-    played: Mapping[str, Sequence[Transcript]]
-    values: Values = field(default_factory=dict)
+    played: Mapping[str, Sequence[Transcript]] = field(repr=False)
+    values: Values = field(default_factory=dict, repr=False)
     """Each figure's value for each question, over all runs: what two policies are compared on."""
-    curves: Curves = field(default_factory=dict)
+    curves: Curves = field(default_factory=dict, repr=False)
     """The curves of all modes over all runs, named as figures are."""
 
     def means(self) -> dict[str, float]:
         """Return the means alone."""
         return {name: measure.mean for name, measure in self.found.items()}
+
+    def _repr_html_(self) -> str:
+        """Return the table of all measures, as notebooks show it."""
+        rows = [
+            (name, f"{one.mean:.3f}", f"[{one.low:.3f}, {one.high:.3f}]", f"{one.questions:,}")
+            for name, one in self.found.items()
+        ]
+        return render("figures.html", tables=[[("measure", "mean", "95 %", "questions"), *rows]])
 
     def votes(self) -> dict[str, float]:
         """Return the accuracy of the majority of 2, 4, 8, … direct replies: `eval/direct/maj@k`.

@@ -282,7 +282,7 @@ class EvaluationMode(Config):
     and exit criteria the name of the mode in the recipe stands before: `eval/NAME/FIGURE`.
     """
 
-    type: str
+    type: str = ""
     """The name by which recipes choose the mode."""
 
     @abstractmethod

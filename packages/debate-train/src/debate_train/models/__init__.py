@@ -26,7 +26,7 @@ from debate_train.models.scratch import ScratchModel
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-__all__ = ["MODELS", "ModelChoice", "ModelConfig", "PretrainedModel", "ScratchModel"]
+__all__ = ["MODELS", "Lora", "ModelChoice", "ModelConfig", "PretrainedModel", "ScratchModel"]
 
 _ON_LOGITS = (
     "logits_soft_cap",

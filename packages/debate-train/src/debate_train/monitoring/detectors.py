@@ -103,7 +103,7 @@ class Detector(Config):
 
     due: ClassVar[Due] = "step"
 
-    type: str
+    type: str = ""
     """The name by which recipes choose it."""
     metric: str = ""
     """Name of a metric of steps."""

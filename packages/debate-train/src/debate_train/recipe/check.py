@@ -100,14 +100,13 @@ def split_warnings(phase: Recipe, source: DataSource) -> list[str]:
     measured: list[Split] = ["dev", "test"] if measures_dev else ["test"]
     size, found = phase.evaluation.questions, list[str]()
     trained = {identity(question) for question in source.batch(0)} if size else set()
-    for split in measured if size else ():
-        asked = {identity(question) for question in source.split(split, size)}
-        if trained & asked:
-            found.append(
-                f"data: {len(trained & asked)} of the {len(trained)} questions of step 1 are in "
-                f"the {split} split, too; expected splits that share none"
-            )
-        if not asked:
+    asked = {s: {identity(q) for q in source.split(s, size)} for s in (measured if size else ())}
+    if shared := {split: trained & held for split, held in asked.items() if trained & held}:
+        both = f"{len(set().union(*shared.values()))} of the {len(trained)} questions of step 1"
+        splits = f"the {' and the '.join(shared)} split, too; expected splits that share none"
+        found.append(f"data: {both} are in {splits}")
+    for split, held in asked.items():
+        if not held:
             found.append(
                 f"evaluation: the {split} split holds no question; expected more questions, a "
                 "larger data.holdout, or data.test_path"
@@ -231,7 +230,7 @@ def check_collecting(recipe: Recipe) -> CheckReport:
 
 def _identity(data: DataSettings) -> str:
     """Return the same text for data that differs in nothing but its batch size."""
-    return cast(BaseModel, data).model_dump_json(exclude={"batch_size"})
+    return cast(BaseModel, data).model_dump_json(exclude={"batch_size"}, fallback=repr)
 
 
 def check_model(model: ModelConfig, found: CheckReport, with_tokenizer: bool = True) -> None:

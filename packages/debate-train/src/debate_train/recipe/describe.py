@@ -90,8 +90,8 @@ def explain(key: str, model: type[BaseModel], held: Mapping[str, object]) -> lis
     if schema.values is not None and not schema.models:
         return [key, *_children(schema.values)]
     lines: list[str] = []
-    for facts, owners in _grouped(schema, name, values).items():
-        lines += ["", *_lines(key, schema, facts, owners, values.get(name))]
+    for said, owners in _grouped(schema, name, values).items():
+        lines += ["", *_lines(key, schema, said, owners, values.get(name))]
     if not lines:
         raise _unknown(name, above, schema, values, model)
     return lines[1:]
@@ -138,17 +138,17 @@ def _grouped(
     groups: dict[tuple[str, ...], list[type[BaseModel]]] = {}
     for model in schema.models if chosen is None else [chosen]:
         if name in model.model_fields and name != "type":
-            facts = tuple(_facts(model, name, model.model_fields[name]))
-            groups.setdefault(facts, []).append(model)
+            said = tuple(facts(model, name, model.model_fields[name]))
+            groups.setdefault(said, []).append(model)
     return groups
 
 
 def _lines(
-    key: str, schema: Schema, facts: Sequence[str], owners: Sequence[type[BaseModel]], value: object
+    key: str, schema: Schema, said: Sequence[str], owners: Sequence[type[BaseModel]], value: object
 ) -> Iterator[str]:
     tags = [tag for tag, one in schema.variants.items() if one in owners and len(schema.models) > 1]
     yield key + (f"  (type: {', '.join(tags)})" if tags else "")
-    yield from (f"  {line}" for line in facts)
+    yield from (f"  {line}" for line in said)
     if value is not None and not isinstance(value, Mapping | list):
         yield f"  here: {_shown(value)}"
     name = key.removesuffix(".type").rpartition(".")[2]
@@ -173,8 +173,8 @@ def _children(place: Schema) -> Iterator[str]:
         yield from _children(place.values)
 
 
-def _facts(model: type[BaseModel], name: str, field: FieldInfo) -> Iterator[str]:
-    """Yield meaning, type and unit, range, default."""
+def facts(model: type[BaseModel], name: str, field: FieldInfo) -> Iterator[str]:
+    """Yield what a field means, then `type: …`, `range: …` if it has one, and `default: …`."""
     yield description(model, name)
     yield f"type: {_kind(field.annotation)}"
     bounds = [

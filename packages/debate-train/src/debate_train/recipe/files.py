@@ -38,6 +38,8 @@ from debate_train.recipe.problems import (
     value_at,
 )
 
+Overrides = Sequence[str] | Mapping[str, Any]
+"""`key=value` arguments, or a mapping of differences."""
 COMMAND_LINE = "command line"
 _ODD_VALUES = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 _NULLS = ("", "~", "null", "Null", "NULL")
@@ -103,7 +105,7 @@ def read_yaml(path: Path) -> Source:
         raise RecipeError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def read_overrides(arguments: Sequence[str]) -> Source:
+def read_overrides(arguments: Overrides) -> Source:
     """Read `key=value` arguments into one nested mapping of differences; later ones win.
 
     Raises:
@@ -111,6 +113,8 @@ def read_overrides(arguments: Sequence[str]) -> Source:
     """
     data: dict[Any, Any] = {}
     origins: dict[KeyPath, Origin] = {}
+    if isinstance(arguments, Mapping):
+        return Source(dict(arguments), origins)
     for argument in arguments:
         key, equals, text = argument.partition("=")
         path = tuple(key.strip().split("."))
@@ -168,7 +172,8 @@ def resolve(raw: dict[Any, Any]) -> Reading:
     # Every variable that is read is noted, whatever expression reads it.
     OmegaConf.register_resolver("oc.env", env, replace=True)
     try:
-        values = _resolved(OmegaConf.create(raw), (), environment, kept)
+        given = OmegaConf.create(raw, flags={"allow_objects": True})
+        values = _resolved(given, (), environment, kept)
     except MissingMandatoryValue as error:
         raise RecipeError(f"{error.full_key}: found ??? (left open); expected a value") from error
     except OmegaConfBaseException as error:
@@ -296,25 +301,31 @@ class LoadedRecipe(Generic[M]):
 
 
 def load_recipe(
-    path: str | Path,
-    overrides: Sequence[str] = (),
+    path: str | Path | Mapping[str, Any],
+    overrides: Overrides = (),
     *,
     model: type[M],
 ) -> LoadedRecipe[M]:
     """Read, extend, override, resolve and validate a recipe.
 
     Args:
-        path: A file, or the name of a recipe as `debate-train recipes` lists them.
-        overrides: `key=value` arguments; values are YAML, text fields take them as typed.
+        path: A file, the name of a recipe as `debate-train recipes` lists them, or what a file
+            holds; variants may be Python objects there.
+        overrides: `key=value` arguments, values are YAML, text fields take them as typed; or a
+            mapping of differences.
         model: The recipe's pydantic model.
 
     Raises:
         RecipeError: Where · what was found · what was expected · the nearest valid name.
     """
-    path = find_recipe(path)
     schema = Schema((model,))
     dropped: list[str] = []
-    source = _extended(path, schema, ())
+    if isinstance(path, Mapping):
+        source, path = Source(dict(path), {}), Path("recipe")
+    else:
+        path = find_recipe(path)
+        source = read_yaml(path)
+    source = _extended(source, path, schema, ())
     if overrides:
         source = _merged(source, read_overrides(overrides), schema, dropped)
     phases = source.data.get(PHASES)
@@ -347,17 +358,16 @@ def phase_reading(reading: Reading, name: str, schema: Schema) -> Reading:
     return Reading(values, kept | own, reading.environment)
 
 
-def _extended(path: Path, schema: Schema, chain: tuple[Path, ...]) -> Source:
-    """Read a file on top of what it extends."""
+def _extended(child: Source, path: Path, schema: Schema, chain: tuple[Path, ...]) -> Source:
+    """Return the values of a file on top of what it extends."""
     real = path.resolve()
     if real in chain:
         ring = " -> ".join(file.name for file in (*chain[chain.index(real) :], real))
         raise RecipeError(f"{path}: extends leads back to itself ({ring}); break the ring")
-    child = read_yaml(path)
     parent_name = child.data.pop(EXTENDS, None)
     if parent_name is None:
         return child
-    where = child.origins[(EXTENDS,)]
+    where = child.origins.get((EXTENDS,), path)
     if not isinstance(parent_name, str) or "${" in parent_name:
         raise RecipeError(f"{where}: extends: found {parent_name!r}; expected one file")
     parent_path = path.parent / parent_name
@@ -367,7 +377,7 @@ def _extended(path: Path, schema: Schema, chain: tuple[Path, ...]) -> Source:
         names = [file.name for file in parent_path.parent.glob("*.yaml")]
         hint = did_you_mean(parent_path.name, names)
         raise RecipeError(f"{where}: extends: no file {parent_path}{hint}")
-    parent = _extended(parent_path, schema, (*chain, real))
+    parent = _extended(read_yaml(parent_path), parent_path, schema, (*chain, real))
     return _merged(parent, child, schema, [])
 
 
@@ -421,12 +431,9 @@ def _whole_phases(
 
 def _copy(source: object, target: object, path: KeyPath) -> None:
     """Take over one scalar that validation has put right."""
-    try:
-        old, new = value_at(target, path), value_at(source, path)
-    except KeyError:
-        return
-    if not isinstance(old, dict | list):
-        _set(target, path, new)
+    both = holds(target, path) and holds(source, path)
+    if both and not isinstance(value_at(target, path), dict | list):
+        _set(target, path, value_at(source, path))
 
 
 def _set(data: object, path: KeyPath, value: object) -> None:
@@ -454,7 +461,7 @@ def resolved_yaml(loaded: LoadedRecipe[Any]) -> str:
 
 
 def _complete(recipe: BaseModel, reading: Reading) -> dict[str, object]:
-    full = cast(dict[str, object], _as_text(recipe.model_dump(mode="json")))
+    full = cast(dict[str, object], _as_text(recipe.model_dump(mode="json", fallback=repr)))
     reading.put_back(full)
     return full
 

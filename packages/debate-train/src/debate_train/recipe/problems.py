@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from debate_protocol.plugins import did_you_mean, variants_of
+from debate_protocol.plugins import OF_PYTHON, Handed, did_you_mean, tag_of, variants_of
 from debate_train.interrupts import RecipeError
 
 KeyPath = tuple[str | int, ...]
@@ -34,7 +34,7 @@ class Schema:
     @property
     def variants(self) -> dict[str, type[BaseModel]]:
         """The models by their `type`."""
-        return {tag: model for model in self.models for tag in _tags(model)}
+        return {tag: model for model in self.models if (tag := tag_of(model))}
 
     def model(self, data: Mapping[str, object]) -> type[BaseModel] | None:
         """Return the model that this mapping would become; None when its type is unknown."""
@@ -134,13 +134,6 @@ def _options(annotation: object) -> list[object]:
     return [annotation]
 
 
-def _tags(model: type[BaseModel]) -> tuple[str, ...]:
-    field = model.model_fields.get("type")
-    if field is None or get_origin(field.annotation) is not Literal:
-        return ()
-    return tuple(tag for tag in get_args(field.annotation) if isinstance(tag, str))
-
-
 def merge(
     base: Mapping[str, object],
     change: Mapping[str, object],
@@ -179,6 +172,8 @@ def merge(
     for key, value in change.items():
         if isinstance(value, Mapping):
             held, below = merged.get(key), schema.child(key, merged)
+            if isinstance(held, type | BaseModel | Handed):
+                held = {"type": held}  # A Python object is changed as a mapping is.
             inner = held if isinstance(held, Mapping) else {}
             value = merge(inner, value, below, path=f"{path}{key}.", dropped=dropped)
         merged[key] = value
@@ -350,13 +345,11 @@ class Problems:
             place, data = self._place(path[:-1])
             return self._say(path, unknown_key(str(path[-1]), place, data, self.schema))
         if kind.startswith("union_tag"):
-            known = str(first.get("ctx", {}).get("expected_tags", "")).replace("'", "")
-            tags = known.split(", ") if known else list(self._place(path)[0].variants)
-            path = (*path, "type")
+            tags, path = list(self._place(path)[0].variants), (*path, "type")
             found = shown(path)
             what = "missing" if found is None else f"found {found!r}"
-            hint = did_you_mean(found, tags)
-            return self._say(path, f"{what}; expected one of {', '.join(tags)}{hint}")
+            known = f"one of {', '.join(tags)}{did_you_mean(found, tags)}"
+            return self._say(path, f"{what}; expected {OF_PYTHON if ':' in str(found) else known}")
         if kind == "missing":
             return self._say(path, f"missing; expected a value for {path[-1]}")
         if kind in ("value_error", "assertion_error"):

@@ -3,20 +3,23 @@
 import json
 import logging
 import os
-import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from debate_report import write_report
+from debate_report.page import run_html
+from debate_rewards import RewardConfig
+from debate_rewards.reward import RewardFunction
+from debate_rewards.rewards import RewardChoice
 from debate_train.checkpoints import Checkpoint, Checkpoints, RunState, run_hash
 from debate_train.checkpoints.policy_files import model_print, weight_prints
 from debate_train.checkpoints.resumes import (
@@ -27,7 +30,6 @@ from debate_train.checkpoints.resumes import (
 )
 from debate_train.checkpoints.run_directory import METRICS, MetricsFile, RunDirectory, new_folder
 from debate_train.checkpoints.trainer_state import seed_all
-from debate_train.function_reward import FunctionReward, RewardFunction
 from debate_train.interrupts import Interrupts, RecipeError, UsageError
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.monitoring.progress import Progress
@@ -35,7 +37,7 @@ from debate_train.monitoring.tracking import Tracker
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
 from debate_train.recipe.check_parts import refuse_absent_devices
-from debate_train.recipe.files import LoadedRecipe, load_recipe, resolved_yaml
+from debate_train.recipe.files import Overrides, load_recipe, resolved_yaml
 from debate_train.recipe.problems import WHOLE_PHASES
 from debate_train.running.phases import run_phases
 from debate_train.running.run_context import (
@@ -238,26 +240,33 @@ class Trained:
         said = self.results.get("summary", "nothing was measured")
         return f"Trained({str(self.directory)!r}, {state}, {len(self.metrics)} rows; {said})"
 
+    def _repr_html_(self) -> str:
+        """Return the run's setting, results and main curves, as notebooks show them."""
+        return run_html(self.directory)
+
 
 def train(
     recipe: str | Path | Recipe | Mapping[str, Any],
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     *,
     output: str | Path | None = None,
     resume: bool = False,
-    reward: RewardFunction | None = None,
+    reward: RewardFunction | RewardConfig | type[RewardConfig] | None = None,
     on_step_end: OnStepEnd | None = None,
 ) -> Trained:
     """Train as a recipe says, in this process; what `debate-train` does, with two doors more.
 
     Args:
         recipe: A file, the name of a recipe that ships, a mapping as a file holds it, or a recipe.
-        overrides: `key=value` arguments as on the command line.
+            Where a mapping chooses by `type`, such as the loss, debate form, data and evaluation
+            modes, a class of your own or an object of it may stand, too; or a mapping whose `type`
+            is the class, with its settings.
+        overrides: `key=value` arguments as on the command line, or a mapping of differences.
         output: The run directory; None makes `runs/<name>-<time>`.
         resume: Go on from the last checkpoint in `output`.
-        reward: A function from a debate to what it is worth, in the place of the recipe's reward
-            in all phases that learn from one: a number for all its turns, a sequence of numbers
-            for its turns in order, or a `Score`; None is no signal.
+        reward: In the place of the recipe's reward in all phases that learn from one: a class or
+            an object, or a function from a debate to what it is worth, a number for all its turns,
+            a sequence of numbers for its turns in order, or a `Score`; None is no signal.
         on_step_end: Called after each step with what it was; what it raises ends the run, after
             a checkpoint.
 
@@ -267,12 +276,12 @@ def train(
     Raises:
         UsageError: The recipe or an argument is wrong.
     """
-    loaded = _loaded(recipe, overrides)
-    wanted, text = loaded.recipe, resolved_yaml(loaded)
+    given = recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else recipe
+    loaded = load_recipe(given, overrides, model=Recipe)
     if reward is not None:
-        wanted = _rewarded(wanted, reward)
-        name = f"{getattr(reward, '__module__', '?')}.{getattr(reward, '__qualname__', '?')}"
-        text = f"# The reward was a function, {name!a:.200}, in the place of those below.\n{text}"
+        wanted = _rewarded(loaded.recipe, reward)
+        loaded = replace(loaded, recipe=wanted, phases=wanted.phase_recipes())
+    wanted = loaded.recipe
     report = check(wanted)
     if report.errors:
         raise UsageError(loaded.reading.redact("\n".join(report.errors)))
@@ -280,31 +289,17 @@ def train(
         print(loaded.reading.redact(f"warning: {line}"), file=sys.stderr)
     folder = new_folder(wanted.name)
     path = folder if output is None else Path(output)
-    code = run(wanted, text, path, resume, on_step_end=on_step_end)
+    code = run(wanted, resolved_yaml(loaded), path, resume, on_step_end=on_step_end)
     return _trained(path, finished=code == 0)
 
 
-def _loaded(
-    recipe: str | Path | Recipe | Mapping[str, Any], overrides: Sequence[str]
-) -> LoadedRecipe[Recipe]:
-    if isinstance(recipe, str | Path):
-        return load_recipe(recipe, overrides, model=Recipe)
-    data = recipe
-    if isinstance(recipe, Recipe):
-        data = recipe.model_dump(mode="json", exclude_unset=True)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "recipe.yaml"
-        file.write_text(yaml.safe_dump(dict(data), sort_keys=False), encoding="utf-8")
-        try:
-            return load_recipe(file, overrides, model=Recipe)
-        except UsageError as error:  # It names a file that nobody has written.
-            said = re.sub(rf"{re.escape(str(file))}(:\d+)?", "recipe", str(error))
-            raise type(error)(said) from None
-
-
-def _rewarded(recipe: Recipe, function: RewardFunction) -> Recipe:
-    """Return a recipe whose phases learn from a function, but those that imitate."""
-    own = {"reward": FunctionReward.of(function)}
+def _rewarded(recipe: Recipe, reward: object) -> Recipe:
+    """Return a recipe whose phases learn from a reward, but those that imitate."""
+    try:
+        own = {"reward": TypeAdapter(RewardChoice).validate_python(reward)}
+    except ValidationError as error:
+        said = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise RecipeError(f"reward: found {reward!r:.80}; {said}") from None
 
     def changed(phase: Recipe) -> Recipe:
         return phase if phase.loss.supervised else phase.model_copy(update=own)

@@ -114,7 +114,7 @@ class TrainerSettings(Config):
     adapters_at_once: ClassVar[int] = 0
     """Most adapters with names that it trains together; 0 where it knows none by name."""
 
-    type: str
+    type: str = ""
     """The name by which recipes choose the trainer."""
     learning_rate: float = Field(1e-5, ge=0)
     """Learning rate after the warm-up."""

@@ -1,0 +1,149 @@
+"""The documentation as a website: every page, no other host, and a search that works from disk."""
+
+import importlib
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+from lxml import html
+from markdown_it import MarkdownIt
+from tests.report.test_report_browser import shot, watched
+from tests.system.public_names import PACKAGES, ROOT
+
+pytestmark = pytest.mark.slow
+SITE, SOURCE = ROOT / "site", ROOT / ".site/pages"
+ASSETS = "//script/@src | //img/@src | //iframe/@src | //source/@src | //link/@href | //*/@srcset"
+PUBLIC = r"docs/(reference/)?[^/]+\.md"
+WIDER = """[...document.querySelectorAll("article *")].filter(one => {
+    if (one.getBoundingClientRect().right <= innerWidth) return false;
+    for (let at = one; at.tagName !== "ARTICLE"; at = at.parentElement)
+        if (/auto|scroll/.test(getComputedStyle(at).overflowX)) return false;
+    return true;
+}).map(one => one.outerHTML.slice(0, 100))"""
+"""What is wider than the window and in nothing that scrolls."""
+
+
+def pages() -> list[str]:
+    """Return the Markdown files of the copy that the site was built from."""
+    return sorted(one.relative_to(SOURCE).as_posix() for one in SOURCE.rglob("*.md"))
+
+
+def built(page: str) -> Path:
+    """Return where a page is in the site."""
+    return SITE / re.sub(r"(README)?\.md$", lambda end: "index.html" if end[1] else ".html", page)
+
+
+@pytest.fixture(scope="module")
+def site() -> dict[Path, Any]:
+    """Build the site; return its pages, each with its elements."""
+    made = subprocess.run(["make", "site"], cwd=ROOT, capture_output=True, text=True)
+    if made.returncode and not (ROOT / ".venv-site/.set-up").exists():
+        pytest.skip(f"zensical cannot be installed here: {made.stderr[-300:]}")
+    assert made.returncode == 0, f"{made.stdout[-3000:]}{made.stderr[-3000:]}"
+    files = [one for one in map(built, pages()) if one.exists()]
+    return {one: html.fromstring(one.read_bytes().decode()) for one in files}
+
+
+def test_every_page_is_in_the_navigation_and_built(site: dict[Path, Any]) -> None:
+    named = re.findall(r'"([^"]+\.md)"', (ROOT / "zensical.toml").read_text())
+    assert sorted(named) == pages()
+    assert set(site) == set(map(built, pages()))
+
+
+def test_pages_have_the_lists_and_tables_that_they_have_elsewhere(site: dict[Path, Any]) -> None:
+    texts = {page: (SOURCE / page).read_text() for page in pages()}
+    for page in (page for page, text in texts.items() if "\n::: " not in text):
+        source = html.fromstring(MarkdownIt().enable("table").render(texts[page]))
+        (article,) = site[built(page)].xpath("//article")
+        for tag in ("li", "tr", "td", "blockquote", "img", "h2"):
+            wanted, there = (len(one.findall(f".//{tag}")) for one in (source, article))
+            assert there == wanted, f"{page}: {there} {tag}, {wanted} in Markdown"
+
+
+def test_links_and_anchors_lead_somewhere(site: dict[Path, Any]) -> None:
+    known = {page: {"", *elements.xpath("//@id")} for page, elements in site.items()}
+    lost = set()
+    for page, elements in site.items():
+        for link in elements.xpath("//a/@href | //img/@src | //link/@href | //script/@src"):
+            to = urlsplit(link)
+            target = Path(os.path.normpath(page.parent / unquote(to.path))) if to.path else page
+            anchor = unquote(to.fragment)
+            if not to.scheme and not (target.is_file() and anchor in known.get(target, {anchor})):
+                lost.add(f"{page.relative_to(SITE)}: {link}")
+    assert lost == set()
+
+
+def test_nothing_comes_from_another_host(site: dict[Path, Any]) -> None:
+    found = {link for page in site.values() for link in page.xpath(ASSETS) if "//" in link}
+    styles = "".join(one.read_text() for one in SITE.rglob("*.css"))
+    styles += "".join("".join(page.xpath("//style/text()")) for page in site.values())
+    found |= set(re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)]+", styles))
+    assert found == set()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_reference_has_the_public_names(site: dict[Path, Any], package: str) -> None:
+    name = package.replace("-", "_")
+    page = f"docs/reference/{name}.md"
+    there = {one.rpartition(".")[2] for one in site[built(page)].xpath("//@id")}
+    missing = set(getattr(importlib.import_module(name), "__all__", ())) - there
+    assert not missing, f"{page}: a line `::: {name}.NAME` shows each"
+
+
+def test_llms_txt_and_citation_say_what_is_there() -> None:
+    text = (ROOT / "llms.txt").read_text()
+    named = set(re.findall(r"\]\(([^)]+)\)", text))
+    assert named <= set(pages())
+    assert {page for page in pages() if re.fullmatch(PUBLIC, page)} <= named
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    version = importlib.import_module("debate_train").__version__
+    assert (cited["cff-version"], cited["version"]) == ("1.2.0", version)
+
+
+@pytest.fixture
+def page(browser: Any, site: dict[Path, Any]) -> Iterator[Any]:
+    with browser.new_context(viewport={"width": 1400, "height": 900}) as context:
+        yield watched(context.new_page(), SITE / "index.html", "article h1")
+
+
+def problems(page: Any) -> list[str]:
+    """Return what a page printed, raised or asked another host for."""
+    return [one for one in page.problems if not one.startswith(("file:", "data:"))]
+
+
+def test_search_works_from_disk(page: Any) -> None:
+    page.click(".md-search__button")
+    page.locator("input:focus").fill("Bradley-Terry")
+    found = page.locator("a[href*='docs/rewards.html'][href$='#bradley_terry']")
+    found.wait_for()
+    shot(page, "site-search")
+    assert problems(page) == []
+    found.click()
+    page.locator("#bradley_terry mark", has_text="bradley").wait_for()
+
+
+def test_dark_scheme_changes_the_colors(page: Any) -> None:
+    seen = set()
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for one, style in (("body", "backgroundColor"), ("article p", "color")):
+            seen.add(page.locator(one).first.evaluate(f"it => getComputedStyle(it).{style}"))
+        shot(page, f"site-{scheme}")
+    assert len(seen) == 4
+
+
+def test_no_page_is_wider_than_a_phone(page: Any, site: dict[Path, Any]) -> None:
+    page.set_viewport_size({"width": 420, "height": 900})
+    for path in site:
+        page.goto(path.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= 420, path
+        assert page.evaluate(WIDER) == [], path
+    page.goto((SITE / "index.html").as_uri())
+    shot(page, "site-420")
+    assert problems(page) == []
