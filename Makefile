@@ -2,7 +2,7 @@
 # uv is fetched into .uv/ when it is not on PATH. `make help` lists the targets.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart smollm2 test test-slow test-arithmetics test-newest-python test-tools test-vllm test-gpu lint types format clean
+.PHONY: help setup quickstart smollm2 test test-slow test-arithmetics test-newest-python test-tools test-vllm test-gpu lint types format site release-check clean
 
 # Name one to override the search: make setup PYTHON=/path/to/python3.12
 PYTHON ?=
@@ -22,6 +22,7 @@ BIN := .venv/bin
 ACTIVATE := To type debate-train, python and uv as the README does: . $(BIN)/activate
 STAMP := .venv/.set-up
 VLLM_STAMP := .venv-vllm/.set-up-$(VLLM)
+SITE_STAMP := .venv-site/.set-up
 export UV := $(or $(shell uv --version >/dev/null 2>&1 && command -v uv),$(CURDIR)/.uv/bin/uv)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
@@ -138,6 +139,23 @@ format: setup  ## let ruff repair what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# Pages link to sources and to each other as files of the repository: the site is built from a copy.
+# Its tool for the API pages sees no package in a folder without an __init__.py.
+site: $(SITE_STAMP)  ## the documentation as a website that needs no network: site/index.html
+	@rm -rf .site/pages site; mkdir -p .site/pages
+	@git ls-files -z --cached --others --exclude-standard ':!packages/*/src/*/recipes' \
+		| tar --null -cf - -T - | tar -xf - -C .site/pages
+	@find .site/pages/packages/*/src -mindepth 1 -type d -exec touch {}/__init__.py \;
+	$(call part,zensical build,NO_COLOR=1 .venv-site/bin/zensical build --strict)
+
+release-check: $(STAMP)  ## all that a release does but the upload: build, metadata, each package alone in fresh environments
+	$(call part,.ci/release,UV="$(UV)" .ci/release)
+
+$(SITE_STAMP): docs/site/requirements.txt | $(STAMP)
+	$(call part,zensical into .venv-site/,"$(UV)" venv --quiet --clear --python $(BIN)/python .venv-site \
+		&& "$(UV)" pip install --quiet --python .venv-site/bin/python -r $<)
+	@touch $@
+
 clean:  ## remove .venv, .venv-vllm, .uv, the lock and caches; runs/ stays
-	rm -rf .venv .venv-newest .venv-vllm .uv uv.lock dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-newest .venv-vllm .venv-site .site site .uv uv.lock dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find packages tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
