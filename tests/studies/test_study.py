@@ -120,6 +120,18 @@ def test_start_that_misses_its_criterion_counts_as_no_gain(tmp_path: Path) -> No
         assert differences(runs, Compared(arm="grpo", measures=(name,)), name) == {1: 0.0}
 
 
+def test_gains_are_compared_where_arms_begin_apart() -> None:
+    runs = {
+        (arm, 1): Finished(
+            arm=arm, seed=1, start_met=True, steps=1, before={"m": before}, after={"m": after}
+        )
+        for arm, before, after in (("a", 0.25, 0.5), ("b", 0.375, 0.75))
+    }
+    for gains, expected in ((False, 0.25), (True, 0.125)):
+        one = Compared(arm="b", over="a", gains=gains, measures=("m",))
+        assert differences(runs, one, "m") == {1: expected}
+
+
 def test_interval_of_a_mean_by_hand() -> None:
     # Mean 2, deviations -1, 0, 1: s = 1, standard error 1/√3, t = 2√3; with 2 degrees of freedom
     # p = 1 - t / √(2 + t²) = 1 - √12/√14.

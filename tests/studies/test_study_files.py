@@ -1,9 +1,12 @@
 """The studies that ship: every run is a recipe, and their pages say what their data says."""
 
+import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from debate_studies.command import main as debate_study
 from debate_studies.lines import Lines
@@ -63,3 +66,37 @@ def test_every_key_of_studies_is_documented() -> None:
     documented = (ROOT / "docs/studies.md").read_text(encoding="utf-8")
     for name in Study.model_fields:
         assert f"`{name}`" in documented
+
+
+ROW = re.compile(r"^\| (.+?) − (.+?) \| (.+?) \| (\d+) \| (\S+) \[(\S+), (\S+)\] \|", re.MULTILINE)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_differences_on_the_page_follow_from_the_data(file: Path) -> None:
+    """Compute them again with scipy, from the lines of the runs alone."""
+    study = read_study(file)
+    ends: dict[tuple[str, str], dict[int, float]] = {}
+    gains: dict[tuple[str, str], dict[int, float]] = {}
+    results = file.parent / study.results
+    for line in results.read_text("utf-8").splitlines() if results.exists() else ():
+        run = json.loads(line)
+        for name, after in run["after"].items():
+            key, start = (run["arm"], name), run["before"].get(name)
+            # A start that missed its criterion has not been trained: its gain is 0.
+            gain = after - start if run["start_met"] and start is not None else 0.0
+            ends.setdefault(key, {})[run["seed"]] = after
+            gains.setdefault(key, {})[run["seed"]] = gain
+    rows = ROW.findall((file.parent / study.page).read_text("utf-8")) if ends else []
+    for arm, other, name, seeds, *printed in rows:
+        own, base = ends[arm, name], ends.get((other, name), {})
+        if other == "start":
+            own, base = gains[arm, name], dict.fromkeys(gains[arm, name], 0.0)
+        elif other.endswith(", gains"):
+            own, base = gains[arm, name], gains[other.removesuffix(", gains"), name]
+        values = [own[seed] - base[seed] for seed in own if seed in base]
+        assert len(values) == int(seeds)
+        spread = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
+        mean = float(np.mean(values))
+        expected = (mean, mean - spread, mean + spread)
+        assert [float(one.rstrip(",")) for one in printed] == pytest.approx(expected, abs=6e-4)
+    assert rows or not ends

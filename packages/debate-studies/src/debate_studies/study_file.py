@@ -76,6 +76,8 @@ class Compared(Config):
     """Whose measures count as they are."""
     over: str = BEFORE
     """`start`: after minus before; the name of an arm: after minus after, paired by seed."""
+    gains: bool = False
+    """Compare what both have gained, where they do not begin with the same weights."""
     measures: tuple[str, ...]
     """Names of the study's measures."""
 

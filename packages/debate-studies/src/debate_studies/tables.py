@@ -84,6 +84,8 @@ def differences(runs: Runs, one: Compared, measure: str) -> dict[int, float]:
             continue
         if measure in run.after and measure in base:
             found[seed] = run.after[measure] - base[measure]
+            if one.gains and other is not None:
+                found[seed] -= run.before[measure] - other.before[measure]
         elif not run.start_met and (other is None or not other.start_met):
             # A start may measure less than its arms.
             found[seed] = 0.0
@@ -99,7 +101,8 @@ def _compared(study: Study, runs: Runs) -> list[str]:
             if not values:
                 continue
             _, error, _, p = interval(values)
-            between, ends = f"{one.arm} − {one.over}", f"{min(values):+.3f} to {max(values):+.3f}"
+            between = f"{one.arm} − {one.over}{', gains' if one.gains else ''}"
+            ends = f"{min(values):+.3f} to {max(values):+.3f}"
             tested = ["–", ends, "–"] if p is None else [f"{error:.3f}", ends, f"{p:.2g}"]
             rows.append([between, measure, len(values), with_interval(values), *tested])
     head = ["compared", "measure", "seeds", "mean [95 %]", "standard error", "range", "p"]
