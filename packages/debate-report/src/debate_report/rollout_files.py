@@ -280,8 +280,8 @@ def import_rollouts(
 
     Replies to one question have its id: the `example_id` of verifiers; of TRL and verl, whose rows
     name none, a number made of the prompt. What rows say beside is in `meta`: numbers such as
-    `reward` under their own names. A conversation of several replies counts as one, whose answer is
-    that of the last.
+    `reward` under their own names. A conversation of several replies counts as one; its last reply
+    has the answer.
 
     Args:
         path: The file.
