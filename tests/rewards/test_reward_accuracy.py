@@ -29,7 +29,7 @@ def test_error_correlation_of_judges_of_one_pair(hold):
     assert debate_metrics(batch)["judge/error_correlation"] == pytest.approx(1)
     apart = [hold(FIVE, ["", "", "A0>A1", "A0<A1", ""], n=5, **TRUE_S0)]
     assert debate_metrics(apart)["judge/error_correlation"] == pytest.approx(-1)
-    # Judge 2 votes twice on the same turns, 0 and 1, judge 3 once, 1: points (0,1) (1,1) (1,0) (1,1).
+    # Judge 2 errs by 0 and 1 on the same turns, judge 3 by 1: points (0,1) (1,1) (1,0) (1,1).
     twice = [hold(FIVE, {2: "A0>A1", 3: "A0<A1"}, {2: "A0<A1"}, n=5, **TRUE_S0)]
     assert debate_metrics(twice)["judge/error_correlation"] == pytest.approx(-1 / 3)
     # One judge a pair, or errors that do not differ: no correlation.
