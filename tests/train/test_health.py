@@ -45,15 +45,20 @@ def test_watch_is_silent_on_pairs_of_both_sides() -> None:
     assert figures == {f"health/{name}" for name in OF_PAIRS | {"entropy"}}
 
 
+def test_watch_is_silent_on_debates_that_a_critic_keeps_honest() -> None:
+    rows = recorded("debate")
+    assert watched(rows) == ALARMS["debate"] == {}
+    assert any("health/fooled_judge" in row for row in rows)
+
+
 @pytest.mark.parametrize("name", [name for name, said in ALARMS.items() if said])
 def test_watch_notices_a_run_that_was_made_to_fail(name: str) -> None:
     assert watched(recorded(name)) == ALARMS[name] != {}
 
 
 def test_each_detector_noticed_a_run_that_was_made_to_fail() -> None:
-    unseen = {"fooled_judge"}  # No run is recorded yet.
     noticed = {name for run in ALARMS.values() for name in run}
-    assert noticed == {model().type for model in OWN} - unseen
+    assert noticed == {model().type for model in OWN}
 
 
 def held(votes: Sequence[str], round_0: str = "") -> dict[str, float]:
