@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -79,12 +80,15 @@ def test_differences_on_the_page_follow_from_the_data(file: Path) -> None:
     study = read_study(file)
     ends: dict[tuple[str, str], dict[int, float]] = {}
     gains: dict[tuple[str, str], dict[int, float]] = {}
+    missed: dict[str, set[int]] = defaultdict(set)
+    """Seeds whose start missed its criterion: nothing is trained, and every difference is 0."""
     results = file.parent / study.results
     for line in results.read_text("utf-8").splitlines() if results.exists() else ():
         run = json.loads(line)
+        if not run["start_met"]:
+            missed[run["arm"]].add(run["seed"])
         for name, after in run["after"].items():
             key, start = (run["arm"], name), run["before"].get(name)
-            # A start that missed its criterion has not been trained: its gain is 0.
             gain = after - start if run["start_met"] and start is not None else 0.0
             ends.setdefault(key, {})[run["seed"]] = after
             gains.setdefault(key, {})[run["seed"]] = gain
@@ -95,7 +99,9 @@ def test_differences_on_the_page_follow_from_the_data(file: Path) -> None:
             own, base = gains[arm, name], dict.fromkeys(gains[arm, name], 0.0)
         elif other.endswith(", gains"):
             own, base = gains[arm, name], gains[other.removesuffix(", gains"), name]
-        values = [own[seed] - base[seed] for seed in own if seed in base]
+        compared = {seed: own[seed] - base[seed] for seed in own if seed in base}
+        beside = missed[arm] if other == "start" else missed[other.removesuffix(", gains")]
+        values = [*(compared | dict.fromkeys(missed[arm] & beside, 0.0)).values()]
         assert len(values) == int(seeds)
         mean = float(np.mean(values))
         expected = [mean]
