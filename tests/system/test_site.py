@@ -90,6 +90,30 @@ def test_nothing_comes_from_another_host(site: dict[Path, Any]) -> None:
     assert found == set()
 
 
+NEWCOMER = {
+    "How do I train on my own questions?": "docs/start.md#your-own-data",
+    "Which reward should I use?": "docs/learning-without-labels.md#which-reward-when",
+    "Why is nothing learned?": "docs/questions.md#something-is-wrong",
+    "What does an alarm of a run mean?": "docs/health.md#what-was-seen",
+    "What becomes of my TRL settings?": "docs/other-trainers.md#your-run-as-a-recipe",
+}
+
+
+@pytest.mark.parametrize("question", NEWCOMER)
+def test_newcomers_question_is_answered_within_two_clicks(
+    question: str, site: dict[Path, Any]
+) -> None:
+    """The menu is not counted: links of the text alone lead from the first page to the answer."""
+    page, _, anchor = NEWCOMER[question].partition("#")
+    assert site[built(page)].xpath(f"//article//*[@id='{anchor}']")
+    reached = {SITE / "index.html"}
+    for _ in range(2):
+        links = {(one, link) for one in reached for link in site[one].xpath("//article//a/@href")}
+        paths = {(one.parent / unquote(urlsplit(link).path)).resolve() for one, link in links}
+        reached |= paths & set(site)
+    assert built(page) in reached
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_reference_has_the_public_names(site: dict[Path, Any], package: str) -> None:
     name = package.replace("-", "_")
