@@ -91,10 +91,10 @@ def test_plan_counts_the_rows_that_a_rule_lets_be_and_those_of_an_update(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["sdrl_freq_puzzle", "--plan", "--gpus", "1", "--gpu-memory", "80"]) == 0
-    # 32 questions x 8 and 16 x 8 rows in 3 updates of at most 128: 128 rows of 595 tokens are
-    # 76,160 tokens, nine packs of 8,192 and a part of one.
+    # 32 questions x 8 and 16 x 8 rows in 3 updates of at most 128: 128 rows of 547 tokens are
+    # 70,016 tokens, eight packs of 8,192 and a part of one.
     printed = capsys.readouterr().out
-    assert "at most 384 rows of 595 tokens a step: an update has 10 packs" in printed
+    assert "at most 384 rows of 547 tokens a step: an update has 9 packs" in printed
 
 
 @pytest.mark.parametrize("recipe", LARGE)

@@ -1,6 +1,7 @@
 """Worked debates of any question with an answer, in every form and contract."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,10 +185,24 @@ def test_exchanges_are_guided_to_what_they_are_asked_for(style: Any) -> None:
                     assert branch.turn.text == f"Answer: {branch.guide}"
                 else:
                     is_right = "right." in branch.turn.text
-                    assert is_right or branch.turn.text.endswith(f"Answer: {branch.guide}")
+                    assert is_right or branch.turn.text.endswith(f"\nAnswer: {branch.guide}")
             corrected += turn.agent == 1 and "wrong." in turn.text
         assert check(question, debate.turns[-1].text).verdict == "right"
     assert said > 100 and corrected > 3
+
+
+def test_critics_say_what_follows_from_their_own_answer() -> None:
+    form = ActorCritic(contract="answer_line", style="compact", max_rounds=3)
+    sums = [Question(f"s{i}", f"Find {i} + 8 =", str(i + 8), {"kind": "number"}) for i in range(80)]
+    debates = [held(form, question, worked_turn, n) for n, question in enumerate(sums)]
+    for turn in (turn for debate in debates for turn in debate.turns if turn.agent == 1):
+        line, _, objection = turn.text.partition("\n")
+        _, claim, own, said = re.split(r": |, it is |, ", line)
+        assert (said == "right.") == (claim == own)
+        assert objection == ("" if claim == own else f"Answer: {own}")
+    metrics = debate_metrics(debates)
+    assert metrics["critic/no_when_wrong"] > 0.9 and 0.3 < metrics["critic/ok_when_right"] < 0.9
+    assert debates[0].turns[0].text.startswith("Find 0 + 8 = ")
 
 
 def test_solutions_are_the_rows_own_and_end_in_the_answer(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def worked_turn(ask: Ask, *, errors: bool = True) -> str:
     if not ask.answers and "comparison" not in sections:
         found = " ".join(checks.values())
         agrees = bool(checks) and "wrong." not in found
-        feedback = found if agrees else f"{found} {_marked(ask, answer)}".strip()
+        feedback = found if agrees else f"{found}\n{_marked(ask, answer)}".strip()
         parts = {"evaluation": feedback, "decision": _decision(ask, checks)}
         return "\n".join(f"<{one}>{parts.get(one, 'N/A')}</{one}>" for one in sections) or feedback
     solution = _solution(ask, answer)
@@ -91,7 +91,7 @@ def worked_turn(ask: Ask, *, errors: bool = True) -> str:
 def _checked(ask: Ask, answer: str) -> dict[int, str]:
     """Return what is said of each answer that is shown: what it is, and whether it is `answer`."""
     question = ask.question
-    if ask.guide is not None:
+    if answer != question.answer:  # Of a guided turn, or of a critic who is wrong.
         meta = {name: one for name, one in question.meta.items() if name not in ("accept", TASK)}
         question = replace(question, answer=answer, meta=meta)
     asked = [(question, claim) for claim in ask.claims.values()]
@@ -119,9 +119,11 @@ def _solution(ask: Ask, answer: str) -> str:
     reasoning = str(ask.question.meta.get("solution", ""))
     if answer != ask.question.answer or not reasoning:
         equation = _EQUATION.search(ask.question.text)
-        if equation is not None and ask.contract is not None and ask.contract.kind != "answer_line":
-            return f"{equation[1].strip()} \\boxed{{{answer}}}"
-        return _marked(ask, answer)
+        if equation is None or ask.contract is None:
+            return _marked(ask, answer)
+        if ask.contract.kind == "answer_line":
+            return f"{equation[1].strip()} {answer}\n{_marked(ask, answer)}"
+        return f"{equation[1].strip()} \\boxed{{{answer}}}"
     is_line = ask.contract is not None and ask.contract.kind == "answer_line"
     place = answer_line(reasoning) if is_line else final_box(reasoning)
     if place is not None and check(ask.question, reasoning).verdict == "right":
