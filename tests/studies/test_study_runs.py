@@ -74,12 +74,14 @@ def test_run_without_results_or_checkpoints_is_a_failure_with_words(tmp_path: Pa
         Runs(begun, tmp_path, tmp_path, lines, Ended()).arm("arm", 0)
 
 
-def test_curves_leave_out_what_is_not_finite_and_end_with_their_last(tmp_path: Path) -> None:
+def test_curves_and_totals_leave_out_what_is_not_finite(tmp_path: Path) -> None:
     rows = [{"step": n, "a": None if n == 5 else n / 4} for n in range(1, 251)]
     (tmp_path / "arm-0").mkdir()
     (tmp_path / "arm-0/metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    study = one_arm(curves={"a": "a", "none": "b"})
+    study = one_arm(curves={"a": "a", "none": "b"}, totals={"all of a": "a"})
     run = Runs(study, tmp_path, tmp_path, Lines(tmp_path / "lines.jsonl"), Ended()).arm("arm", 0)
+    assert run.totals == {"all of a": (sum(range(251)) - 5) / 4}
+    assert "| arm | 0 | 7,842 |" in tables(study, [run], tmp_path / "plot.svg")
     assert run.curves["none"] == () and 5 not in dict(run.curves["a"])
     assert run.curves["a"][0] == (1, 0.25) and run.curves["a"][-1] == (250, 62.5)
     assert len(run.curves["a"]) <= 121

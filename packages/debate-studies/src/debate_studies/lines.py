@@ -39,6 +39,8 @@ class Finished(Config):
     """The same after it."""
     curves: dict[str, tuple[tuple[int, float], ...]] = Field(default_factory=dict)
     """Step and value of each of the study's curves."""
+    totals: dict[str, float] = Field(default_factory=dict)
+    """The study's totals."""
 
 
 Runs = Mapping[tuple[str, int], Finished]

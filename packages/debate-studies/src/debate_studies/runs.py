@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
+from typing import Any
 
 import yaml
 from pydantic import TypeAdapter
@@ -257,7 +258,7 @@ class Runs:
             warnings=first_warnings(found) if is_begun else None,
             before=self._figures(found.before if is_begun else found.after),
             after=self._figures(found.after),
-            curves=self._curves(folder) if is_begun and self.study.curves else {},
+            **(self._of_steps(folder) if is_begun else {}),
         )
         self.lines.add(line)
         return line
@@ -308,9 +309,11 @@ class Runs:
         measures = self.study.measures.items()
         return {name: round(found[key].mean, 6) for name, key in measures if key in found}
 
-    def _curves(self, folder: Path) -> dict[str, tuple[tuple[int, float], ...]]:
-        """Return step and value of each curve."""
-        found = {}
+    def _of_steps(self, folder: Path) -> dict[str, Any]:
+        """Return step and value of each curve, and the totals, of a run's metrics."""
+        if not self.study.curves and not self.study.totals:
+            return {}
+        found, totals = {}, {}
         with _as_written(folder):
             rows = [json.loads(row) for row in (folder / "metrics.jsonl").read_bytes().splitlines()]
             for name, key in self.study.curves.items():
@@ -319,7 +322,9 @@ class Runs:
                 points = [(row["step"], round(row[key], 5)) for row in of_key]
                 thinned = points[:: -(-len(points) // MOST_POINTS) or 1]
                 found[name] = (*thinned, *(points[-1:] if thinned[-1:] != points[-1:] else ()))
-        return found
+            for name, key in self.study.totals.items():
+                totals[name] = round(sum(row.get(key) or 0.0 for row in rows), 5)
+        return {"curves": found, "totals": totals}
 
 
 @contextmanager

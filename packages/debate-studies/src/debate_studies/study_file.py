@@ -113,6 +113,8 @@ class Study(Config):
     """Name in tables: name in results.json."""
     curves: dict[str, str] = Field(default_factory=dict)
     """Name: name in metrics.jsonl, kept step by step."""
+    totals: dict[str, str] = Field(default_factory=dict)
+    """Name: name in metrics.jsonl, summed over the steps of an arm: what it took."""
     compared: tuple[Compared, ...] = ()
     """Differences that are tested."""
     plot: tuple[str, ...] = ()

@@ -29,6 +29,7 @@ def tables(study: Study, lines: Sequence[Finished], plot: Path) -> list[str]:
     found = [
         *_levels(study, runs, arms),
         "",
+        *([*_totals(study, runs, arms), ""] if study.totals else []),
         *_compared(study, runs),
     ]
     if any(run.warnings for run in lines):
@@ -72,6 +73,21 @@ def _levels(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
             cells.append(means if half is None else f"{means} ± {half:.3f}")
         rows.append([arm, len(own), missed, *cells])
     return table(["arm", "seeds", "criterion missed", *study.measures], rows)
+
+
+def _totals(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
+    """What an arm took: means over its seeds."""
+    rows = list[list[object]]()
+    for arm in arms:
+        own = [runs[arm, seed] for seed in seeds_of(runs, [arm]) if runs[arm, seed].start_met]
+        means = [
+            fmean(values) if (values := [run.totals[n] for run in own if n in run.totals]) else None
+            for n in study.totals
+        ]
+        seconds = [run.seconds for run in own if run.seconds is not None]
+        spent = [fmean(seconds) if seconds else None, *means]
+        rows.append([arm, *("–" if one is None else f"{one:,.0f}" for one in spent)])
+    return table(["arm", "seconds", *study.totals], rows)
 
 
 def differences(runs: Runs, one: Compared, measure: str) -> dict[int, float]:

@@ -219,6 +219,7 @@ def _measured(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
         "env/all/turns_per_episode": turns / max(1, debates),
         "env/all/total_episodes": float(debates),
         "env/all/total_turns": float(turns),
+        "env/all/sampled_tokens": sampled + step.metrics.get("sampling/dropped_tokens", 0.0),
         "env/all/by_group/frac_mixed": fmean(mixed) if mixed else 0.0,
         **whole_step,
     }
