@@ -162,6 +162,7 @@ def test_dark_scheme_changes_the_colors(page: Any) -> None:
     page.emulate_media(color_scheme="dark")
     page.wait_for_function(f"{COLORS}.every((color, i) => color !== light[i])")
     shot(page, "site-dark")
+    assert problems(page) == []
 
 
 def test_no_page_is_wider_than_a_phone(page: Any, site: dict[Path, Any]) -> None:
