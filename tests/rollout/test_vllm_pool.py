@@ -185,6 +185,8 @@ def test_all_servers_dead_end_the_run_after_the_wait(
         ({"urls": ["http://a:1", "http://a:1"]}, "expected each once"),
         ({"urls": ["http://a:1"], "min_servers": 2}, "min_servers: found 2 of 1"),
         ({"urls": ["http://a:1", "http://b:1"], "transfer": "nccl"}, "found nccl with several"),
+        ({"url": "http://a:1", "transfer": "ipc"}, "transfer: found ipc with url"),
+        ({"devices": "1", "sleep": True}, "sleep: found true with url, urls or devices"),
         ({"urls": ["http://a:1"], "servers": 2}, "servers: set together with url or urls"),
         ({"servers": 2, "devices": "0,1,2"}, "devices: found 0,1,2 for 2 servers"),
     ],

@@ -51,7 +51,9 @@ def test_open_serves_the_type_of_the_model(
     tiny_model: Callable[..., Any], byte_bpe: Any, hf_logps: Logps
 ) -> None:
     model = tiny_model(byte_bpe, window=256).to(torch.bfloat16)
-    opened = VllmEngine(**SETTINGS).open(model, byte_bpe)
+    opened = VllmEngine(**SETTINGS, sleep=True).open(model, byte_bpe)
+    opened.sleep()
+    opened.load(Weights(1, model.state_dict()))
     replies = opened.generate(requests_for(Sampling(max_tokens=12)))
     opened.close()
     gaps = [

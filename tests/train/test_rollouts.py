@@ -40,9 +40,11 @@ class Watched:
     def __init__(self, delay: Delay | None = None) -> None:
         config = ScriptedEngine(delay=delay)
         self._engine: Any = config.open(None, word_tokenizer(), script=self._say)
-        self.capabilities = self._engine.capabilities
+        self.capabilities = self._engine.capabilities | {"sleeps"}
         self.renderer, self.context_window = self._engine.renderer, None
         self.loaded: list[int] = []
+        self.sleeps = 0
+        self._is_asleep = False
         self.pause_s = 0.0
         self._busy = threading.Lock()
 
@@ -53,8 +55,13 @@ class Watched:
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         return self._alone(lambda: self._engine.generate(requests))
 
+    def sleep(self) -> None:
+        self.sleeps += 1
+        self._is_asleep = True
+
     def load(self, weights: Weights) -> None:
         self.loaded.append(weights.version)
+        self._is_asleep = False
         self._alone(lambda: self._engine.load(weights))
 
     def submit(self, request: Request) -> int:
@@ -70,6 +77,7 @@ class Watched:
         self._engine.close()
 
     def _alone(self, call: Callable[[], Any]) -> Any:
+        assert not self._is_asleep
         assert self._busy.acquire(blocking=False), "the engine was called twice at once"
         try:
             return call()
@@ -113,6 +121,7 @@ def test_each_step_is_played_with_exactly_its_weights(
                     assert len(engine.loaded) == before
     with rollouts.serving(first + count) as lent:
         assert versions(play_step(99, lent)) == {first + count}
+    assert engine.sleeps == (count if depth == 0 else 0)
 
 
 def played(rollouts: Rollouts) -> list[int]:

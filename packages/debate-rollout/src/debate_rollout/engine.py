@@ -91,6 +91,7 @@ Capability = Literal[
     "lora",  # `load` takes an adapter.
     "adapters",  # `load` takes several by name; a request is answered by its ask's adapter.
     "prefix_cache",  # Prompts that begin alike are computed once; `load` drops what is old.
+    "sleeps",  # `sleep` frees the device's memory until the next `load`.
     "load_in_flight",  # `load` may be called while requests are open; replies mark what they mix.
 ]
 """What an engine can do; training needs `tokens` and `logps`."""
@@ -273,6 +274,14 @@ class Queue(Protocol):
 
 class StreamingEngine(Engine, Queue, Protocol):
     """An engine that is a queue, too."""
+
+
+class SleepingEngine(Engine, Protocol):
+    """An engine that lends its device's memory to a trainer."""
+
+    def sleep(self) -> None:
+        """Free the device's memory; nothing may be asked until the next `load`."""
+        ...
 
 
 def streaming(engine: Engine) -> StreamingEngine | None:

@@ -10,14 +10,22 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import TypeAdapter
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.transcripts.files import TranscriptError, from_json, json_line, to_json
 from debate_protocol.types import TRAINED, Branch, Reply, Transcript, Turn, roles_of
-from debate_rollout.engine import Capability, Engine, EngineSettings, Finished, Request, Weights
+from debate_rollout.engine import (
+    Capability,
+    Engine,
+    EngineSettings,
+    Finished,
+    Request,
+    SleepingEngine,
+    Weights,
+)
 from debate_rollout.routing import ForwardingEngine
 from debate_train.checkpoints.run_directory import written
 from debate_train.checkpoints.whole_files import whole_file
@@ -330,6 +338,8 @@ class Rollouts:
             transcripts, played = self._known[step], 0.0
         else:
             transcripts = self._play(step, self._demonstrator or self._engine)
+            if "sleeps" in self._engine.capabilities and self._demonstrator is None:
+                cast(SleepingEngine, self._engine).sleep()  # `refresh` wakes it.
         waited = time.perf_counter() - began
         rollout_s = waited if played is None else played
         self.times = {"time/rollout_s": rollout_s, "time/wait_s": waited}

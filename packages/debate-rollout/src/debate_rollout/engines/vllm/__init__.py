@@ -100,6 +100,9 @@ class VllmSettings(EngineSettings):
     """Set to serve adapters; at least the rank of the adapters that are trained."""
     vllm_args: dict[str, Any] = Field(default_factory=dict)
     """Further `EngineArgs` of vLLM for speed and memory, such as `tensor_parallel_size`."""
+    sleep: bool = False
+    """Free the GPU while the trainer works on it (`pipeline.max_staleness: 0`): weights go to CPU
+    memory, the cache is dropped."""
     batch_invariant: bool = False
     """Take vLLM's slower kernels that do not depend on the batch; needs a server and a GPU."""
 
@@ -108,7 +111,8 @@ class VllmSettings(EngineSettings):
         """What the opened engine can do."""
         shared: set[Capability] = {"tokens", "logps", "seeds", "streams", "prefix_cache"}
         weights: set[Capability] = {"lora", "adapters"} if self.max_lora_rank else {"full_weights"}
-        return frozenset(shared | weights | {"load_in_flight"})
+        rests: set[Capability] = {"sleeps"} if self.sleep else set()
+        return frozenset(shared | weights | rests | {"load_in_flight"})
 
     def problems(self, place: Place) -> list[str]:
         """Return what keeps it from serving a trainer."""
@@ -186,6 +190,8 @@ def serving_arguments(
         "weight_transfer_config": {"backend": transfer},
         "worker_extension_cls": EXTENSION,
     }
+    if settings.sleep:
+        chosen["enable_sleep_mode"] = True
     if settings.max_lora_rank is not None:
         rank = next(rank for rank in LORA_RANKS if rank >= settings.max_lora_rank)
         chosen |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": 2}
@@ -195,7 +201,8 @@ def serving_arguments(
 def on_cpu(arguments: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments of `serving_arguments` as a CPU needs them."""
     chosen = dict(arguments)
-    chosen.pop("gpu_memory_utilization", None)
+    for name in ("gpu_memory_utilization", "enable_sleep_mode"):  # Sleep frees nothing there.
+        chosen.pop(name, None)
     chosen.setdefault("kv_cache_memory_bytes", 256 << 20)
     chosen.setdefault("block_size", 32)
     # vLLM 0.32 dies there of a seeded request whose prompt is split over steps.
@@ -293,8 +300,9 @@ class VllmServerEngine(VllmSettings):
     """Port on 127.0.0.1 of the server that is started; None takes a free one."""
     devices: str | None = None
     """Devices of the server that is started, as in CUDA_VISIBLE_DEVICES; None: those that train."""
-    transfer: Literal["file", "nccl"] = "file"
-    """How full weights reach the server; adapters always go through files."""
+    transfer: Literal["file", "nccl", "ipc"] = "file"
+    """How full weights reach the server; adapters always go through files. `nccl`: from GPU to GPU;
+    `ipc`: a server on the GPU of rank 0 reads them there."""
     shared_folder: str | None = None
     """Where those files are written; the server must see it under the same path."""
     max_connections: int = Field(512, ge=1)
@@ -394,7 +402,7 @@ class VllmServerEngine(VllmSettings):
         if self.api_key_env != "VLLM_API_KEY":
             for url in (*self.running, *self.load_urls):
                 refuse_other_key(self.api_key_env, url, self.api_key_host)
-        if self.load_urls and (self.url is None or self.transfer == "nccl"):
+        if self.load_urls and (self.url is None or self.transfer != "file"):
             raise ValueError(
                 "load_urls: expected url, the router in front of them, and transfer: file"
             )
@@ -408,8 +416,13 @@ class VllmServerEngine(VllmSettings):
             raise ValueError(f"urls: found {self.urls}, expected each once")
         if self.min_servers > self.count:
             raise ValueError(f"min_servers: found {self.min_servers} of {self.count}")
-        if self.count > 1 and self.transfer == "nccl":
-            raise ValueError("transfer: found nccl with several servers; expected file")
+        if self.count > 1 and self.transfer != "file":
+            raise ValueError(f"transfer: found {self.transfer} with several servers; expected file")
+        if (self.sleep or self.transfer == "ipc") and (self.running or self.devices is not None):
+            raise ValueError(
+                f"{'sleep' if self.sleep else 'transfer'}: found {'true' if self.sleep else 'ipc'} "
+                "with url, urls or devices; expected a server on the GPU that trains"
+            )
         if self.count > 1 and self.port is not None:
             raise ValueError("port: found one for several servers; expected none")
         devices = (self.devices or "").split(",")

@@ -392,6 +392,14 @@ class ServerControl:
         except EndpointError as error:  # Requests would wait for ever.
             self._broken = self._broken or f"{error}; all requests are held since a refresh"
 
+    async def sleep(self) -> None:
+        """Move the weights to CPU memory and drop the cache."""
+        await self._call("POST", "/sleep?level=1")
+
+    async def wake(self) -> None:
+        """Take both back."""
+        await self._call("POST", "/wake_up")
+
     async def load_adapters(self, folders: Mapping[str, Path]) -> None:
         """Serve adapters by their names.
 

@@ -101,6 +101,12 @@ def undisturbed() -> Iterator[None]:
             torch.cuda.set_rng_state_all(cuda)
 
 
+def free_cache() -> None:
+    """Give memory that torch keeps for tensors to come back to the device."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 def write_weights(folder: Path, label: str, tensors: Mapping[str, Tensor]) -> Path:
     """Write tensors to a safetensors file and return its path."""
     path = folder / f"weights-{label}.safetensors"

@@ -52,6 +52,7 @@ from debate_rollout.engines.vllm.model import (
     ServedModel,
     ThreadState,
     finish_of,
+    free_cache,
     undisturbed,
     write_weights,
 )
@@ -142,6 +143,7 @@ class VllmSampler:
         self._version = 0
         self._adapters: dict[str, LoRARequest] = {}
         self._broken: str | None = None
+        self._sleeps = False
         self._tickets = 0
         self._open: dict[str, _Open] = {}
         self._ended: deque[Finished] = deque()
@@ -219,11 +221,22 @@ class VllmSampler:
         """
         self._check_alive()
         with self._state.entered(ordered=True):
+            if self._sleeps:
+                free_cache()
+                self._llm.wake_up()
+                self._sleeps = False
             if weights.kind == "lora":
                 self._load_adapters(weights)
             else:
                 self._load_full(weights)
         self._version = weights.version
+
+    def sleep(self) -> None:
+        """Free the device's memory until the next `load`."""
+        self._check_alive()
+        with self._state.entered(ordered=True):
+            self._llm.sleep(level=1)
+        self._sleeps = True
 
     def close(self) -> None:
         """Stop vLLM and remove its files."""
@@ -233,8 +246,7 @@ class VllmSampler:
             self._engine.engine_core.shutdown()
             self._llm = self._engine = None
         self._served.close()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_cache()
 
     def _step(self) -> None:
         try:

@@ -48,6 +48,7 @@ from debate_rollout.engines.vllm.model import (
     OtherWeightsError,
     ServedModel,
     finish_of,
+    free_cache,
     write_weights,
 )
 from debate_rollout.engines.vllm.pool import PASSING, Member, Pool
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from debate_rollout.engines.vllm import VllmServerEngine
-    from debate_rollout.engines.vllm.nccl import NcclTransfer
+    from debate_rollout.engines.vllm.device_transfer import DeviceTransfer
 
 
 _LOG = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class VllmServer(HttpEngine):
         self.renderer = self._served.renderer
         self._pool = Pool([], config.min_servers)
         self._behind: list[Member] = []
-        self._nccl: NcclTransfer | None = None
+        self._device_transfer: DeviceTransfer | None = None
         self._slots = asyncio.Semaphore(config.max_connections * config.count)
         self._turnstile, self._loading = asyncio.Lock(), asyncio.Lock()
         self._nurses: set[asyncio.Task[None]] = set()
@@ -102,6 +103,7 @@ class VllmServer(HttpEngine):
         self._adapters: dict[str, str] = {}
         self._folders: dict[str, Path] = {}
         self._file: Path | None = None
+        self._sleeps = False
         super().__init__("vllm_server")
         try:
             self._connect(model)
@@ -117,9 +119,19 @@ class VllmServer(HttpEngine):
             EndpointError: When no server answers, or it refreshes no weights.
         """
         self._check_alive()
+        if self._sleeps:
+            free_cache()
+            self.run(self._on_all(ServerControl.wake), self._config.load_timeout_s, "waking vLLM")
+            self._sleeps = False
         refresh = self._load_adapter if weights.kind == "lora" else self._load_full
         what = f"refreshing the weights of {self._urls}"
         self.run(refresh(weights), self._config.load_timeout_s, what)
+
+    def sleep(self) -> None:
+        """Free the memory of the servers' devices until the next `load`."""
+        self._check_alive()
+        self.run(self._on_all(ServerControl.sleep), self._config.load_timeout_s, "vLLM's sleep")
+        self._sleeps = True
 
     def close(self) -> None:
         """End servers that were started here, and remove the files; a crash leaves its log."""
@@ -152,7 +164,7 @@ class VllmServer(HttpEngine):
         from debate_rollout.engines.vllm.sampler import engine_arguments
 
         config = self._config
-        transfer = BACKEND if config.transfer == "file" else "nccl"
+        transfer = BACKEND if config.transfer == "file" else config.transfer
         ours = serving_arguments(config, self._served.dtype, self._served.window, transfer)
         arguments = engine_arguments(ours, config.vllm_args)
         environment = {
@@ -160,6 +172,8 @@ class VllmServer(HttpEngine):
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
             "VLLM_API_KEY": key,
         }
+        if config.transfer == "ipc":  # By which vLLM reads the handles that this process pickles.
+            environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
         if config.batch_invariant and torch.cuda.is_available():
             environment[BATCH_INVARIANT] = "1"
         if config.devices is not None:
@@ -234,11 +248,13 @@ class VllmServer(HttpEngine):
         elif label is not None:
             self._served.versions = {label: 0}
         self.capabilities = frozenset[Capability](known)
-        if config.transfer == "nccl" and "full_weights" in known:
-            from debate_rollout.engines.vllm.nccl import NcclTransfer
+        if config.transfer != "file" and "full_weights" in known:
+            from debate_rollout.engines.vllm.device_transfer import DeviceTransfer
 
-            headers = dict(members[0].client.headers)
-            self._nccl = NcclTransfer(members[0].control.url, headers, config.load_timeout_s)
+            url, headers = members[0].control.url, dict(members[0].client.headers)
+            self._device_transfer = DeviceTransfer(
+                config.transfer, url, headers, config.load_timeout_s
+            )
         for member in members:
             check = self._check_log_probabilities(member.control)
             self.run(check, 120.0, f"sampling from {member.control.url}")
@@ -363,9 +379,9 @@ class VllmServer(HttpEngine):
             self._pool.forget_sessions()
 
     async def _load_tensors(self, tensors: "Mapping[str, Tensor]", label: str) -> None:
-        if self._nccl is not None:
+        if self._device_transfer is not None:
             async with self._pool.members[0].control.paused():
-                await asyncio.to_thread(self._nccl.send, tensors, label)
+                await asyncio.to_thread(self._device_transfer.send, tensors, label)
             return
         written = await asyncio.to_thread(write_weights, self._served.folder, label, tensors)
         try:

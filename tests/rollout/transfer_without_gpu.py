@@ -1,12 +1,16 @@
-"""vLLM's NCCL weight transfer without GPUs: its broadcasts pass through a TCPStore.
+"""vLLM's weight transfers without GPUs: NCCL's broadcasts pass through a TCPStore, IPC's handles
+name files.
 
 Everything else is vLLM's own: the meeting, the calls, packing, unpacking and loading. The folder
-`sitecustomize_nccl` lets a server's processes do the same as soon as they import that transfer.
+`sitecustomize_transfer` lets a server's processes do the same as soon as they import that transfer.
 """
 
 import contextlib
 import datetime
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -43,8 +47,34 @@ class NoStream:
         """Return at once."""
 
 
+def handle_of(tensor: torch.Tensor) -> tuple[None, tuple[object, ...]]:
+    """Return what stands for a handle of device memory: where its bytes are, and their type."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", delete=False) as file:
+        torch.save(tensor, file)
+    return None, (file.name, 1, 2, 3, 4, 5, "device")
+
+
+def rebuilt(name: str, *rest: object) -> Any:
+    """Return the tensor of a handle, which is read once."""
+    assert rest == (1, 2, 3, 4, 5, None)  # The receiver's own device stands in the last place.
+    tensor = torch.load(name)
+    Path(name).unlink()
+    return tensor
+
+
+def replace_ipc(put: Set = setattr) -> None:
+    """Replace what needs a GPU in vLLM's `ipc` transfer, in this process."""
+    from vllm.distributed.weight_transfer import ipc_engine
+
+    put(ipc_engine, "reduce_tensor", handle_of)
+    put(ipc_engine, "rebuild_cuda_tensor", rebuilt)
+    put(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="one"))
+    put(torch.cuda, "ipc_collect", lambda: None)
+    put(torch.accelerator, "current_device_index", lambda: 0)
+
+
 def replace_nccl(put: Set = setattr) -> None:
-    """Replace what needs a GPU in vLLM's transfer, in this process."""
+    """Replace what needs a GPU in vLLM's `nccl` transfer, in this process."""
     from vllm.distributed.weight_transfer import nccl_common, packed_tensor
 
     put(nccl_common, "stateless_init_process_group", StoreGroup)

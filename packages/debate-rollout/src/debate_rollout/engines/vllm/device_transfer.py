@@ -1,15 +1,18 @@
-"""Sending full weights to a vLLM server through NCCL, by vLLM's own trainer side.
+"""Sending full weights to a vLLM server from GPU to GPU, by vLLM's own trainer side.
 
-Both sides need CUDA devices; the tensors are broadcast from this process's device.
+`nccl` broadcasts the tensors from this process's device. `ipc` lets a server on the same device
+read them where they are.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
+from vllm.distributed.weight_transfer.clients import _json_safe_update_payload
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from vllm.utils.network_utils import get_ip, get_open_port
 
@@ -32,15 +35,25 @@ class Tensors(WeightSource):  # type: ignore[misc]  # vLLM is untyped here
             yield name, tensor.detach().cuda()
 
 
-class NcclTransfer:
-    """One meeting with the server's workers, then a broadcast a refresh."""
+class _Calls(ServerCalls):
+    def update_weights(self, update_info: object) -> None:
+        """Let the workers receive; handles of device memory are pickled, as vLLM has it."""
+        super().update_weights(_json_safe_update_payload(update_info))
 
-    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
+
+class DeviceTransfer:
+    """One meeting with the server's workers, then a transfer a refresh."""
+
+    def __init__(
+        self, kind: Literal["nccl", "ipc"], url: str, headers: Mapping[str, str], timeout_s: float
+    ) -> None:
         if not torch.cuda.is_available():
             raise EngineConfigError(
-                "engine.transfer: found 'nccl', but this process has no CUDA device; expected file"
+                f"engine.transfer: found '{kind}', but this process has no CUDA device; expected "
+                "file"
             )
-        self._calls = ServerCalls(url, headers, timeout_s)
+        self._kind = kind
+        self._calls = _Calls(url, headers, timeout_s)
         self._source = Tensors()
         self._sender: Any = None
         self._device = torch.cuda.current_device()
@@ -61,16 +74,20 @@ class NcclTransfer:
     def _meet(self) -> Any:
         """Return vLLM's sending side, which meets the server's workers the first time."""
         if self._sender is None:
-            meeting = NCCLTrainerInitInfo(
-                rank=0,
-                master_address=get_ip(),
-                master_port=get_open_port(),
-                world_size=1 + self._calls.workers(),
-                # With two, a module whose parts come in two buffers is loaded on the second's
-                # stream without waiting for the first.
-                packed_num_buffers=1,
-            )
             self._sender = WeightTransferTrainerFactory.trainer_init(
-                meeting, client=self._calls, source=self._source
+                self._meeting(), client=self._calls, source=self._source
             )
         return self._sender
+
+    def _meeting(self) -> Any:
+        if self._kind == "ipc":
+            return IPCTrainerInitInfo(rank=0)
+        return NCCLTrainerInitInfo(
+            rank=0,
+            master_address=get_ip(),
+            master_port=get_open_port(),
+            world_size=1 + self._calls.workers(),
+            # With two, a module whose parts come in two buffers is loaded on the second's stream
+            # without waiting for the first.
+            packed_num_buffers=1,
+        )

@@ -1,4 +1,4 @@
-"""Weights through `transfer: nccl` into a real vLLM server; only NCCL itself is replaced."""
+"""Weights from device to device into a real vLLM server; only NCCL and CUDA IPC are replaced."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
 ]
 
-HOOK = Path(__file__).parent / "sitecustomize_nccl"
+HOOK = Path(__file__).parent / "sitecustomize_transfer"
 Logps = Callable[[Any, Reply], list[float]]
 
 
@@ -34,10 +34,10 @@ def requests() -> list[Request]:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Replace NCCL here and in servers started from here; note the devices that were used."""
-    from tests.rollout.nccl_over_store import replace_nccl
+    """Replace NCCL and IPC here and in servers started from here; note the devices used."""
+    from tests.rollout.transfer_without_gpu import replace_ipc, replace_nccl
 
-    from debate_rollout.engines.vllm import nccl as vllm_nccl
+    from debate_rollout.engines.vllm import device_transfer
 
     noted: list[Any] = []
 
@@ -51,29 +51,33 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         device=device,
         synchronize=lambda: noted.append("synchronised"),
     )
-    monkeypatch.setattr(vllm_nccl, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(device_transfer, "torch", SimpleNamespace(cuda=cuda))
     monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: tensor)
     replace_nccl(monkeypatch.setattr)
+    replace_ipc(monkeypatch.setattr)
     before = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(HOOK), before))))
     return noted
 
 
 @pytest.mark.parametrize(
-    "engines", [1, pytest.param(2, marks=pytest.mark.slow)], ids=["one", "data-parallel"]
+    ("transfer", "engines"),
+    [("nccl", 1), ("ipc", 1), pytest.param("nccl", 2, marks=pytest.mark.slow)],
 )
-def test_nccl_refreshes_a_server_when_its_broadcasts_pass_through_a_store(
-    engines: int, calls: list[Any], tiny_model: Any, byte_bpe: Any, hf_logps: Logps
+def test_a_server_is_refreshed_and_sleeps_meanwhile(
+    transfer: str, engines: int, calls: list[Any], tiny_model: Any, byte_bpe: Any, hf_logps: Logps
 ) -> None:
     models = [tiny_model(byte_bpe, seed, tied=False, window=256) for seed in (0, 1, 2)]
     config = VllmServerEngine(
-        transfer="nccl", enforce_eager=True, kv_cache_mib=64, max_batch=16, max_connections=16,
+        transfer=transfer, sleep=True, enforce_eager=True, kv_cache_mib=64, max_batch=16,
+        max_connections=16,
         vllm_args={} if engines == 1 else {"data_parallel_size": engines},
     )  # fmt: skip
     engine = config.open(models[0], byte_bpe)
     try:
         for version, model in ((1, models[1]), (2, models[2]), (3, models[0])):
             engine.generate(requests())  # Fills the prefix cache with the weights before.
+            engine.sleep()
             engine.load(Weights(version, model.state_dict()))
             for reply in engine.generate(requests()):
                 assert reply.weight_version == version and reply.version_spans == ()
@@ -82,6 +86,6 @@ def test_nccl_refreshes_a_server_when_its_broadcasts_pass_through_a_store(
         # Each refresh waits for the trainer's own stream, on the trainer's device.
         assert calls == [1, "synchronised"] * 3
         assert not list(engine._served.folder.glob("weights-*"))  # none went through a file
-        assert not engine._nccl._source.tensors
+        assert not engine._device_transfer._source.tensors
     finally:
         engine.close()

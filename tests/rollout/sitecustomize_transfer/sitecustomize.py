@@ -1,4 +1,4 @@
-"""Imported by Python itself at the start of a server: replaces NCCL once vLLM imports its use."""
+"""Imported by Python itself at the start of a server: replaces what needs a GPU, once imported."""
 
 import importlib.abc
 import importlib.util
@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_TRANSFER = "vllm.distributed.weight_transfer.nccl_engine"
+_TRANSFER = "vllm.distributed.weight_transfer."
 
 
 class _Hook(importlib.abc.MetaPathFinder):
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != _TRANSFER:
+        if name != f"{_TRANSFER}{self._kind}_engine":
             return None
         sys.meta_path.remove(self)
         spec: Any = importlib.util.find_spec(name)
@@ -20,12 +23,12 @@ class _Hook(importlib.abc.MetaPathFinder):
         def exec_module(module: Any) -> None:
             execute(module)
             sys.path.append(str(Path(__file__).parents[1]))
-            from nccl_over_store import replace_nccl
+            import transfer_without_gpu
 
-            replace_nccl()
+            getattr(transfer_without_gpu, f"replace_{self._kind}")()
 
         spec.loader.exec_module = exec_module
         return spec
 
 
-sys.meta_path.insert(0, _Hook())
+sys.meta_path[:0] = [_Hook("nccl"), _Hook("ipc")]
