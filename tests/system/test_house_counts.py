@@ -41,6 +41,7 @@ BOUNDS = {
     "uses of Any": 207,
     "files that a training step enters": 30,
     "changes of file in a training step": 1_000,
+    "words of documents": 35_000,
 }
 """What is added to bounds is for pretrained models, then for CoNL and judged
 debates. Steps are counted in `test_step_files.py`."""
@@ -157,6 +158,12 @@ def code_lines(text: str) -> int:
     return len(lines - documented)
 
 
+def words_of(text: str) -> int:
+    """Return the words of a page, without code and what is copied from docstrings."""
+    spoken = re.sub(r"^```.*?^```|^:::[^\n]*", "", text, flags=re.DOTALL | re.MULTILINE)
+    return sum(any(map(str.isalpha, word)) for word in spoken.split())
+
+
 def rooms() -> list[str]:
     """Return the rooms of the table in ARCHITECTURE.md, from the ground up."""
     table = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("| room |")[2]
@@ -223,6 +230,15 @@ def test_the_house_is_small() -> None:
     assert not over("uses of Any", len(anys))
 
 
+def test_documents_are_short() -> None:
+    made = [ROOT / "docs" / "reference" / "keys.md", *ROOT.glob("docs/studies/*.md")]
+    folders = ("docs", "packages", "recipes", "benchmarks")
+    pages = {*ROOT.glob("*.md"), *(p for one in folders for p in (ROOT / one).rglob("*.md"))}
+    words = {page: words_of(page.read_text(encoding="utf-8")) for page in pages - {*made}}
+    assert len(words) > 40
+    assert not over("words of documents", sum(words.values()))
+
+
 def test_imports_stand_at_the_top_and_run_down() -> None:
     floor = {room: number for number, room in enumerate(rooms())}
     late, up = [], set()
@@ -248,3 +264,4 @@ def test_the_counts_see_what_they_count() -> None:
     assert now == {"b"}
     assert circles({"a": now, "b": {"a"}, "c": {"a"}}) == [{"a", "b"}]
     assert code_lines('"""M."""\n\n# c\nx = (1,\n  2)\n') == 2
+    assert words_of("# A b, 12 |\n```py\nx\n```\n::: a.b\n`c` d.\n") == 4
