@@ -2,14 +2,18 @@
 
 Both play the same debates in lock-step, on the same model and device. The other side pads a round
 to one batch and samples until its longest reply is done, as `generate` does; it returns ids
-alone. A second line has it keep the logits that log-probabilities need.
+alone. A second line has it keep the logits that log-probabilities need. A third side is the
+continuous batching of transformers, with log-probabilities, which fills places as replies end; it
+knows neither stop strings nor a seed for each request.
 """
 
+import copy
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from benchmarks.engines.rollout_debates import debates, random_model, sampled_tokens, skewed
 from benchmarks.measurement import print_line
@@ -82,6 +86,61 @@ class Generate:
         """Not needed here."""
 
 
+class Continuous:
+    """Transformers' continuous batching: each request by itself, one temperature."""
+
+    capabilities: frozenset[Capability] = frozenset(("tokens", "logps"))
+    context_window = None
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self.renderer = Renderer(tokenizer)
+        self._tokenizer = tokenizer
+        self._model = copy.deepcopy(model)  # It replaces the attention.
+        self._managers: dict[float, Any] = {}
+
+    def generate(self, requests: Sequence[Request]) -> list[Reply]:
+        """Hand all requests over at once, and wait for the last."""
+        manager = self._manager(requests[0].sampling.temperature)
+        names = {}
+        for request in requests:
+            most = request.sampling.max_tokens
+            names[manager.add_request(list(request.prompt_ids), max_new_tokens=most)] = request
+        replies: dict[Any, Reply] = {}
+        while len(replies) < len(names):
+            one = manager.get_result(timeout=60)
+            ids, request = tuple(one.generated_tokens), names[one.request_id]
+            text = token_text(self._tokenizer, ids).text
+            replies[one.request_id] = Reply(
+                text, "length", request.prompt_ids, ids, tuple(one.logprobs)
+            )
+        return [replies[name] for name in names]
+
+    def _manager(self, temperature: float) -> Any:
+        if temperature not in self._managers:
+            greedy = temperature == 0
+            config = GenerationConfig(
+                do_sample=not greedy,
+                temperature=1.0 if greedy else temperature,
+                top_k=0,
+                max_new_tokens=192,
+                eos_token_id=self._tokenizer.eos_token_id,
+                pad_token_id=self._tokenizer.pad_token_id,
+            )
+            room = ContinuousBatchingConfig(return_logprobs=True, num_blocks=512, page_size=32)
+            found = self._model.init_continuous_batching(config, continuous_batching_config=room)
+            found.start()
+            self._managers[temperature] = found
+        return self._managers[temperature]
+
+    def load(self, weights: Weights) -> None:
+        """Not needed here."""
+
+    def close(self) -> None:
+        """End the threads."""
+        for manager in self._managers.values():
+            manager.stop(block=True)
+
+
 def measure(repeats: int, count: int, sizes: Mapping[str, Any]) -> None:
     """Print the lines of this part.
 
@@ -97,6 +156,7 @@ def measure(repeats: int, count: int, sizes: Mapping[str, Any]) -> None:
         "engine": config.open(model, tokenizer),
         "generate": Generate(model, tokenizer, with_logps=False),
         "generate_with_logps": Generate(model, tokenizer, with_logps=True),
+        "continuous": Continuous(model, tokenizer),
     }
     check_equal(engines)
     for name, spread in (("equal_lengths", 0.0), ("skewed_lengths", 1.0)):
@@ -117,10 +177,11 @@ def measure(repeats: int, count: int, sizes: Mapping[str, Any]) -> None:
         for which, found in speeds.items():
             line = f"rollout/generate/{name}/{which}"
             print_line(line, found, "tokens/s", "higher", settings, PACKAGES)
-        for which in ("generate", "generate_with_logps"):
+        for which in ("generate", "generate_with_logps", "continuous"):
             ratios = [a / b for a, b in zip(speeds["engine"], speeds[which], strict=True)]
             line = f"rollout/generate/{name}/engine_over_{which}"
             print_line(line, ratios, "ratio", "higher", settings, PACKAGES)
+    engines["continuous"].close()
 
 
 def check_equal(engines: Mapping[str, Any]) -> None:
