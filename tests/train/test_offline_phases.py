@@ -77,7 +77,10 @@ def test_phases_learn_from_the_examples_in_their_files(whole: Path) -> None:
     assert metrics[0]["optim/preference_accuracy"] == 0  # The policy is its own reference still.
     assert metrics[3]["optim/preference_reward_chosen"] > 0
     # Nothing is played in its steps, so nothing is said of debates.
-    assert not any(name.startswith(("env/", "rollout/")) for name in metrics[0])
+    said = {name for name in metrics[0] if name.startswith(("env/", "rollout/"))}
+    assert said == {"env/all/sampled_tokens"}
+    sampled = [row["env/all/sampled_tokens"] for row in metrics[:4]]
+    assert sampled == [metrics[0]["offline/sampled_tokens"], 0, 0, 0] and sampled[0] > 0
     assert "optim/grad_norm/second" in metrics[0]
     assert "optim/grad_norm/first" not in metrics[0]
     assert "optim/grad_norm/first" in metrics[4]

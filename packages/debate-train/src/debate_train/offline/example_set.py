@@ -105,6 +105,9 @@ class PhaseExamples:
         seed = zlib.crc32(f"{run_seed}/minibatches/{number}".encode())
         metrics = {**self.counts, **lengths(chosen)}
         metrics["offline/epoch"] = (place + 1) * size / len(self.examples)
+        # The set is made once, before the first step.
+        made = self.counts.get("offline/sampled_tokens", 0.0) if place == 0 else 0.0
+        metrics["env/all/sampled_tokens"] = made
         return Step(number, (), (), example_batch(chosen, seed), metrics, {}, began)
 
 
