@@ -4,7 +4,8 @@ Four prompts of about 64 (a) or 512 (b) tokens, eight completions each of 58 to 
 
 update: loss, gradient and optimizer step on the same completions, after gradients were compared.
 merged: turns that go on from each other as one row, beside a row a turn.
-whole: sampling, scoring, update and new weights; ours with vLLM, TRL with its own generation.
+whole: sampling, scoring, update and new weights; ours with an engine in this process, TRL with
+    transformers' own generation.
 
     OMP_NUM_THREADS=1 python -m benchmarks.training.train_step --parts update merged
 """
@@ -46,6 +47,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=["update", "merged"])
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=WORKLOADS)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--engine", default="transformers", choices=("transformers", "vllm"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -55,7 +57,7 @@ def main() -> None:
         if "whole" in options.parts:
             from benchmarks.training.train_step_whole import whole
 
-            whole(workload, WORKLOADS[workload], options.repeats)
+            whole(workload, WORKLOADS[workload], options.repeats, options.engine)
     if "merged" in options.parts:
         for turns in (2, 3, 6, 9):
             merged(turns, options.repeats)

