@@ -4,6 +4,7 @@ Four prompts of about 64 (a) or 512 (b) tokens, eight completions each of 58 to 
 
 update: loss, gradient and optimizer step on the same completions, after gradients were compared.
 merged: turns that go on from each other as one row, beside a row a turn.
+debates: five agents and three rounds that all read the same, beside the same rows unshared.
 whole: sampling, scoring, update and new weights; ours with an engine in this process, TRL with
     transformers' own generation.
 
@@ -28,6 +29,7 @@ from benchmarks.training.train_step_data import (
     PROMPTS,
     equal_turns,
     groups,
+    shared_debates,
     tiny_model,
 )
 from benchmarks.training.train_step_trl import SETTINGS, Update
@@ -58,6 +60,8 @@ def main() -> None:
             from benchmarks.training.train_step_whole import whole
 
             whole(workload, WORKLOADS[workload], options.repeats, options.engine)
+    if "debates" in options.parts:
+        debates(options.repeats)
     if "merged" in options.parts:
         for turns in (2, 3, 6, 9):
             merged(turns, options.repeats)
@@ -143,6 +147,14 @@ def timed(
                 times[side]["wall"].append(time.perf_counter() - began[0])
                 times[side]["busy"].append(time.process_time() - began[1])
     return times
+
+
+def debates(repeats: int) -> None:
+    """Time the rows of two debates with their common prefixes computed once, and without."""
+    sizes = {"count": 2, "agents": 5, "rounds": 3, "said": 61}
+    sides: dict[str, Step] = {"ours": ours(), "unshared": ours("rows")}
+    settings = {**sizes, "threads": 1, "clock": "processor time of the process"}
+    report("train_step/debates", timed(sides, shared_debates(**sizes, seed=0), repeats), settings)
 
 
 def merged(turns: int, repeats: int) -> None:

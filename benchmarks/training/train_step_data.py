@@ -106,6 +106,29 @@ def groups(prompt_tokens: int, seed: int) -> Batch:
     return batch_of(rows)
 
 
+def shared_debates(count: int, agents: int, rounds: int, said: int, seed: int) -> Batch:
+    """Return debates with `conversation: shared`: all read the same, before who they are."""
+    rng = np.random.default_rng(seed)
+
+    def tokens(size: int) -> list[int]:
+        return [int(token) for token in rng.integers(3, VOCABULARY, size)]
+
+    rows = []
+    for debate in range(count):
+        shown = tokens(96)  # The question and the rules.
+        for _ in range(rounds):
+            turns = [tokens(said) for _ in range(agents)]
+            rows += [
+                make_row(
+                    shown + tokens(12), turn, advantage=float(rng.normal()), logps=-6.2,
+                    debate=debate, group=len(rows),
+                )
+                for turn in turns
+            ]  # fmt: skip
+            shown = shown + [token for turn in turns for token in turn]
+    return batch_of(rows)
+
+
 @dataclass(frozen=True, slots=True)
 class Turns:
     """The same turns as rows that go on from each other, and as a row a turn."""
