@@ -12,6 +12,7 @@ from debate_rollout.engine import (
     EngineConfigError,
     Finished,
     Request,
+    SleepingEngine,
     StreamingEngine,
     Weights,
 )
@@ -58,6 +59,10 @@ class ForwardingEngine:
     def load(self, weights: Weights) -> None:
         """Serve these weights."""
         self._engine.load(weights)
+
+    def sleep(self) -> None:
+        """Free the memory of the engine's device, where `capabilities` say that it can."""
+        cast(SleepingEngine, self._engine).sleep()
 
     def close(self) -> None:
         """Close the engine."""
