@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -164,11 +165,17 @@ def test_run_goes_on_when_the_node_of_a_server_is_cut_off(
             assert run.poll() is None, run.communicate()[1][-3000:]
             time.sleep(0.01)
         assert answered(servers[1]) == cut_off[1]
+        servers[0].send_signal(signal.SIGSTOP)  # The run cannot end before the other is back.
         ip("-n", there.name, "link", "set", there.link, "up")
+        errors = ""
+        while f"http://{there.address}:{PORT} serves again" not in errors:
+            assert run.stderr and (line := run.stderr.readline()), errors[-3000:]
+            errors += line
+        servers[0].send_signal(signal.SIGCONT)
         _, errors = run.communicate(timeout=200)
         assert run.returncode == 0, errors[-3000:]
+        assert answered(servers[1]) > cut_off[1]
     finally:
         for process in started:
             process.kill()
-    assert f"http://{there.address}:{PORT} serves again" in errors
     assert left_by(tmp_path / "run") == left_by(tmp_path / "calm")

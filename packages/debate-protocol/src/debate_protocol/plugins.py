@@ -55,7 +55,9 @@ class Config(BaseModel):
     field for which infinity means something says so with `Field(allow_inf_nan=True)`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants"
+    )
 
     renamed: ClassVar[Mapping[str, str]] = {}
     """Former names of keys, each with what to write instead."""
