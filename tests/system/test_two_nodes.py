@@ -169,7 +169,9 @@ def test_run_goes_on_when_the_node_of_a_server_is_cut_off(
         ip("-n", there.name, "link", "set", there.link, "up")
         errors = ""
         while f"http://{there.address}:{PORT} serves again" not in errors:
-            assert run.stderr and (line := run.stderr.readline()), errors[-3000:]
+            assert run.stderr
+            line = run.stderr.readline()
+            assert line, errors[-3000:]
             errors += line
         servers[0].send_signal(signal.SIGCONT)
         _, errors = run.communicate(timeout=200)
