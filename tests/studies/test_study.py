@@ -112,9 +112,22 @@ def test_start_that_misses_its_criterion_counts_as_no_gain(tmp_path: Path) -> No
         write_json(folder / "results.json", with_hash(found))
         return 0
 
-    both_arms(Study.model_validate(MINIATURE), tmp_path, lines, train, 1)
+    study = Study.model_validate(MINIATURE)
+    both_arms(study, tmp_path, lines, train, 1)
     assert [run.start_met for run in lines.read()] == [False, False]
     assert all(run.before == run.after for run in lines.read())
+    one, other = lines.read()
+    # One more seed, whose beginning was not measured: no mean of beginnings stands beside.
+    met = {"start_met": True, "before": {}, "after": {"direct": 0.5}, "seed": 0}
+    shown = tables(study, [one, one.model_copy(update=met), other], tmp_path / "plot.svg")
+    assert shown[2:7] == [
+        "|  | grpo | other |",
+        "|---|---|---|",
+        "| seeds | 2 | 1 |",
+        "| criterion missed | 1 | 1 |",
+        "| direct | 0.375 | 0.250 → 0.250 |",
+    ]
+    assert "| format | 1.000 (1) | 1.000 → 1.000 |" in shown
     runs = {(run.arm, run.seed): run for run in lines.read()}
     for name in ("direct", "judged by arms alone"):
         assert differences(runs, Compared(arm="grpo", measures=(name,)), name) == {1: 0.0}

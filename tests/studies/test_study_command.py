@@ -48,7 +48,7 @@ def test_study_runs_what_is_missing_in_processes_and_writes_its_page(
     assert page.startswith(
         "# Study miniature\n\nSmall.\n\nWritten by `debate-study study.yaml` from "
         "`lines.jsonl`.\n\nThe head of its file:\n\n```text\nAsked: does it run?\n```\n\n"
-        "![Plot of miniature](study.svg)\n\n| arm |"
+        "![Plot of miniature](study.svg)\n\nMeans over seeds"
     )
     assert "\n".join(page.splitlines()[15:]) in said
     # Nothing is left to run.
@@ -81,7 +81,7 @@ def test_failed_runs_are_named_with_their_logs_and_others_done(
     failure = f"debate-study: broken-0: debate-train ended with 2; see {log}\n"
     found = capfd.readouterr()
     assert found.err == failure
-    assert "| grpo | 1 | 0 |" in found.out  # Tables of what there is.
+    assert "|  | grpo |\n|---|---|\n| seeds | 1 |\n" in found.out  # Tables of what there is.
     assert "context_window" in log.read_text()
     assert Lines(tmp_path / "lines.jsonl").done() == {("grpo", 0)}
 

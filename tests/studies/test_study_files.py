@@ -13,7 +13,7 @@ from scipy import stats
 from benchmarks.learning import hidden_passages
 from debate_studies.command import main as debate_study
 from debate_studies.lines import Lines
-from debate_studies.study_file import Study, loaded_runs, read_study
+from debate_studies.study_file import Study, loaded_runs, made_by, read_study
 from debate_studies.tables import page, tables
 
 pytestmark = pytest.mark.slow
@@ -60,6 +60,8 @@ def test_pages_and_plots_say_what_the_finished_runs_say(file: Path, tmp_path: Pa
     if not lines:
         assert not kept.exists() or "No run is finished." in kept.read_text("utf-8")
         return
+    current = {name: (None, made_by(study, name)) for name in study.arms}
+    assert all(run.made_by in current[run.arm] for run in lines if run.arm in current)
     image = tmp_path / f"{study.name}.svg"
     found = tables(study, lines, image)
     assert kept.read_text(encoding="utf-8") == page(study, file, image, found)

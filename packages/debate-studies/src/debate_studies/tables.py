@@ -59,20 +59,28 @@ def page(study: Study, file: Path, image: Path, found: Sequence[str]) -> str:
 
 
 def _levels(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
-    """Mean over seeds before and after, and half the interval of the gain, for each arm."""
-    rows = list[list[object]]()
-    for arm in arms:
-        own = [runs[arm, seed] for seed in seeds_of(runs, [arm])]
-        missed = sum(not run.start_met for run in own)
-        before, after, cells = [run.before for run in own], [run.after for run in own], []
-        for name in study.measures:
-            sides = [[one[name] for one in side if name in one] for side in (before, after)]
-            means = " → ".join(f"{fmean(side):.3f}" if side else "–" for side in sides)
-            gained = differences(runs, Compared(arm=arm, measures=(name,)), name)
-            half = interval([*gained.values()] or [0.0])[2]
-            cells.append(means if half is None else f"{means} ± {half:.3f}")
-        rows.append([arm, len(own), missed, *cells])
-    return table(["arm", "seeds", "criterion missed", *study.measures], rows)
+    """Each measure at the end of each arm: its mean over seeds, with how it was before."""
+    columns = [[runs[arm, seed] for seed in seeds_of(runs, [arm])] for arm in arms]
+    missed = [sum(not run.start_met for run in own) for own in columns]
+    rows = [["seeds", *map(len, columns)], *[["criterion missed", *missed]] * any(missed)]
+    rows += [[name, *(_level(own, name) for own in columns)] for name in study.measures]
+    said = "Means over seeds at an arm's end (in parentheses: of how many, if some lack it). Where "
+    said += "all measured its beginning, that comes first, and ± is half the gain's 95 % interval."
+    head = ["", *arms]
+    if len(arms) > len(rows):  # Few of what there is more of stand side by side.
+        head, *rows = ([*column] for column in zip(head, *rows, strict=True))
+    return [said, "", *table(head, rows)]
+
+
+def _level(own: Sequence[Finished], name: str) -> str:
+    before = [run.before[name] for run in own if name in run.before]
+    after = [run.after[name] for run in own if name in run.after]
+    if not after:
+        return "–"
+    if len(before) < len(own):
+        return f"{fmean(after):.3f}" + (f" ({len(after)})" if len(after) < len(own) else "")
+    half = interval([last - first for first, last in zip(before, after, strict=True)])[2]
+    return f"{fmean(before):.3f} → {fmean(after):.3f}" + ("" if half is None else f" ± {half:.3f}")
 
 
 def _totals(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
