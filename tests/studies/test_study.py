@@ -123,7 +123,7 @@ def test_start_that_misses_its_criterion_counts_as_no_gain(tmp_path: Path) -> No
     assert shown[2:7] == [
         "|  | grpo | other |",
         "|---|---|---|",
-        "| seeds | 2 | 1 |",
+        "| seeds | 0, 1 | 1 |",
         "| criterion missed | 1 | 1 |",
         "| direct | 0.375 | 0.250 → 0.250 |",
     ]

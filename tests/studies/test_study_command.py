@@ -81,7 +81,7 @@ def test_failed_runs_are_named_with_their_logs_and_others_done(
     failure = f"debate-study: broken-0: debate-train ended with 2; see {log}\n"
     found = capfd.readouterr()
     assert found.err == failure
-    assert "|  | grpo |\n|---|---|\n| seeds | 1 |\n" in found.out  # Tables of what there is.
+    assert "|  | grpo |\n|---|---|\n| seeds | 0 |\n" in found.out  # Tables of what there is.
     assert "context_window" in log.read_text()
     assert Lines(tmp_path / "lines.jsonl").done() == {("grpo", 0)}
 

@@ -62,7 +62,8 @@ def _levels(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
     """Each measure at the end of each arm: its mean over seeds, with how it was before."""
     columns = [[runs[arm, seed] for seed in seeds_of(runs, [arm])] for arm in arms]
     missed = [sum(not run.start_met for run in own) for own in columns]
-    rows = [["seeds", *map(len, columns)], *[["criterion missed", *missed]] * any(missed)]
+    seeds = [", ".join(str(run.seed) for run in own) for own in columns]
+    rows = [["seeds", *seeds], *[["criterion missed", *missed]] * any(missed)]
     rows += [[name, *(_level(own, name) for own in columns)] for name in study.measures]
     said = "Means over seeds at an arm's end (in parentheses: of how many, if some lack it). Where "
     said += "all measured its beginning, that comes first, and ± is half the gain's 95 % interval."
