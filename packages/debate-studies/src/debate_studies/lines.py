@@ -121,7 +121,7 @@ def _whole(text: bytes) -> bytes:
     return b"".join(line + b"\n" for line in lines)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
     """Return the lines of a Markdown table."""
     cells = ([str(cell) for cell in row] for row in (head, *rows))
     first, *others = (f"| {' | '.join(row)} |" for row in cells)

@@ -63,11 +63,13 @@ def _levels(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
     columns = [[runs[arm, seed] for seed in seeds_of(runs, [arm])] for arm in arms]
     missed = [sum(not run.start_met for run in own) for own in columns]
     seeds = [", ".join(str(run.seed) for run in own) for own in columns]
-    rows = [["seeds", *seeds], *[["criterion missed", *missed]] * any(missed)]
+    rows: list[list[object]] = [["seeds", *seeds]]
+    if any(missed):
+        rows.append(["criterion missed", *missed])
     rows += [[name, *(_level(own, name) for own in columns)] for name in study.measures]
     said = "Means over seeds at an arm's end (in parentheses: of how many, if some lack it). Where "
     said += "all measured its beginning, that comes first, and ± is half the gain's 95 % interval."
-    head = ["", *arms]
+    head: list[object] = ["", *arms]
     if len(arms) > len(rows):  # Few of what there is more of stand side by side.
         head, *rows = ([*column] for column in zip(head, *rows, strict=True))
     return [said, "", *table(head, rows)]
