@@ -1,11 +1,13 @@
 """How fast are debates played? In parts, each with lines of its own.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.engines.rollout --parts a b c d
+    OMP_NUM_THREADS=1 python -m benchmarks.engines.rollout --parts a b c d e
 
 a: debates beside vLLM itself on the same requests, all handed over at once.
 b: prompt tokens that vLLM computed beside those that differ.
 c: free running beside lock-step with replies of skewed length, and what a driver costs an ask.
 d: the transformers engine beside one `model.generate` for each round.
+e: prompt tokens that vLLM computed with a cache that holds some of the debates: when all begin at
+once, and when as many are under way as it holds.
 """
 
 import argparse
@@ -16,7 +18,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 
-PARTS = ("a", "b", "c", "d")
+PARTS = ("a", "b", "c", "d", "e")
 
 
 def main() -> None:
@@ -25,14 +27,14 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--debates", type=int, default=64)
-    parser.add_argument("--hidden", type=int, help="width of the model: 256 for a and b, 128 for d")
-    parser.add_argument("--layers", type=int, help="its layers: 4 for a and b, 2 for d")
+    parser.add_argument("--hidden", type=int, help="width of the model: 128 for d, else 256")
+    parser.add_argument("--layers", type=int, help="its layers: 2 for d, else 4")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--device", default="cpu", help="cpu or cuda, for parts a, b and d")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda, for parts a, b, d and e")
     options = parser.parse_args()
-    if {"a", "b"} & {*options.parts}:
+    if {"a", "b", "e"} & {*options.parts}:
         if importlib.util.find_spec("vllm") is None:
-            print("parts a and b are left out: vLLM is not installed", file=sys.stderr)
+            print("parts a, b and e are left out: vLLM is not installed", file=sys.stderr)
         else:
             from benchmarks.engines import rollout_vllm
 

@@ -1,13 +1,15 @@
-"""Parts (a) and (b): what debates cost beside vLLM itself.
+"""Parts (a), (b) and (e): what debates cost beside vLLM itself.
 
 (a) The same requests, once asked by debates and once handed over all together: sampled tokens a
 second of the debates over those of vLLM alone, while vLLM has work for every place of its batch.
 (b) Prompt tokens that vLLM computed, over the tokens of the tree of all prompts: 1 is a prefix
 cache that never computes the same thing twice.
+(e) The same where the cache holds some of the debates: all are under way, or as many as it holds.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import distributions
 from typing import Any
@@ -39,6 +41,8 @@ class Watched:
 
     engine: Any
     slots: int
+    is_limited: bool = False
+    """Whether no more debates may be under way than its cache holds."""
     requests: list[Request] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     full_until: tuple[float, float, int] = (0.0, 0.0, 0)
@@ -47,6 +51,7 @@ class Watched:
     def __post_init__(self) -> None:
         self.capabilities = self.engine.capabilities
         self.renderer, self.context_window = self.engine.renderer, self.engine.context_window
+        self.room = self.engine.room if self.is_limited else None
         self._open, self._began = 0, (time.perf_counter(), time.process_time())
 
     def submit(self, request: Request) -> int:
@@ -76,11 +81,21 @@ class Watched:
 
 def measure(parts: Sequence[str], repeats: int, count: int, sizes: dict[str, Any]) -> None:
     """Print the lines of the chosen parts."""
-    slots = 16
+    if {"a", "b"} & {*parts}:
+        _alone_and_prefix(parts, repeats, count, sizes)
+    if "e" in parts:
+        with _opened(sizes, slots=64, cache_mib=64) as (engine, settings):
+            _crowd(engine, count, settings)
+
+
+@contextmanager
+def _opened(
+    sizes: dict[str, Any], slots: int, cache_mib: int
+) -> Iterator[tuple[Any, dict[str, Any]]]:
     config = VllmEngine(
         max_batch=slots,
         context_window=8192,
-        kv_cache_mib=1024,
+        kv_cache_mib=cache_mib,
         block_size=32,
         enforce_eager=sizes["device"] == "cpu",
         vllm_args={"disable_log_stats": False},
@@ -89,6 +104,16 @@ def measure(parts: Sequence[str], repeats: int, count: int, sizes: dict[str, Any
     engine: Any = config.open(model, tokenizer)
     settings = {"agents": AGENTS, "rounds": ROUNDS, "max_batch": slots, "block_size": 32, **sizes}
     try:
+        yield engine, settings | {"cache_mib": cache_mib}
+    finally:
+        engine.close()
+
+
+def _alone_and_prefix(
+    parts: Sequence[str], repeats: int, count: int, sizes: dict[str, Any]
+) -> None:
+    slots = 16
+    with _opened(sizes, slots, cache_mib=1024) as (engine, settings):
         if "a" in parts:
             _compare_speed(engine, repeats, max(count, slots), slots, settings)
         if "b" in parts:
@@ -98,8 +123,35 @@ def measure(parts: Sequence[str], repeats: int, count: int, sizes: dict[str, Any
             )
             line = "rollout/prefix/computed_rebuild_over_append"
             print_line(line, [rebuild / append], "ratio", "higher", settings, PACKAGES)
-    finally:
-        engine.close()
+
+
+def _crowd(engine: Any, count: int, settings: dict[str, Any]) -> None:
+    settings |= {"debates": count, "conversation": "shared", "cache_tokens": engine.room.debates}
+    for is_limited in (False, True):
+        engine._engine.reset_prefix_cache()
+        before, preempted, began = _prefix_tokens(engine), _preempted(engine), time.perf_counter()
+        watched = Watched(engine, 1, is_limited)
+        runs = [
+            _readable(run, stop=(), max_tokens=192)
+            for run in debates(count, ROUNDS, AGENTS, "shared")
+        ]
+        play(runs, watched, max_tokens=192)
+        seconds = time.perf_counter() - began
+        asked, cached = (b - a for a, b in zip(before, _prefix_tokens(engine), strict=True))
+        unique = tree_tokens([request.prompt_ids for request in watched.requests])
+        own = settings | {
+            "computed": asked - cached,
+            "prompt_tokens": asked,
+            "preempted": _preempted(engine) - preempted,
+            "seconds": round(seconds, 1),
+        }
+        line = f"rollout/cache/computed_over_unique_{'as_many_as_fit' if is_limited else 'all'}"
+        print_line(line, [(asked - cached) / unique], "ratio", "lower", own, PACKAGES)
+
+
+def _preempted(engine: Any) -> int:
+    found = (one for one in engine._llm.get_metrics() if one.name == "vllm:num_preemptions")
+    return int(next(found).value)
 
 
 def _compare_speed(

@@ -31,6 +31,9 @@ from debate_rollout.engine import (
 )
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.engines.scripted import Delay
+from debate_rollout.pacing import CacheRoom
+from debate_rollout.rendering import Rendered
+from debate_rollout.routing import HeardEngine, RoutedEngine
 
 FREE = FreeRunning(timeout_s=5.0)
 
@@ -195,6 +198,41 @@ def test_play_holds_the_limit_and_leaves_out_debates_at_gates() -> None:
     driver = FreeRunning(in_flight=2)
     found = play(runs, engine, max_tokens=9, select=all_go_on, driver=driver)
     assert len(found) == 10 and gates == [5] and engine.most_debates == 2
+
+
+def test_no_more_debates_begin_than_the_engine_s_cache_holds() -> None:
+    """Two agents: prompts of 20 tokens a round that both read and 5 of their own, replies of 10."""
+
+    class Pages:
+        def render(self, ask: Ask) -> Rendered:
+            return Rendered((9,) * 20 * (ask.round + 1) + (ask.agent,) * 5, extended=False)
+
+    class Cached(Streaming):
+        renderer = Pages()
+        room = CacheRoom(215)
+
+        def _end(self, ticket: int) -> Iterator[Finished]:
+            under_way.append(len({one.session for one in self.open.values()}))
+            yield from (
+                Finished(done.ticket, Reply("", token_ids=(1,) * 10))
+                for done in super()._end(ticket)
+            )
+
+    forms = [Simultaneous(num_agents=2, max_rounds=3) for _ in range(40)]
+
+    def runs() -> list[DebateRun]:
+        return [form.start(Question(f"q{k}", "?"), seed=k) for k, form in enumerate(forms)]
+
+    under_way, engine = list[int](), Cached(random.Random(1))
+    assert len(play(runs(), engine, max_tokens=20, driver=FREE)) == 40
+    # 20 + 2 · (5 + 20) = 70 tokens are asked first: 3 fit. 60 + 2 · (5 + 10) = 90 at the end: 2.
+    assert max(under_way) == 3 and engine.room.debates == 2
+    under_way.clear()
+    assert len(play(runs(), HeardEngine(engine, lambda heard: None), max_tokens=20)) == 40
+    assert max(under_way) == 2
+    under_way.clear()
+    assert len(play(runs(), RoutedEngine(engine, {}), max_tokens=20)) == 40
+    assert max(under_way) == 2
 
 
 def test_play_each_cancels_and_closes_when_it_is_left_early() -> None:

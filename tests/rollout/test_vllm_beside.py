@@ -58,6 +58,8 @@ def engine(models: list[Any], byte_bpe: Any) -> Iterator[Any]:
 
 
 def test_engine_beside_the_process_conforms(engine: Any, models: list[Any]) -> None:
+    # 64 MiB; a token has keys and values of 2 layers, 2 heads and 32 numbers of 4 bytes.
+    assert engine.room.debates == 64 * 2**20 // (2 * 2 * 2 * 32 * 4)
     refreshes = [Refresh(Weights(1, one.state_dict()), plain_logps(one)) for one in models[::-1]]
     found = check_engine(Bench(engine, plain_logps(models[0]), refreshes))
     assert {name for name, result in found.items() if result != "passed"} == {

@@ -57,6 +57,8 @@ def test_open_leaves_the_process_as_it_was(engine: Any) -> None:
 def test_vllm_engine_conforms(
     engine: Any, model: Any, tiny_model: Callable[..., Any], byte_bpe: Any
 ) -> None:
+    # 64 MiB; a token has keys and values of 2 layers, 2 heads and 32 numbers of 4 bytes.
+    assert engine.room.debates == 64 * 2**20 // (2 * 2 * 2 * 32 * 4)
     others = (tiny_model(byte_bpe, seed=1, window=WINDOW), model)
     refreshes = [Refresh(Weights(1, one.state_dict()), plain_logps(one)) for one in others]
     found = check_engine(Bench(engine, plain_logps(model), refreshes))

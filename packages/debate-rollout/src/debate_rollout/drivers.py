@@ -7,11 +7,9 @@ from dataclasses import dataclass, fields
 from itertools import count
 from math import inf
 from operator import itemgetter
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any
 
-from pydantic import Field
-
-from debate_protocol.plugins import Config, Variants, did_you_mean
+from debate_protocol.plugins import did_you_mean
 from debate_protocol.types import Ask, DebateRun, Gate, GateDecision, Reply, Sent, Transcript
 from debate_rollout.engine import (
     Engine,
@@ -24,6 +22,30 @@ from debate_rollout.engine import (
     Sampling,
     streaming,
 )
+from debate_rollout.pacing import (
+    AUTO,
+    DRIVERS,
+    TIMEOUT_S,
+    Auto,
+    CacheRoom,
+    DriverChoice,
+    DriverConfig,
+    FreeRunning,
+    Held,
+    LockStep,
+)
+
+__all__ = [
+    "AUTO",
+    "DRIVERS",
+    "Auto",
+    "DriverChoice",
+    "DriverConfig",
+    "FreeRunning",
+    "LockStep",
+    "play",
+    "play_each",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,23 +197,38 @@ class Flight:
     Args:
         engine: Answers.
         timeout_s: Most seconds from submitting a request to its reply.
+        room: Of the engine's cache, where it says it.
     """
 
-    def __init__(self, engine: Queue, timeout_s: float) -> None:
+    def __init__(self, engine: Queue, timeout_s: float, room: CacheRoom | None = None) -> None:
         self._engine = engine
         self._timeout_s = timeout_s
         self._open: dict[int, _Open] = {}
         # The limit is the same for all, so those submitted first are due first.
         self._due: deque[tuple[float, int]] = deque()
         self._failure: EngineFailure | None = None
+        self._held = None if room is None else Held(room)
 
-    def submit(self, asked: Asked) -> None:
-        """Send a request.
+    @property
+    def most(self) -> float:
+        """How many debates should be under way."""
+        return inf if self._held is None else self._held.room.debates
+
+    def submit(self, asked: Sequence[Asked]) -> None:
+        """Send all requests that a debate makes at once.
 
         Raises:
-            EngineFailure: When the engine refuses it twice.
+            EngineFailure: When the engine refuses one twice.
         """
-        self._submit(_Open(asked, is_second_try=False))
+        if self._held is not None:
+            self._held.ask(asked[0].place, [one.request for one in asked])
+        for one in asked:
+            self._submit(_Open(one, is_second_try=False))
+
+    def end(self, place: int) -> None:
+        """Take note that a debate has ended."""
+        if self._held is not None:
+            self._held.end(place)
 
     def wait(self, patience_s: float) -> list[tuple[Asked, Reply]]:
         """Return replies that are in; waits for the first, at most about `patience_s`.
@@ -219,6 +256,8 @@ class Flight:
                 continue
             if isinstance(done.outcome, Reply):
                 replies.append((one.asked, done.outcome))
+                if self._held is not None:
+                    self._held.hear(one.asked.place, done.outcome)
             else:
                 self._end(one, done.outcome)
         self._end_overdue()
@@ -267,19 +306,6 @@ class Flight:
             if one is not None:
                 self._engine.cancel(ticket)
                 self._end(one, TimeoutError(f"no reply within {self._timeout_s:g} s"))
-
-
-__all__ = [
-    "AUTO",
-    "DRIVERS",
-    "Auto",
-    "DriverChoice",
-    "DriverConfig",
-    "FreeRunning",
-    "LockStep",
-    "play",
-    "play_each",
-]
 
 
 class _Batches:
@@ -350,20 +376,20 @@ def _run(
     try:
         while ready or waiting:
             begun = 0
-            while ready and begun < burst and len(waiting) < most:
+            while ready and begun < burst and len(waiting) < min(most, flight.most):
                 begun += 1
                 place, sent = ready.popleft()
                 found = debates.advance(place, sent)
                 if isinstance(found, Transcript):
+                    flight.end(place)
                     yield place, found
                 elif found:
                     waiting[place] = [None] * len(found)
-                    for number, ask in enumerate(found):
-                        flight.submit(requests.make(place, number, ask))
+                    flight.submit([requests.make(place, *one) for one in enumerate(found)])
                 elif found is not None:
                     ready.appendleft((place, []))
             if waiting:
-                can_go_on = ready and len(waiting) < most
+                can_go_on = ready and len(waiting) < min(most, flight.most)
                 done = _completed(flight, waiting, 0.0 if can_go_on else _LONG_S)
                 while in_flight is None and waiting:
                     done += _completed(flight, waiting, _LONG_S)
@@ -385,50 +411,6 @@ def _completed(flight: Flight, waiting: _Waiting, patience_s: float) -> list[tup
             del waiting[asked.place]
             complete.append((asked.place, sent))
     return complete
-
-
-TIMEOUT_S = 3600.0
-"""Default time limit of one request of an engine that streams."""
-
-
-class LockStep(Config):
-    """All open asks of all debates are one call of the engine."""
-
-    lets_overtake: ClassVar[bool] = False
-
-    type: Literal["lock_step"] = "lock_step"
-    timeout_s: float | None = Field(None, gt=0)
-    """Most seconds to wait for a reply of an engine that streams; None is an hour."""
-
-
-class _Paced(Config):
-    lets_overtake: ClassVar[bool] = True
-    """Whether one debate may get ahead of another where the engine streams."""
-
-    in_flight: int = Field(1024, ge=1)
-    """Most debates that wait for replies at once, with engines that stream."""
-    timeout_s: float | None = Field(None, gt=0)
-    """Most seconds to wait for a reply before it is asked for again."""
-
-
-class FreeRunning(_Paced):
-    """Each debate goes on when its own replies are in; batch engines are run in lock-step."""
-
-    type: Literal["free_running"] = "free_running"
-
-
-class Auto(_Paced):
-    """`free_running` for engines that stream, `lock_step` for the others."""
-
-    type: Literal["auto"] = "auto"
-
-
-DriverConfig = Auto | LockStep | FreeRunning
-DRIVERS: Variants[DriverConfig] = Variants(None, DriverConfig, Auto, LockStep, FreeRunning)
-DriverChoice = Annotated[DriverConfig, DRIVERS]
-"""What a recipe's `driver` may be."""
-
-AUTO = Auto()
 
 
 def play(
@@ -493,7 +475,8 @@ def play_each(
         if stream is None:
             flight, in_flight = Flight(_Batches(engine), inf), None
         else:
-            flight = Flight(stream, driver.timeout_s or TIMEOUT_S)
+            room = None if in_flight is None else getattr(engine, "room", None)
+            flight = Flight(stream, driver.timeout_s or TIMEOUT_S, room)
         yield from _run(debates, flight, requests, in_flight)
     finally:
         debates.close()

@@ -273,7 +273,7 @@ class Queue(Protocol):
 
 
 class StreamingEngine(Engine, Queue, Protocol):
-    """An engine that is a queue, too."""
+    """An engine that is a queue, too; it may have a `CacheRoom` as `room`."""
 
 
 class SleepingEngine(Engine, Protocol):

@@ -16,6 +16,7 @@ from debate_rollout.engine import (
     StreamingEngine,
     Weights,
 )
+from debate_rollout.pacing import CacheRoom
 from debate_rollout.rendering import Rendered
 
 _SLICE_S = 0.02
@@ -46,6 +47,11 @@ class ForwardingEngine:
     def renderer(self) -> Any:
         """That of the engine."""
         return self._engine.renderer
+
+    @property
+    def room(self) -> CacheRoom | None:
+        """That of the engine, where it says it."""
+        return getattr(self._engine, "room", None)
 
     @property
     def context_window(self) -> int | None:
@@ -140,6 +146,7 @@ class RoutedEngine:
         self._engines: dict[str, Engine] = {TRAINED: trained, **others}
         self.renderer = RoutedRenderer({name: e.renderer for name, e in self._engines.items()})
         self.context_window = trained.context_window
+        self.room: CacheRoom | None = getattr(trained, "room", None)
         shared: set[Capability] = {"seeds", "streams"}
         lacking = {c for c in shared if any(c not in e.capabilities for e in others.values())}
         self.capabilities: frozenset[Capability] = trained.capabilities - lacking
@@ -163,6 +170,10 @@ class RoutedEngine:
     def load(self, weights: Weights) -> None:
         """Serve these weights of the trained policy from the next token on."""
         self._engines[TRAINED].load(weights)
+
+    def sleep(self) -> None:
+        """Free the memory of the trained policy's engine, where `capabilities` say that it can."""
+        cast(SleepingEngine, self._engines[TRAINED]).sleep()
 
     def close(self) -> None:
         """Close every engine, whatever closing another ends with."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from debate_rollout.engines.endpoints import key_hider
 from debate_rollout.engines.vllm import OLD_WEIGHTS_SERVE, refresh_error
 
 TAIL_CHARACTERS = 3000
+_CACHE = re.compile(r'^vllm:cache_config_info\{.*kv_cache_size_tokens="(\d+)"', re.MULTILINE)
 _GRACE_S = 10.0
 
 
@@ -321,6 +323,12 @@ class ServerControl:
         names, window = [str(one["id"]) for one in found], int(found[0]["max_model_len"])
         return names, window, await self._label()
 
+    async def cache_tokens(self) -> int:
+        """Return how many tokens the caches of its engines hold, 0 where it does not say."""
+        with suppress(EndpointError):
+            return sum(map(int, _CACHE.findall(str(await self._call("GET", "/metrics")))))
+        return 0
+
     async def ask(
         self,
         model: str,
@@ -440,7 +448,7 @@ class ServerControl:
                 f"{self._hide(found.text[: 2 * _SHOWN])[:_SHOWN]}"
             )
         is_json = found.headers.get("content-type", "").startswith("application/json")
-        return found.json() if is_json else None
+        return found.json() if is_json else found.text
 
     async def _notice_the_end(self) -> None:
         """Raise that the server has ended, if it was started here and ends in these seconds."""

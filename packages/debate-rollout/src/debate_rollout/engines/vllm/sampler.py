@@ -56,6 +56,7 @@ from debate_rollout.engines.vllm.model import (
     undisturbed,
     write_weights,
 )
+from debate_rollout.pacing import CacheRoom
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -155,6 +156,8 @@ class VllmSampler:
             self._served.close()
             raise
         self._engine = self._llm.llm_engine
+        cache = self._engine.vllm_config.cache_config.kv_cache_size_tokens
+        self.room = CacheRoom(cache) if cache else None
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """Return one reply a request, in order.

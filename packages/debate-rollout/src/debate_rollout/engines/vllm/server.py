@@ -52,6 +52,7 @@ from debate_rollout.engines.vllm.model import (
     write_weights,
 )
 from debate_rollout.engines.vllm.pool import PASSING, Member, Pool
+from debate_rollout.pacing import CacheRoom
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -255,6 +256,11 @@ class VllmServer(HttpEngine):
             self._device_transfer = DeviceTransfer(
                 config.transfer, url, headers, config.load_timeout_s
             )
+        caches = [
+            self.run(member.control.cache_tokens(), 60.0, f"looking at {member.control.url}")
+            for member in members
+        ]
+        self.room = CacheRoom(sum(caches)) if all(caches) else None
         for member in members:
             check = self._check_log_probabilities(member.control)
             self.run(check, 120.0, f"sampling from {member.control.url}")
