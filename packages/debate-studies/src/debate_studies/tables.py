@@ -60,12 +60,11 @@ def page(study: Study, file: Path, image: Path, found: Sequence[str]) -> str:
 
 def _levels(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
     """Each measure at the end of each arm: its mean over seeds, with how it was before."""
-    columns = [[runs[arm, seed] for seed in seeds_of(runs, [arm])] for arm in arms]
-    missed = [sum(not run.start_met for run in own) for own in columns]
-    seeds = [", ".join(str(run.seed) for run in own) for own in columns]
-    rows: list[list[object]] = [["seeds", *seeds]]
+    columns = [_met(runs, arm) for arm in arms]
+    missed = [_met(runs, arm, is_met=False) for arm in arms]
+    rows: list[list[object]] = [["seeds", *map(_seeds, columns)]]
     if any(missed):
-        rows.append(["criterion missed", *missed])
+        rows.append(["start missed its criterion", *map(_seeds, missed)])
     rows += [[name, *(_level(own, name) for own in columns)] for name in study.measures]
     said = "Means over seeds at an arm's end (in parentheses: of how many, if some lack it). Where "
     said += "all measured its beginning, that comes first, and ± is half the gain's 95 % interval."
@@ -73,6 +72,15 @@ def _levels(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
     if len(arms) > len(rows):  # Few of what there is more of stand side by side.
         head, *rows = ([*column] for column in zip(head, *rows, strict=True))
     return [said, "", *table(head, rows)]
+
+
+def _met(runs: Runs, arm: str, is_met: bool = True) -> list[Finished]:
+    own = [runs[arm, seed] for seed in seeds_of(runs, [arm])]
+    return [run for run in own if run.start_met == is_met]
+
+
+def _seeds(own: Sequence[Finished]) -> str:
+    return ", ".join(str(run.seed) for run in own) or "–"
 
 
 def _level(own: Sequence[Finished], name: str) -> str:
@@ -90,7 +98,7 @@ def _totals(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
     """What an arm took: means over its seeds."""
     rows = list[list[object]]()
     for arm in arms:
-        own = [runs[arm, seed] for seed in seeds_of(runs, [arm]) if runs[arm, seed].start_met]
+        own = _met(runs, arm)
         means = [
             fmean(values) if (values := [run.totals[n] for run in own if n in run.totals]) else None
             for n in study.totals
@@ -165,12 +173,14 @@ def _plot(study: Study, runs: Runs, arms: Sequence[str]) -> str:
 
 
 def _dots(name: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, Along] | None:
-    gained = {arm: [*differences(runs, Compared(arm=arm, measures=(name,)), name).values()]
-              for arm in arms}  # fmt: skip
-    is_gain = any(gained.values())
-    if not is_gain:  # Nothing was measured before.
-        ends_of = {arm: [runs[arm, seed].after for seed in seeds_of(runs, [arm])] for arm in arms}
-        gained = {arm: [end[name] for end in ends if name in end] for arm, ends in ends_of.items()}
+    met = {arm: _met(runs, arm) for arm in arms}
+    is_gain = any(name in run.before for own in met.values() for run in own)
+    if is_gain:
+        gained = {arm: [*differences(runs, Compared(arm=arm, measures=(name,)), name).values()]
+                  for arm in arms}  # fmt: skip
+    else:
+        gained = {arm: [run.after[name] for run in own if name in run.after]
+                  for arm, own in met.items()}  # fmt: skip
     gained = {arm: values for arm, values in gained.items() if values}
     if not gained:
         return None
