@@ -62,7 +62,9 @@ class DisturbingLLM:
     engine_stream = Stream("engine")
 
     def __init__(self, *_: object, **__: object) -> None:
-        self.llm_engine = SimpleNamespace(engine_core=SimpleNamespace(shutdown=lambda: None))
+        settings = SimpleNamespace(cache_config=SimpleNamespace(kv_cache_size_tokens=None))
+        core = SimpleNamespace(shutdown=lambda: None)
+        self.llm_engine = SimpleNamespace(engine_core=core, vllm_config=settings)
         torch.set_num_threads(1)
         torch.set_num_threads = lambda _: None  # type: ignore[assignment]
         torch.set_float32_matmul_precision("high")
