@@ -121,6 +121,10 @@ def test_start_that_misses_its_criterion_counts_as_no_gain(tmp_path: Path) -> No
     # no mean.
     met = {"start_met": True, "before": {}, "after": {"direct": 0.5}, "seed": 0}
     shown = tables(study, [one, one.model_copy(update=met), other], tmp_path / "plot.svg")
+    unread = one.model_copy(update={"start_met": True, "after": {"direct": 0.5}})
+    both = one.model_copy(update={"start_met": True, "seed": 0})
+    lacking = tables(study, [both, unread], tmp_path / "plot.svg")
+    assert "| format | 1.000 (1) |" in lacking and "| direct | 0.250 → 0.375 ± 1.588 |" in lacking
     assert shown[2:7] == [
         "|  | grpo | other |",
         "|---|---|---|",

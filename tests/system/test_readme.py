@@ -290,8 +290,9 @@ RULES: tuple[tuple[str, Action], ...] = (
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder like the repository, with a run and an evaluation of it."""
     home = tmp_path_factory.mktemp("home")
-    for name in ("recipes", "examples", "benchmarks", "packages", "tests"):
+    for name in ("recipes", "benchmarks", "packages", "tests"):
         (home / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "examples", home / "examples")  # Reports are written beside its files.
     questions = (ROOT / "recipes/data/gsm8k_50.jsonl").read_text()
     (home / "questions.jsonl").write_text(questions)
     (home / "mine.yaml").write_text(FOUR_LINES)

@@ -15,6 +15,7 @@ from debate_rollout.drivers import LockStep, play
 from debate_rollout.engine import Engine, Request, Weights
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.engines.scripted import Delay
+from debate_rollout.routing import HeardEngine, RoutedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.models.scratch import word_tokenizer
 from debate_train.playing import start_debates
@@ -104,7 +105,8 @@ def test_each_step_is_played_with_exactly_its_weights(
     depth: int, first: int, count: int, data: st.DataObject
 ) -> None:
     engine = Watched()
-    rollouts = ahead(engine, depth, first + count)
+    ways = [engine, RoutedEngine(engine, {}), HeardEngine(engine, lambda heard: None)]
+    rollouts = ahead(data.draw(st.sampled_from(ways)), depth, first + count)
     steps = range(first, first + count)
     looks = data.draw(st.sets(st.sampled_from([*steps, -1])))
     if depth == 0:

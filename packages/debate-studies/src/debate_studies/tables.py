@@ -88,7 +88,7 @@ def _level(own: Sequence[Finished], name: str) -> str:
     after = [run.after[name] for run in own if name in run.after]
     if not after:
         return "–"
-    if len(before) < len(own):
+    if not len(before) == len(after) == len(own):
         return f"{fmean(after):.3f}" + (f" ({len(after)})" if len(after) < len(own) else "")
     half = interval([last - first for first, last in zip(before, after, strict=True)])[2]
     return f"{fmean(before):.3f} → {fmean(after):.3f}" + ("" if half is None else f" ± {half:.3f}")
