@@ -300,9 +300,10 @@ class VllmServerEngine(VllmSettings):
     """Port on 127.0.0.1 of the server that is started; None takes a free one."""
     devices: str | None = None
     """Devices of the server that is started, as in CUDA_VISIBLE_DEVICES; None: those that train."""
-    transfer: Literal["file", "nccl", "ipc"] = "file"
+    transfer: Literal["file", "nccl", "sparse_nccl", "ipc"] = "file"
     """How full weights reach the server; adapters always go through files. `nccl`: from GPU to GPU;
-    `ipc`: a server on the GPU of rank 0 reads them there."""
+    `sparse_nccl`: only values that changed; `ipc`: a server on the GPU of rank 0 reads them there.
+    """
     shared_folder: str | None = None
     """Where those files are written; the server must see it under the same path."""
     max_connections: int = Field(512, ge=1)
