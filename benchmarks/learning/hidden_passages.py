@@ -7,7 +7,8 @@ answer is the number of the last line, 5; wrong ones are those of the others. De
 and the judge, who reads only what they quote, does not know how many there are. Writes
 `train.jsonl` and `test.jsonl`, rows for `data.type: questions`, and `debates.jsonl`: debates and
 consultancies in which three quotes of ten are any line, and the others the one with the speaker's
-answer, and whose judges know the truth.
+answer, and whose judges know the truth. In `debates_invented.jsonl` half of these three are not in
+the passage: the number of any line, with the speaker's answer.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from debate_protocol.transcripts.files import to_json
 from debate_protocol.types import Ask, Question, Reply, Transcript
 
 LINES, NUMBERS = range(3, 9), range(1, 21)
-ANY_LINE = 0.3
+ANY_LINE, INVENTED = 0.3, 0.15
 TRAIN, TEST, IMITATED = 20_000, 1_024, 6_000
 SPEECH = OwnContract(name="quoting", sections=("evaluation", "solution"))
 FORMS = tuple(
@@ -56,7 +57,7 @@ def rows(seed: str, count: int) -> Iterator[dict[str, object]]:
         }
 
 
-def worked(row: dict[str, object], form: Judged, seed: int) -> Transcript:
+def worked(row: dict[str, object], form: Judged, seed: int, invented: float) -> Transcript:
     """Return a debate on a question, to be imitated."""
     rng, sides = random.Random(f"speech/{seed}"), dict[int, str]()
     words = str(row["passage"]).split()
@@ -71,7 +72,10 @@ def worked(row: dict[str, object], form: Judged, seed: int) -> Transcript:
             return f"<decision> {said} </decision>"
         sides[ask.agent] = side = str(ask.guide)
         own = [line for line in lines if line[1] == side]
-        quote = " ".join(rng.choice(lines if rng.random() < ANY_LINE else own))
+        draw = rng.random()
+        quote = " ".join(rng.choice(lines if draw < ANY_LINE else own))
+        if draw < invented:
+            quote = f"L{rng.randint(1, LINES[-1])} {side}"
         return f"<evaluation> <quote> {quote} </quote> </evaluation>\n<solution> {side} </solution>"
 
     meta = {name: row[name] for name in ("passage", "wrong_answers", "kind")}
@@ -87,7 +91,7 @@ def worked(row: dict[str, object], form: Judged, seed: int) -> Transcript:
 
 
 def main() -> None:
-    """Write the three files."""
+    """Write the files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
@@ -95,10 +99,11 @@ def main() -> None:
     for name, count in (("train", TRAIN), ("test", TEST)):
         lines = (json.dumps(row) + "\n" for row in rows(name, count))
         (folder / f"{name}.jsonl").write_text("".join(lines))
-    with (folder / "debates.jsonl").open("w") as file:
-        for number, row in enumerate(rows("imitated", IMITATED)):
-            for form in FORMS:
-                file.write(json.dumps(to_json(worked(row, form, number))) + "\n")
+    for name, invented in (("debates", 0.0), ("debates_invented", INVENTED)):
+        with (folder / f"{name}.jsonl").open("w") as file:
+            for number, row in enumerate(rows("imitated", IMITATED)):
+                for form in FORMS:
+                    file.write(json.dumps(to_json(worked(row, form, number, invented))) + "\n")
 
 
 if __name__ == "__main__":

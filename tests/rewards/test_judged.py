@@ -154,6 +154,15 @@ def test_speeches_for_others_and_for_other_sides_are_counted() -> None:
     assert debate_metrics([spoof])["speech/impersonates"] == 0.5
 
 
+def test_quotes_that_the_passage_has_are_counted() -> None:
+    said = [f"<quote>two  red</quote> <quote>red b</quote> {RIGHT}", f"<quote> </quote> {WRONG}"]
+    debate = held(said, ["Agent 0"])
+    assert "speech/verified" not in debate_metrics([RIVALS])
+    passage = replace(QUESTION, meta={**QUESTION.meta, "passage": "The two red balls."})
+    found = debate_metrics([replace(debate, question=passage)])
+    assert found["speech/verified"] == pytest.approx(1 / 3)
+
+
 def test_debates_of_equals_are_not_before_a_judge() -> None:
     alone = held([RIGHT], ["right"], opponent="none", max_rounds=2)
     watched = {"judged/gap", "judged/mcc", "judged/for_right"}

@@ -21,6 +21,7 @@ _SHARES = frozenset(
         "tokens_saved", "reached", "consistent", "both_orders", "first_shown", "pairs_in_both",
         "vote_win_rate", "tpr", "fpr", "wins", "unheard", "ok_when_right", "no_when_wrong",
         "critique", "for_right", "vote", "brier", "longer", "impersonates", "own_side",
+        "verified",
     )
 )  # fmt: skip
 _DIFFERENCES = frozenset(("drift", "delta", "gap"))

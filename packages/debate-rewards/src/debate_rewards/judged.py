@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from debate_protocol.forms.judged import QUOTE, is_quoted
 from debate_protocol.types import Transcript, TurnKey, is_trained_on, judging_agents
 from debate_rewards.answer_checking import same_answer
 from debate_rewards.answer_rewards import usable_verdicts
@@ -184,6 +185,7 @@ def add_judged(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | N
     - `judged/words`: of a judgment; `speech/words`: of a speech.
     - `speech/impersonates`: share of speeches with a line that begins with another speaker's name.
       `speech/own_side`: share of answers that are the assigned one's; of agents who have one.
+      `speech/verified`: share of quotes that the question's passage has.
 
     Args:
         sums: Take what is found.
@@ -217,6 +219,7 @@ def add_judged(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | N
 def _add_speeches(sums: Sums, debate: ReadDebate) -> None:
     judges = judging_agents(debate.transcript.protocol)
     sides = debate.transcript.meta.get("sides", {})
+    passage = str(debate.transcript.question.meta.get("passage") or "")
     for key, turn in debate.judges.items():
         if key.agent in judges:
             sums.add("judged/words", _words(turn))
@@ -224,6 +227,8 @@ def _add_speeches(sums: Sums, debate: ReadDebate) -> None:
         sums.add("speech/words", _words(turn))
         names = (found[1] for found in _LABEL.finditer(turn.parsed.spoken))
         sums.add("speech/impersonates", float(any(one != str(key.agent) for one in names)))
+        for quote in QUOTE.findall(turn.parsed.spoken):
+            sums.add("speech/verified", float(is_quoted(quote, passage)))
         if (side := sides.get(str(key.agent))) is not None:
             is_own = same_answer(debate.transcript.question, side, turn.parsed.answer)
             sums.add("speech/own_side", float(is_own))

@@ -54,7 +54,13 @@ CHOICE = "choice"
 """The contract of a judge who decides between rivals."""
 _SIDES = {"rival": ("proposer", "rival"), "critic": ("proposer", "critic"), "none": ("consultant",)}
 _QUOTES = ("verified_quote", "unverified_quote")
-_QUOTE = re.compile(r"<quote>(.*?)</quote>", re.DOTALL)
+QUOTE = re.compile(r"<quote>(.*?)</quote>", re.DOTALL)
+
+
+def is_quoted(words: str, passage: str) -> bool:
+    """Return whether a passage has these words, whole and in this order."""
+    said, known = (" ".join(text.split()) for text in (words, passage))
+    return bool(said) and re.search(rf"(?<!\w){re.escape(said)}(?!\w)", known) is not None
 
 
 class Judged(SampledSettings):
@@ -311,15 +317,12 @@ class _Court:
     def _with_quotes(self, text: str) -> str:
         """Return a speech whose quotes say whether they stand in the passage."""
         passage = neutralised(str(self._begin.question.meta.get("passage") or ""), self._tags)
-        known = " ".join(passage.split())
 
         def marked(quote: re.Match[str]) -> str:
-            words = " ".join(quote.group(1).split())
-            whole = re.compile(rf"(?<!\w){re.escape(words)}(?!\w)")  # No part of a word.
-            tag = _QUOTES[not words or whole.search(known) is None]
-            return f"<{tag}> {words} </{tag}>"
+            tag = _QUOTES[not is_quoted(quote[1], passage)]
+            return f"<{tag}> {' '.join(quote[1].split())} </{tag}>"
 
-        return _QUOTE.sub(marked, text)
+        return QUOTE.sub(marked, text)
 
     def _full(self, view: View, guide: str | None) -> tuple[Message, ...]:
         form = answer_form(view.question, view.contract.kind) if view.answers else ""
