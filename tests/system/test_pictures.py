@@ -72,6 +72,15 @@ def test_a_page_shows_the_picture(name: str) -> None:
     assert FOLDER / name in shown
 
 
+def test_pictures_of_a_report_are_of_its_present_templates(pictures: ModuleType) -> None:
+    taken = importlib.import_module("report_pictures")
+    page = (ROOT / "docs/reports.md").read_text("utf-8")
+    for name in taken.NAMES:
+        image = (FOLDER / name).read_bytes()
+        assert taken.stamp(image) == taken.templates() and f"(pictures/{name})" in page
+    assert taken.stamp(b"") == ""
+
+
 def test_check_names_the_picture_that_differs(
     pictures: ModuleType,
     tmp_path: Path,
