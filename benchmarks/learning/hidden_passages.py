@@ -7,8 +7,8 @@ answer is the number of the last line, 5; wrong ones are those of the others. De
 and the judge, who reads only what they quote, does not know how many there are. Writes
 `train.jsonl` and `test.jsonl`, rows for `data.type: questions`, and `debates.jsonl`: debates and
 consultancies in which three quotes of ten are any line, and the others the one with the speaker's
-answer, and whose judges know the truth. In `debates_invented.jsonl` half of these three are not in
-the passage: the number of any line, with the speaker's answer.
+answer, and whose judges know the truth. In `debates_invented.jsonl` half of these three are the
+number of any line with the speaker's answer, which is in the passage one time in eight.
 """
 
 import argparse

@@ -157,7 +157,7 @@ def test_speeches_for_others_and_for_other_sides_are_counted() -> None:
 def test_quotes_that_the_passage_has_are_counted() -> None:
     said = [f"<quote>two  red</quote> <quote>red b</quote> {RIGHT}", f"<quote> </quote> {WRONG}"]
     debate = held(said, ["Agent 0"])
-    assert "speech/verified" not in debate_metrics([RIVALS])
+    assert "speech/verified" not in debate_metrics([debate])  # There is no passage.
     passage = replace(QUESTION, meta={**QUESTION.meta, "passage": "The two red balls."})
     found = debate_metrics([replace(debate, question=passage)])
     assert found["speech/verified"] == pytest.approx(1 / 3)

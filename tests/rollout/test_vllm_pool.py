@@ -185,6 +185,7 @@ def test_all_servers_dead_end_the_run_after_the_wait(
         ({"urls": ["http://a:1", "http://a:1"]}, "expected each once"),
         ({"urls": ["http://a:1"], "min_servers": 2}, "min_servers: found 2 of 1"),
         ({"urls": ["http://a:1", "http://b:1"], "transfer": "nccl"}, "found nccl with several"),
+        ({"transfer": "nccl", "sleep": True}, "nccl, which joins two GPUs, with sleep"),
         ({"url": "http://a:1", "transfer": "ipc"}, "transfer: found ipc with url"),
         ({"devices": "1", "sleep": True}, "sleep: found true with url, urls or devices"),
         ({"urls": ["http://a:1"], "servers": 2}, "servers: set together with url or urls"),

@@ -22,7 +22,7 @@ class StoreGroup:
     """What vLLM takes for an NCCL communicator: broadcasts set and get bytes in a store."""
 
     def __init__(self, host: str, port: int, rank: int, world_size: int, device: Any) -> None:
-        self._rank, self._parts, self.device = rank, 0, torch.device("cpu")
+        self._rank, self._parts = rank, 0
         self._store = torch.distributed.TCPStore(
             host, port, world_size, is_master=rank == 0, timeout=datetime.timedelta(seconds=120)
         )
@@ -31,10 +31,10 @@ class StoreGroup:
         """Send the bytes of a tensor from rank `src`, or receive them in place."""
         key, self._parts = f"part-{self._parts}", self._parts + 1
         if self._rank == src:
-            self._store.set(key, tensor.contiguous().view(torch.uint8).numpy().tobytes())
+            self._store.set(key, tensor.numpy().tobytes())
         else:
             found = torch.frombuffer(bytearray(self._store.get(key)), dtype=torch.uint8)
-            tensor.view(torch.uint8).copy_(found)
+            tensor.copy_(found)
 
     def destroy(self) -> None:
         """Leave."""
@@ -81,20 +81,3 @@ def replace_nccl(put: Set = setattr) -> None:
     put(packed_tensor, "_get_streams", lambda _, count: (NoStream(),) * count)
     put(torch.cuda, "stream", lambda _: contextlib.nullcontext())
     put(torch.accelerator, "current_device_index", lambda: 0)
-
-
-def replace_packing() -> None:
-    """Let layers multiply by their weights as they are, which vLLM packs for CPU kernels."""
-    from vllm.model_executor.layers import utils
-
-    def plain(layer: Any, remove_weight: bool) -> None:
-        layer.cpu_linear = torch.nn.functional.linear
-
-    utils.dispatch_cpu_unquantized_gemm = plain
-
-
-def replace_sparse_nccl(put: Set = setattr) -> None:
-    """Replace what needs a GPU in vLLM's `sparse_nccl` transfer, in this process."""
-    replace_nccl(put)
-    put(torch.accelerator, "device_index", lambda _: contextlib.nullcontext())
-    put(torch.cuda, "current_stream", lambda device=None: NoStream())

@@ -112,7 +112,7 @@ def shown() -> Iterator[str]:
 
 DEBATES = "examples/data/debates.jsonl"
 FILLED = (
-    (r" #.*| …|\|-|\|jsonl|(?<![=\w'])\[[^\]]*\]|\[:[A-Z]+\]|^env-cpu/bin/", ""),
+    (r" #.*| …|\|-|(?:\|(?:jsonl|inspect|verifiers|trl))+|(?<![=\w'])\[[^\]]*\]|\[:[A-Z]+\]|^env-cpu/bin/", ""),
     (r"\bRECIPE (?=--nproc)", "selfplay_v2 rollout.engine.type=vllm_server "),
     (r"\bparse FILE.jsonl", "parse examples/data/replies.jsonl"),
     (r"\bown\.yaml", "selfplay_v2"),
@@ -189,10 +189,15 @@ def makes(words: list[str]) -> None:
 
 
 def installs(words: list[str]) -> None:
-    """See that the packages that are named, and their extras, are there."""
-    for name, extra in re.findall(r"(?:packages/)?(debate-\w+)(?:\[(\w+)\])?", " ".join(words)):
-        project = tomllib.loads((ROOT / "packages" / name / "pyproject.toml").read_text())
-        assert not extra or extra in project["project"]["optional-dependencies"]
+    """See that the packages that are named, and their extras, are there, with what they need."""
+    named = dict(re.findall(r"(?:packages/)?(debate-\w+)(?:\[(\w+)\])?", " ".join(words)))
+    for name, extra in named.items():
+        text = (ROOT / "packages" / name / "pyproject.toml").read_text()
+        project = tomllib.loads(text)["project"]
+        assert not extra or extra in project["optional-dependencies"]
+        if "debate-protocol" in named:  # Into an empty environment; no index has ours.
+            needed = re.findall(r"debate-\w+", " ".join(project["dependencies"]))
+            assert named.keys() >= {*needed}
 
 
 def launches(words: list[str]) -> None:

@@ -145,18 +145,6 @@ def test_no_step_waits_for_weights_that_are_old_enough() -> None:
         assert engine.loaded == [0]
 
 
-def test_a_step_says_how_much_the_last_refresh_changed_where_the_engine_knows() -> None:
-    engine = Watched()
-    rollouts = ahead(engine, 1, 2)
-    with rollouts.open():
-        rollouts.take(0)
-        assert "weights/changed" not in rollouts.times
-        engine.weights_changed = 0.25
-        rollouts.refresh(1)
-        rollouts.take(1)
-        assert rollouts.times["weights/changed"] == 0.25
-
-
 def test_waits_say_what_limits() -> None:
     engine = Watched()
     engine.pause_s = 0.05  # two replies a step: 0.1 s

@@ -2,18 +2,19 @@
 
 import importlib.abc
 import importlib.util
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
+_TRANSFER = "vllm.distributed.weight_transfer."
+
 
 class _Hook(importlib.abc.MetaPathFinder):
-    def __init__(self, module: str, kind: str) -> None:
-        self._module, self._kind = module, kind
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != self._module:
+        if name != f"{_TRANSFER}{self._kind}_engine":
             return None
         sys.meta_path.remove(self)
         spec: Any = importlib.util.find_spec(name)
@@ -30,8 +31,4 @@ class _Hook(importlib.abc.MetaPathFinder):
         return spec
 
 
-kinds = ("nccl", "sparse_nccl", "ipc")
-hooks = [_Hook(f"vllm.distributed.weight_transfer.{kind}_engine", kind) for kind in kinds]
-if "UNPACKED" in os.environ:
-    hooks.append(_Hook("vllm.model_executor.layers.utils", "packing"))
-sys.meta_path[:0] = hooks
+sys.meta_path[:0] = [_Hook("nccl"), _Hook("ipc")]

@@ -239,7 +239,7 @@ def command_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="debate-report",
         description="Write one page of a run, of several runs, of an evaluation, or of "
-        "rollouts of TRL, verifiers and prime-rl.",
+        "rollouts of TRL, verl, verifiers and prime-rl.",
     )
     parser.add_argument(
         "run_dirs",

@@ -185,7 +185,7 @@ def add_judged(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | N
     - `judged/words`: of a judgment; `speech/words`: of a speech.
     - `speech/impersonates`: share of speeches with a line that begins with another speaker's name.
       `speech/own_side`: share of answers that are the assigned one's; of agents who have one.
-      `speech/verified`: share of quotes that the question's passage has.
+      `speech/verified`: share of quotes that the question's passage has, if there is one.
 
     Args:
         sums: Take what is found.
@@ -227,7 +227,7 @@ def _add_speeches(sums: Sums, debate: ReadDebate) -> None:
         sums.add("speech/words", _words(turn))
         names = (found[1] for found in _LABEL.finditer(turn.parsed.spoken))
         sums.add("speech/impersonates", float(any(one != str(key.agent) for one in names)))
-        for quote in QUOTE.findall(turn.parsed.spoken):
+        for quote in QUOTE.findall(turn.parsed.spoken) if passage else ():
             sums.add("speech/verified", float(is_quoted(quote, passage)))
         if (side := sides.get(str(key.agent))) is not None:
             is_own = same_answer(debate.transcript.question, side, turn.parsed.answer)

@@ -54,11 +54,6 @@ class ForwardingEngine:
         return getattr(self._engine, "room", None)
 
     @property
-    def weights_changed(self) -> float | None:
-        """That of the engine, where it says it."""
-        return getattr(self._engine, "weights_changed", None)
-
-    @property
     def context_window(self) -> int | None:
         """That of the engine."""
         return self._engine.context_window

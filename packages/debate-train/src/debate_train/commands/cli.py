@@ -81,7 +81,7 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    """Print what verifiers or TRL have written as transcripts: `… > debates.jsonl`."""
+    """Print rollouts of TRL, verl, verifiers or prime-rl as transcripts: `… > FILE`."""
     choices = {"contract": arguments.contract, "kind": arguments.kind, "answer": arguments.answer}
     for debate in debates_in(arguments.file, "FILE", **choices):
         sys.stdout.buffer.write(json_line(to_json(debate)))

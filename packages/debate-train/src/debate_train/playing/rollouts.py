@@ -343,9 +343,6 @@ class Rollouts:
         waited = time.perf_counter() - began
         rollout_s = waited if played is None else played
         self.times = {"time/rollout_s": rollout_s, "time/wait_s": waited}
-        changed: float | None = getattr(self._engine, "weights_changed", None)
-        if changed is not None:
-            self.times["weights/changed"] = changed
         return transcripts
 
     def complete(self, step: int) -> None:

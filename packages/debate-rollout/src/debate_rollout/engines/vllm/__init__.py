@@ -300,10 +300,9 @@ class VllmServerEngine(VllmSettings):
     """Port on 127.0.0.1 of the server that is started; None takes a free one."""
     devices: str | None = None
     """Devices of the server that is started, as in CUDA_VISIBLE_DEVICES; None: those that train."""
-    transfer: Literal["file", "nccl", "sparse_nccl", "ipc"] = "file"
+    transfer: Literal["file", "nccl", "ipc"] = "file"
     """How full weights reach the server; adapters always go through files. `nccl`: from GPU to GPU;
-    `sparse_nccl`: only values that changed; `ipc`: a server on the GPU of rank 0 reads them there.
-    """
+    `ipc`: a server on the GPU of rank 0 reads them there."""
     shared_folder: str | None = None
     """Where those files are written; the server must see it under the same path."""
     max_connections: int = Field(512, ge=1)
@@ -424,6 +423,8 @@ class VllmServerEngine(VllmSettings):
                 f"{'sleep' if self.sleep else 'transfer'}: found {'true' if self.sleep else 'ipc'} "
                 "with url, urls or devices; expected a server on the GPU that trains"
             )
+        if self.transfer == "nccl" and self.sleep:
+            raise ValueError("transfer: found nccl, which joins two GPUs, with sleep; expected ipc")
         if self.count > 1 and self.port is not None:
             raise ValueError("port: found one for several servers; expected none")
         devices = (self.devices or "").split(",")

@@ -128,11 +128,6 @@ class VllmServer(HttpEngine):
         what = f"refreshing the weights of {self._urls}"
         self.run(refresh(weights), self._config.load_timeout_s, what)
 
-    @property
-    def weights_changed(self) -> float | None:
-        """Share of values that differed in the last refresh, where only those are sent."""
-        return None if self._device_transfer is None else self._device_transfer.changed
-
     def sleep(self) -> None:
         """Free the memory of the servers' devices until the next `load`."""
         self._check_alive()
