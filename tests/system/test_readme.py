@@ -112,7 +112,8 @@ def shown() -> Iterator[str]:
 
 DEBATES = "examples/data/debates.jsonl"
 FILLED = (
-    (r" #.*| …|\|-|(?:\|(?:jsonl|inspect|verifiers|trl))+|(?<![=\w'])\[[^\]]*\]|\[:[A-Z]+\]|^env-cpu/bin/", ""),
+    (r"(\|(jsonl|inspect|verifiers|trl))+", ""),
+    (r" #.*| …|\|-|(?<![=\w'])\[[^\]]*\]|\[:[A-Z]+\]|^env-cpu/bin/", ""),
     (r"\bRECIPE (?=--nproc)", "selfplay_v2 rollout.engine.type=vllm_server "),
     (r"\bparse FILE.jsonl", "parse examples/data/replies.jsonl"),
     (r"\bown\.yaml", "selfplay_v2"),
