@@ -58,7 +58,7 @@ def main() -> None:
     for workload in options.workloads:
         if "update" in options.parts:
             update(workload, options.repeats)
-        for part in {"whole", "overlapped"} & set(options.parts):
+        for part in [one for one in options.parts if one in ("whole", "overlapped")]:
             from benchmarks.training.train_step_whole import whole
 
             size = WORKLOADS[workload]
