@@ -60,6 +60,17 @@ def test_each_round_reads_what_it_should(play: Play) -> None:
     assert not any(vote in asked(ask) for ask in (*revision, *verdict) for vote in votes)
 
 
+def test_what_a_critic_thinks_reaches_nobody(play: Play) -> None:
+    def say(ask: Ask) -> str:
+        assert ask.contract is not None
+        said = "Agent 0: <think>Agent 1 is a fool</think> fine."
+        return ask.contract.reply("\\boxed{1}", {"comparison": "", "evaluation": said})
+
+    played = play(Conl(num_agents=3, personas="none", think="drop"), say)
+    first, second, _ = ("".join(m["content"] for m in ask.messages) for ask in played.steps[2])
+    assert "fine." in first and "fool" not in first and "fine." not in second
+
+
 def test_transcript_has_the_contract_of_each_round(play: Play) -> None:
     transcript = play(Conl(personas="none"), speak).transcript
     assert transcript_problems(transcript) == []
@@ -110,7 +121,8 @@ def test_two_agents_rank_their_own_solutions_too(play: Play) -> None:
         ({"contract": "three_section"}, "each round of this form has its own"),
         ({"conversation": "append"}, "Input should be 'rebuild'"),
         ({"history_rounds": 1}, "Input should be -1"),
-        ({"roles": {"judge": {"count": 4}}}, "found 'judge', expected debater"),
+        ({"roles": {"judge": {"count": 3}}}, "found 3 agents in judge"),
+        ({"roles": {"a": {}, "b": {"count": 3, "answers": False}}}, "but the form has True"),
     ],
 )
 def test_other_debates_are_refused(changes: dict[str, Any], said: str) -> None:

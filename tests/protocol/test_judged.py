@@ -1,5 +1,6 @@
 """Debates before a judge: who speaks, who reads what, and what copies have in common."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from debate_protocol.forms import FormConfig, Judged
+from debate_protocol.forms.judged import is_quoted
 from debate_protocol.transcripts.files import from_json, to_json, transcript_problems
 from debate_protocol.types import Ask, Question, Reply, Transcript, decided
 
@@ -112,31 +114,31 @@ def test_speeches_are_cut_for_their_readers_alone() -> None:
 
 def test_every_second_judge_reads_rivals_in_the_opposite_order() -> None:
     form = Judged(order="simultaneous", max_rounds=2, both_orders=True, judges=2)
-    transcript, asks = held(
-        form, lambda a: speak(a) if a.agent > 1 else f"mine, \\boxed{{{10 + a.agent}}}"
-    )
+    said = "I am Agent {0}, no other: \\boxed{{1{0}}}"
+    _, asks = held(form, lambda a: speak(a) if a.agent > 1 else said.format(a.agent))
     first, second = (prompt(ask) for ask in asks[2:])
     assert first.index("{10}") < first.index("{11}")
     assert second.index("{11}") < second.index("{10}")
-    assert second == first.replace("{10}", "@").replace("{11}", "{10}").replace("@", "{11}")
-    said = [decided(transcript.protocol, agent, "Agent 0.") for agent in (2, 3)]
-    assert said == [0, 1]
+    # Their speeches name them, so they keep their numbers.
+    turns = re.findall(r'<turn agent="(.)".*?I am Agent (.)', first + second, re.DOTALL)
+    assert turns == [("0", "0"), ("1", "1"), ("1", "1"), ("0", "0")]
 
 
 @pytest.mark.parametrize(
     ("text", "meant"),
-    [("Agent 0", 0), ("1", 1), ("**agent 1**", 1), ("Agent 01", None), ("right", None), ("", None),
+    [("Agent 0", 0), ("1", 1), ("**agent 1**", 1), ("_Agent 1_", 1),
+     ("Agent 01", None), ("right", None), ("", None),
      (None, None), ("Agent 0 Agent 1", None)],
 )  # fmt: skip
 def test_choices_are_read_as_a_whole(text: str | None, meant: int | None) -> None:
-    assert decided(Judged().protocol(), 2, text) == meant
+    assert decided(Judged().protocol(), text) == meant
 
 
 @pytest.mark.parametrize(
     ("text", "meant"), [(" right.", 0), ("**Wrong**", 1), ("not right", None), ("0", None)]
 )
 def test_verdicts_are_read_as_a_whole(text: str, meant: int | None) -> None:
-    assert decided(Judged(opponent="critic").protocol(), 2, text) == meant
+    assert decided(Judged(opponent="critic").protocol(), text) == meant
 
 
 def test_a_part_of_a_word_is_no_quote() -> None:
@@ -146,6 +148,7 @@ def test_a_part_of_a_word_is_no_quote() -> None:
     next(run)
     (judge,) = run.send([Reply("<quote>correct</quote> <quote>is incorrect</quote> \\boxed{4}")])  # type: ignore[misc]
     read = prompt(judge)
+    assert is_quoted("天气很好", "今天天气很好。") and not is_quoted("art", "a part")
     assert "<unverified_quote> correct </" in read and "<verified_quote> is incorrect </" in read
 
 

@@ -9,6 +9,7 @@ import pytest
 from debate_protocol.forms import Conl
 from debate_protocol.types import Ask, Question, Reply, Transcript
 from debate_rewards import ConlReward, Score
+from debate_rewards.decisions import bradley_terry
 from debate_rewards.metrics import debate_metrics
 
 BLIND = {0: "1>2 1>3 2>3", 1: "0>2 0>3 2>3", 2: "0>1 0=3 1>3", 3: "0>1 1>2 0>2"}
@@ -153,6 +154,41 @@ def test_nothing_is_worth_anything_without_votes() -> None:
     assert {*turns(found, "critic").values()} == {None}
     assert {*turns(found, "judge").values()} == {None}
     assert found.metrics["conl/critiques"] == 2 and "conl/diagnostic" not in found.metrics
+
+
+def test_blind_ranking_is_never_the_last() -> None:
+    agreed = held(answers={a: f"{a} 1" for a in range(4)}, stop_when_agreed=True)
+    found = score(agreed, format_penalty=None)
+    assert {turn.round for turn in agreed.turns} == {0, 1, 2}
+    assert {c.value for c in found.credits} == {None}
+    assert "conl/agreement_after" not in found.metrics
+
+
+def test_equal_rankings_accept_nothing() -> None:
+    # The same votes in another order: a fit of strengths differs in its last digits.
+    again = {judge: " ".join(reversed(said.split())) for judge, said in BLIND.items()}
+    for values in ("win_fraction", "bradley_terry"):
+        found = score(held(last=again), values=values, acceptance=0.5)
+        first = turns(found, "generator")
+        assert found.metrics["conl/accepted"] == 0
+        assert all(first[agent, 0] == first[agent, 2] for agent in range(4))
+
+
+def test_own_votes_decide_nothing_for_oneself() -> None:
+    cast = {0: "0=1 0=2 1=2", 1: "1>0 1>2 0>2", 2: "0=1 0=2 1=2"}
+    transcript = held(
+        blind=cast, last=cast, critiques={}, answers={a: f"{a} {a}" for a in range(3)},
+        num_agents=3, ranks_own=True,
+    )  # fmt: skip
+    assert bradley_terry(transcript, 0) == "0"
+    found = debate_metrics([transcript])
+    assert "judge/wins/agent_1" not in found
+    assert (found["judge/wins/agent_0"], found["judge/wins/agent_2"]) == (0.5, 0)
+
+
+def test_minds_change_from_one_solution_to_the_next() -> None:
+    found = debate_metrics([held(answers={0: "2 1", 1: "1 3"})])
+    assert found["flips/wrong_to_right/round_2"] == found["flips/right_to_wrong/round_2"] == 1 / 4
 
 
 def test_metrics_say_what_critiques_did() -> None:

@@ -12,6 +12,8 @@ from debate_train.recipe.signal_check import SignalCheck, scripted_step, small_r
 
 PLAIN = {"style": "compact", "personas": "none"}
 V2, VERIFIABLE = {"type": "v2"}, {"type": "verifiable"}
+GROUP = {"max_tokens": 64, "debates_per_question": 4}
+JUDGED = {"type": "judged", "opponent": "critic", "judges": 4}
 JUDGE_ALONE = {"baseline": "question_round", "streams": {"judge": {"weight": 1}}}
 
 
@@ -64,7 +66,15 @@ def test_check_warns_when_no_vote_can_count(reward: str, debate: dict[str, Any],
         ({"reward": of_type("persuasion")}, "nothing is learned: persuasion compares votes on"),
         (
             {"reward": of_type("conl"), "debate": {"max_rounds": 2}},
-            "reward: no value of stream critic reaches a token: conl compares two rankings",
+            "nothing is learned: conl compares two rankings",
+        ),
+        (
+            {"reward": of_type("judged"), "debate": {}},
+            "nothing is learned: judged pays what judges decide; expected debate.type: judged",
+        ),
+        (
+            {"reward": of_type("judged", judge="agreement"), "debate": JUDGED, "rollout": GROUP},
+            "reward: no value of stream judge reaches a token: reward.judge agreement compares",
         ),
         (
             {"reward": of_type("truth_judge"), "debate": {"num_agents": 2}},
@@ -130,6 +140,12 @@ def test_check_names_values_that_reach_no_token(changes: dict[str, Any], why: st
         {"reward": of_type("persuasion"), "debate": {"num_agents": 3, "max_rounds": 3}},
         {"reward": of_type("truth_judge"), "debate": {"num_agents": 3}},
         {"reward": of_type("conl"), "debate": {"type": "conl", "num_agents": 5}},
+        {"reward": of_type("judged", judge="truth"), "debate": JUDGED, "rollout": GROUP},
+        {
+            "reward": of_type("judged", judge="agreement"),
+            "debate": JUDGED
+            | {"opponent": "rival", "order": "simultaneous", "judges": 4, "both_orders": True},
+        },
         {"reward": of_type("v2", consensus="peer_prediction")},
         {"reward": of_type("overlong", max_tokens=64, buffer=16)},
         {"reward": VERIFIABLE, "debate": {"contract": "boxed"}},

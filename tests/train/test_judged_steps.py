@@ -2,13 +2,20 @@
 
 from itertools import count
 
-from debate_protocol.types import Ask
+import pytest
+
+from debate_protocol.forms import Judged
+from debate_protocol.types import Ask, Question, Reply, Transcript
 from debate_rewards import JudgedReward
 from debate_rollout.engines import ScriptedEngine
+from debate_rollout.rendering import TokenText
+from debate_train.advantages import Grouped
+from debate_train.batches.rows import stream_credit, turn_tokens
 from debate_train.data import SignsPuzzle
 from debate_train.models.scratch import word_tokenizer
 from debate_train.playing import play_step
 from debate_train.recipe import Recipe
+from debate_train.recipe.context import hold
 
 
 def test_copies_share_what_comes_before_the_round_that_is_paid() -> None:
@@ -52,3 +59,30 @@ def test_copies_share_what_comes_before_the_round_that_is_paid() -> None:
             paid = {credit.round for credit in score.credits if credit.value is not None}
             assert paid == {at}
     assert len(parted) > 2
+
+
+def paid_text(transcript: Transcript, agent: int) -> str:
+    """Return the characters of an agent's last turn that stream `judge` gives an advantage."""
+    advantage = Grouped(baseline="none")
+    (given,) = advantage([transcript], JudgedReward(judge="truth")([transcript]))
+    turn = [turn for turn in transcript.turns if turn.agent == agent][-1]
+    text = TokenText(turn.text, tuple(range(len(turn.text))))
+    credit = stream_credit(turn_tokens(transcript, turn, text), given[turn.key], advantage.streams)
+    values = credit[0][[*advantage.streams].index("judge")]
+    return "".join(c for c, value in zip(turn.text, values, strict=True) if value)
+
+
+@pytest.mark.parametrize(
+    ("said", "paid"),
+    [
+        ("<decision>Agent 0</decision>", "<decision>Agent 0</decision>"),
+        ("<decision>neither</decision>", "<decision>neither</decision>"),
+        ("I like the first one.", "I like the first one."),
+    ],
+)
+def test_what_a_judge_is_paid_reaches_its_decision(said: str, paid: str) -> None:
+    def say(ask: Ask) -> Reply:
+        return Reply(f"\\boxed{{{ask.agent}}}" if ask.agent < 2 else said)
+
+    question = Question("q", "?", "0", {"kind": "number"})
+    assert paid_text(hold(Judged(judges=1).start(question, seed=0), say), 2) == paid

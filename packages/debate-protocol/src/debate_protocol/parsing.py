@@ -392,6 +392,8 @@ class Parsed:
     problems: tuple[str, ...] = ()
     spoken: str = field(default="", compare=False, repr=False)
     """The response without thinking tags or, with `think="drop"`, without thinking blocks."""
+    holes: tuple[Range, ...] = field(default=(), compare=False, repr=False)
+    """Where in the response stands what `spoken` leaves out."""
     reading: tuple[object, ...] | None = field(default=None, compare=False, repr=False)
 
 
@@ -489,7 +491,8 @@ def parse(
     else:
         parsed = _parse_free_text(text, rules, found.holes)
     spoken = _without_holes(text, (0, len(text)), found.holes).strip()
-    return replace(parsed, spoken=spoken, reading=(text, rules, author, num_agents, think))
+    reading = (text, rules, author, num_agents, think)
+    return replace(parsed, spoken=spoken, holes=tuple(found.holes), reading=reading)
 
 
 def _parse_free_text(text: str, rules: Contract, holes: list[Range]) -> Parsed:
@@ -597,7 +600,7 @@ def evaluation_parts(text: str, parsed: Parsed) -> list[tuple[int, Range]]:
         return []
     start, end = section.span
     marks: list[tuple[int, int]] = []
-    for found in _MENTION.finditer(text, start, end):
+    for found in _MENTION.finditer(blanked(text, 0, end, parsed.holes), start):
         agent = int(found[1])
         if not marks or marks[-1][0] != agent:
             marks.append((agent, found.start()))

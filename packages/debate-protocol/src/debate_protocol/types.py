@@ -303,12 +303,12 @@ DEBATER = "debater"
 JUDGE = "judge"
 """The role of those who decide between agents 0 and 1, or whether agent 0 is right."""
 _CHOICES = (
-    (0, re.compile(r"\W*+(?ai:agent 0|0)\W*+")),
-    (1, re.compile(r"\W*+(?ai:agent 1|1)\W*+")),
+    (0, re.compile(r"[\W_]*+(?ai:agent 0|0)[\W_]*+")),
+    (1, re.compile(r"[\W_]*+(?ai:agent 1|1)[\W_]*+")),
 )
 _VERDICTS = (
-    (0, re.compile(r"\W*+(?ai:right|correct)\W*+")),
-    (1, re.compile(r"\W*+(?ai:wrong|incorrect)\W*+")),
+    (0, re.compile(r"[\W_]*+(?ai:right|correct)[\W_]*+")),
+    (1, re.compile(r"[\W_]*+(?ai:wrong|incorrect)[\W_]*+")),
 )
 
 
@@ -414,22 +414,21 @@ def judging_agents(rules: Protocol) -> tuple[int, ...]:
 
 
 def reads_backwards(rules: Protocol, agent: int) -> bool:
-    """Return whether a judge is shown agent 1 first, as agent 0: every second one may be."""
+    """Return whether a judge is shown agent 1 first: every second one may be."""
     judges = judging_agents(rules)
     return bool(rules.extra.get("both_orders")) and agent in judges and (agent - judges[0]) % 2 == 1
 
 
-def decided(rules: Protocol, agent: int, decision: str | None) -> int | None:
+def decided(rules: Protocol, decision: str | None) -> int | None:
     """Return for which agent a judge decides, 1 also for `wrong`; None where it says neither.
 
     Args:
         rules: Of the debate.
-        agent: The judge.
-        decision: What its section `decision` says.
+        decision: What a judge's section `decision` says.
     """
     for number, pattern in _CHOICES if rules.extra.get("opponent") == "rival" else _VERDICTS:
         if decision is not None and pattern.fullmatch(decision):
-            return 1 - number if reads_backwards(rules, agent) else number
+            return number
     return None
 
 

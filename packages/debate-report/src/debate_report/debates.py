@@ -12,8 +12,9 @@ from typing import Any
 from debate_protocol.types import Question, Transcript, Turn, TurnKey
 from debate_report.run_files import read_debates
 from debate_rewards.answer_checking import check
-from debate_rewards.decisions import answer_text, majority, peer_vote
+from debate_rewards.decisions import answer_text, judged, majority, peer_vote
 from debate_rewards.reward import ReadDebate, read_debate
+from debate_rewards.votes import judgments
 
 CREDIT_SCHEMA = "debate-credit/1"
 
@@ -171,7 +172,9 @@ class Debates:
             for key, turn in read.turns.items()
         }
         decided = {"majority": majority(read, 0)}
-        if any(turn.parsed.comparisons for turn in read.judges.values()):
+        if judgments(read):
+            decided = {"judges": judged(read, 0)}
+        elif any(turn.parsed.comparisons for turn in read.judges.values()):
             decided["votes"] = peer_vote(read, 0)
         decisions = {
             rule: (answer, self.checking(question, answer))

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from debate_report.charts import Chart, Series, line_chart
 from debate_report.debates import Recorded, states
 from debate_report.timeline import plain, render, write_value
+from debate_rewards.vote_metrics import successive
 
 MAX_GROUPS, MAX_AGENTS, MAX_ROUNDS = 12, 12, 12
 STATES = ("right", "wrong", "not known")
@@ -70,10 +71,9 @@ def _rounds(found: Sequence[Recorded]) -> Iterator[list[str]]:
 
 def _steps_to(one: Recorded, number: int) -> Iterator[tuple[bool, bool]]:
     """Yield of each agent's step to a round whether its answer was right and is right."""
-    for key in one.answers:
-        before = key._replace(round=key.round - 1)
+    for before, key in successive(one.answers):
         known = {one.verdicts.get(before), one.verdicts.get(key)} - {None, "unverifiable"}
-        if key.round == number and before in one.answers and known:
+        if key.round == number and known:
             yield one.verdicts.get(before) == "right", one.verdicts.get(key) == "right"
 
 

@@ -1,7 +1,6 @@
 """What CoNL pays: solutions by final rankings, critiques by what became of their targets."""
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import Literal
 
 from pydantic import Field
@@ -80,16 +79,17 @@ class ConlReward(JudgeSettings, PeerReward):
         """Return the score of one debate."""
         cast = ballots(debate, self.duplicates)
         rounds = sorted({key.round for key, its in cast.items() if its.owed})
-        blind = _of_round(cast, rounds[0]) if len(rounds) > 1 else {}
-        last = _of_round(cast, rounds[-1]) if rounds else {}
+        blind, last = (_of_round(cast, rounds[n]) if len(rounds) > 1 else {} for n in (0, -1))
         before, after = self._values(all_votes(blind)), self._values(all_votes(last))
+        common = before.keys() & after.keys()
+        # A fit of strengths ends within a tolerance.
+        risen = {agent for agent in common if after[agent] - before[agent] > 1e-6}
         first = min((key.round for key in debate.turns), default=0)
         worth: dict[TurnKey, float | None] = {}
         for key in debate.turns:
             value = after.get(key.agent)
-            rose = value is not None and value > before.get(key.agent, value)
-            is_paid = value is not None and rose and key.round == first
-            worth[key] = value + self.acceptance if value is not None and is_paid else value
+            accepted = value is not None and key.round == first and key.agent in risen
+            worth[key] = value + self.acceptance if value is not None and accepted else value
         credits = turn_credits(debate, worth)
         critiques: list[float | None] = []
         for critic in debate.judges.values():
@@ -102,11 +102,10 @@ class ConlReward(JudgeSettings, PeerReward):
             credits += critique_credits(critic, parts, paid)
         agreement = consensus_values(all_votes(last), self.consensus)
         credits += self.judge_credits(debate, last, agreement)
-        common = before.keys() & after.keys()
         metrics = {
             "conl/critiques": float(len(critiques)),
             "conl/diagnostic": known_mean(critiques),
-            "conl/accepted": fmean(after[k] > before[k] for k in common) if common else None,
+            "conl/accepted": len(risen) / len(common) if common else None,
             "conl/agreement_before": known_mean(consensus_values(all_votes(blind), self.consensus)),
             "conl/agreement_after": known_mean(agreement),
         }
@@ -120,7 +119,7 @@ class ConlReward(JudgeSettings, PeerReward):
         found = self._strengths(votes)
         for agent in {vote.judge.agent for vote in votes}:
             # What an agent says of its own solution counts for others alone.
-            others = [v for v in votes if agent != v.judge.agent or agent not in _agents(v)]
+            others = [v for v in votes if agent != v.judge.agent or not v.is_own]
             if len(others) < len(votes):
                 own = self._strengths(others)
                 found = {a: one for a, one in found.items() if a != agent or a in own}
@@ -153,7 +152,3 @@ class ConlReward(JudgeSettings, PeerReward):
 
 def _of_round(cast: Mapping[TurnKey, Ballot], round: int) -> dict[TurnKey, Ballot]:
     return {key: ballot for key, ballot in cast.items() if key.round == round}
-
-
-def _agents(vote: Vote) -> tuple[int, int]:
-    return vote.left.agent, vote.right.agent

@@ -80,11 +80,13 @@ def bradley_terry(debate: Debate, seed: int) -> str | None:
 
     The strengths are those of the agents over the votes of all rounds, ties half a win for each,
     under the prior of one win and one loss against an agent of strength 1 (`BradleyTerry`); a win
-    against a strong agent counts for more than one against a weak one. The answer is the agent's
-    last one. Equals are drawn from; without votes that is every agent that answered last.
+    against a strong agent counts for more than one against a weak one. Votes on one's own turn do
+    not count. The answer is the agent's last one. Equals are drawn from; without votes that is
+    every agent that answered last.
     """
     debate = _read(debate)
-    wins = wins_of(all_votes(ballots(debate)), "half", lambda key: key.agent)
+    cast = [v for v in all_votes(ballots(debate)) if not v.is_own]
+    wins = wins_of(cast, "half", lambda key: key.agent)
     # The fit ends within its tolerance: what is closer than that is equally strong.
     strengths = {agent: round(log, 8) for agent, log in log_strengths(wins, 1.0).items()}
     answered = {turn.key.agent: turn for turn in debate.turns.values() if not turn.failed}

@@ -4,12 +4,18 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 from statistics import fmean
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from debate_protocol.forms.judged import QUOTE, is_quoted
-from debate_protocol.types import Transcript, TurnKey, is_trained_on, judging_agents
+from debate_protocol.types import (
+    Transcript,
+    TurnKey,
+    is_trained_on,
+    judging_agents,
+    role_of,
+)
 from debate_rewards.answer_checking import same_answer
 from debate_rewards.answer_rewards import usable_verdicts
 from debate_rewards.estimates import Sums
@@ -61,6 +67,8 @@ class JudgedReward(RewardConfig):
     al., arXiv 2409.16636), a critic paid 1 − r and the mean of sampled votes (arXiv 2608.17776).
     """
 
+    can_be_tried: ClassVar[bool] = True
+
     type: Literal["judged"] = "judged"
     truth: float = Field(0.0, ge=0, le=1)
     """Share of the truth in a speech's value: (1 − truth) · vote + truth · [its side is right]."""
@@ -92,6 +100,8 @@ class JudgedReward(RewardConfig):
         found, rules = [], context.rules
         if self.over_limit and not (self.thinking_words or rules.extra.get("max_words")):
             found.append("reward.over_limit: no limit is set (debate.max_words, thinking_words)")
+        if self.thinking_words and rules.extra.get("think") != "drop":
+            found.append("reward.thinking_words: speeches have no thinking; expected think: drop")
         if self.judge != "none" and not any(is_trained_on(rules, a) for a in judging_agents(rules)):
             found.append("reward.judge: no judge is trained (debate.roles.judge.policy: trained)")
         return found
@@ -139,7 +149,7 @@ class JudgedReward(RewardConfig):
     def _excess(self, debate: ReadDebate, turn: ReadTurn) -> float:
         """Return by what share of its limit a speech is too long, at most 1."""
         limit = debate.transcript.protocol.extra.get("max_words")
-        spoken = _words(turn)
+        spoken = max(_lengths(turn))  # The limit is of each section.
         thought = len(_THINK.sub(" ", turn.turn.text).split()) - len(turn.parsed.spoken.split())
         found = [
             min(1.0, max(0, words / most - 1))
@@ -167,7 +177,9 @@ class JudgedReward(RewardConfig):
 
 
 _THINK = re.compile(r"</?+(?ai:think)\s*+>")
-_LABEL = re.compile(r"^\W*+(?ai:judge|rival|critic|agent\s+([0-9]{1,3}))\s*+:", re.MULTILINE)
+_LABEL = re.compile(
+    r"^\W*+(?ai:(judge|rival|critic|proposer|consultant)|agent\s+([0-9]{1,3}))\s*+:", re.MULTILINE
+)
 
 
 def add_judged(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | None) -> None:
@@ -217,7 +229,8 @@ def add_judged(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | N
 
 
 def _add_speeches(sums: Sums, debate: ReadDebate) -> None:
-    judges = judging_agents(debate.transcript.protocol)
+    rules = debate.transcript.protocol
+    judges = judging_agents(rules)
     sides = debate.transcript.meta.get("sides", {})
     passage = str(debate.transcript.question.meta.get("passage") or "")
     for key, turn in debate.judges.items():
@@ -225,8 +238,9 @@ def _add_speeches(sums: Sums, debate: ReadDebate) -> None:
             sums.add("judged/words", _words(turn))
             continue
         sums.add("speech/words", _words(turn))
-        names = (found[1] for found in _LABEL.finditer(turn.parsed.spoken))
-        sums.add("speech/impersonates", float(any(one != str(key.agent) for one in names)))
+        names = {(one[1] or one[2]).lower() for one in _LABEL.finditer(turn.parsed.spoken)}
+        own = {role_of(rules, key.agent).name, str(key.agent)}
+        sums.add("speech/impersonates", float(not names <= own))
         for quote in QUOTE.findall(turn.parsed.spoken) if passage else ():
             sums.add("speech/verified", float(is_quoted(quote, passage)))
         if (side := sides.get(str(key.agent))) is not None:
@@ -245,6 +259,11 @@ def _add_habits(sums: Sums, debate: ReadDebate, made: Sequence[Judgment]) -> Non
 
 def _words(turn: ReadTurn) -> int:
     """Return the words of a turn, without the tags of its sections."""
+    return sum(_lengths(turn))
+
+
+def _lengths(turn: ReadTurn) -> list[int]:
+    """Return the words of each section, or of a turn without any."""
     sections = turn.parsed.sections.values()
     texts = [section.text for section in sections] or [turn.parsed.spoken]
-    return sum(len(text.split()) for text in texts)
+    return [len(text.split()) for text in texts]

@@ -15,10 +15,19 @@ from debate_rewards.turn_rewards import critique_targets
 from debate_rewards.votes import Verdict, Vote, ballots, by_pair, owed_verdicts, tally
 
 
+def successive(turns: Iterable[TurnKey]) -> Iterator[tuple[TurnKey, TurnKey]]:
+    """Yield each turn's agent's last one before it, and the turn; none for first turns."""
+    latest: dict[int, TurnKey] = {}
+    for key in sorted(turns, key=lambda one: one.round):
+        if key.agent in latest:
+            yield latest[key.agent], key
+        latest[key.agent] = key
+
+
 def add_change(sums: Sums, right: Mapping[TurnKey, bool]) -> None:
     """Add flips and drift of one debate.
 
-    Flips compare an agent's turns in a round and in the round before, as shares of all such pairs.
+    Flips compare an agent's turn with its last one before, as shares of all such pairs.
     `drift/round_t` is the accuracy of round t minus that of round t − 1; where every agent speaks
     in both it is `flips/wrong_to_right/round_t` − `flips/right_to_wrong/round_t`.
 
@@ -27,9 +36,8 @@ def add_change(sums: Sums, right: Mapping[TurnKey, bool]) -> None:
     by_round: dict[int, list[bool]] = {}
     for key, is_right in right.items():
         by_round.setdefault(key.round, []).append(is_right)
-        before = right.get(TurnKey(key.agent, key.round - 1))
-        if before is None:
-            continue
+    for previous, key in successive(right):
+        before, is_right = right[previous], right[key]
         for suffix in ("", f"/round_{key.round}"):
             sums.add(f"flips/right_to_wrong{suffix}", float(before and not is_right))
             sums.add(f"flips/wrong_to_right{suffix}", float(is_right and not before))
@@ -47,13 +55,12 @@ def add_dissent(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -
     and read k wrong answers; `flips/wrong_to_right/dissent_k` the share that turned right of those
     that were wrong and read k right ones. Of each peer the newest answer counts.
     """
-    for key, is_right in right.items():
-        before = right.get(TurnKey(key.agent, key.round - 1))
-        if before is not None:
-            read = {k.agent: right[k] for k in debate.turns[key].turn.shown if k in right}
-            dissent = sum(other != before for other in read.values())
-            kind = "right_to_wrong" if before else "wrong_to_right"
-            sums.add(f"flips/{kind}/dissent_{dissent}", float(is_right != before))
+    for previous, key in successive(right):
+        before = right[previous]
+        read = {k.agent: right[k] for k in debate.turns[key].turn.shown if k in right}
+        dissent = sum(other != before for other in read.values())
+        kind = "right_to_wrong" if before else "wrong_to_right"
+        sums.add(f"flips/{kind}/dissent_{dissent}", float(right[key] != before))
 
 
 def add_criticism(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> None:
@@ -191,14 +198,15 @@ def _add_votes(
     expected = sum(debate.expected_pairs(judge) for judge in judges.values())
     if expected:
         sums.add(f"{of}comparisons_made", len(votes), expected)
-    said = Counter((vote.left.agent, vote.right.agent, vote.verdict) for vote in votes)
-    for (left, other, verdict), count in said.items():
+    said = Counter((*v.pair, v.verdict, v.judge.agent if v.is_own else None) for v in votes)
+    for (left, other, verdict, own), count in said.items():
         sums.add(f"{of}judge/equal_share", count * (verdict == "="), count)
         if not of and verdict != "=":
             first_wins = count * (verdict == ">")
             sums.add("judge/first_shown", first_wins, count)
-            sums.add(f"judge/wins/agent_{left}", first_wins, count)
-            sums.add(f"judge/wins/agent_{other}", count - first_wins, count)
+            for agent, wins in ((left.agent, first_wins), (other.agent, count - first_wins)):
+                if agent != own:
+                    sums.add(f"judge/wins/agent_{agent}", wins, count)
     if right is not None:
         # Whether the left turn is the right one, of votes on a right and a wrong one.
         decided = Counter(

@@ -55,6 +55,11 @@ class Vote(NamedTuple):
         """The judged turn of the agent with the higher id."""
         return self.pair[1]
 
+    @property
+    def is_own(self) -> bool:
+        """Whether its judge wrote one of the two."""
+        return self.judge.agent in (self.left.agent, self.right.agent)
+
 
 class Share(NamedTuple):
     """Votes for and against one turn or agent."""
@@ -110,7 +115,7 @@ def judgments(debate: ReadDebate) -> list[Judgment]:
                 section = None if turn.failed else turn.parsed.sections.get("decision")
                 said = None if section is None else section.text
                 backwards = reads_backwards(rules, agent)
-                found.append(Judgment(turn, decided(rules, agent, said), backwards))
+                found.append(Judgment(turn, decided(rules, said), backwards))
     return found
 
 

@@ -40,7 +40,7 @@ RENAMED = {"center": "baseline, where group is called debate and round question_
 
 RETURN = "return"
 """The stream that is per agent: an agent's value holds for all its turns."""
-JUDGING = ("comparison", "consensus", "consensus_reason")
+JUDGING = ("comparison", "consensus", "consensus_reason", "decision")
 SECTIONS: Mapping[str, tuple[str, ...]] = {"judge": JUDGING, "critic": ("evaluation",)}
 """Sections of these streams by default; `generator` takes all but the judge's, others take all."""
 

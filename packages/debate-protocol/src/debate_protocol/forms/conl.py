@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from debate_protocol.forms.rounds import DebateState, RoundForm, parsed_of
 from debate_protocol.forms.settings import MOST, ContractChoice, DebateStart, OwnContract
-from debate_protocol.parsing import Contract, evaluation_parts
+from debate_protocol.parsing import Contract, blanked, evaluation_parts
 from debate_protocol.prompts import SeenTurn, insertable
 from debate_protocol.types import DEBATER, AgentRole, TurnKey
 
@@ -80,8 +80,10 @@ class Conl(RoundForm):
         )
 
     def own_roles(self) -> tuple[AgentRole, ...]:
-        """Return equals, whose turns say themselves what they were shown."""
-        return (AgentRole(DEBATER, self.num_agents, sees="drawn"),)
+        """Return equals, perhaps under several names; turns say what they were shown."""
+        if {*self.roles} <= {DEBATER}:
+            return (AgentRole(DEBATER, self.num_agents, sees="drawn"),)
+        return tuple(AgentRole(n, one.count or 1, sees="drawn") for n, one in self.roles.items())
 
     def opened(self, begin: DebateStart) -> "_Conversation":
         """Return the state of a debate before its first turn."""
@@ -122,8 +124,10 @@ class _Conversation(DebateState):
     def _critique(self, key: TurnKey, target: int) -> str:
         """Return what a turn says of an agent."""
         turn = self.turns[key]
-        parts = evaluation_parts(turn.text, parsed_of(turn)) if turn.failure is None else []
-        said = (turn.text[slice(*span)].strip() for agent, span in parts if agent == target)
+        parsed = parsed_of(turn)
+        parts = evaluation_parts(turn.text, parsed) if turn.failure is None else []
+        read = [span for agent, span in parts if agent == target]
+        said = (blanked(turn.text, *span, parsed.holes).strip() for span in read)
         return "\n".join(said)
 
     def _seen(self, key: TurnKey, reader: int) -> SeenTurn:

@@ -54,13 +54,15 @@ CHOICE = "choice"
 """The contract of a judge who decides between rivals."""
 _SIDES = {"rival": ("proposer", "rival"), "critic": ("proposer", "critic"), "none": ("consultant",)}
 _QUOTES = ("verified_quote", "unverified_quote")
+# A letter or digit, of languages that put spaces between words: not of Thai, Chinese or Japanese.
+_WORD = r"[^\W\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]"
 QUOTE = re.compile(r"<quote>(.*?)</quote>", re.DOTALL)
 
 
 def is_quoted(words: str, passage: str) -> bool:
     """Return whether a passage has these words, whole and in this order."""
     said, known = (" ".join(text.split()) for text in (words, passage))
-    return bool(said) and re.search(rf"(?<!\w){re.escape(said)}(?!\w)", known) is not None
+    return bool(said) and re.search(rf"(?<!{_WORD}){re.escape(said)}(?!{_WORD})", known) is not None
 
 
 class Judged(SampledSettings):
@@ -242,7 +244,7 @@ class _Court:
         shown = tuple(shown_turns(self.rules, key, self._turns))
         is_judge = key.agent in judging_agents(self.rules)
         keys = sorted((*shown, *(k for k in self._turns if k.agent == key.agent)), key=_in_order)
-        if backwards := reads_backwards(self.rules, key.agent):
+        if reads_backwards(self.rules, key.agent):
             keys.sort(key=lambda one: (one.round, -one.agent))
         question = self._begin.question
         if is_judge:
@@ -258,7 +260,7 @@ class _Court:
             agent=len(_SIDES[self._form.opponent]) if is_judge else key.agent,
             round=key.round,
             persona=None,
-            turns=tuple(self._seen(one, is_judge, backwards, said) for one in keys),
+            turns=tuple(self._seen(one, is_judge, said) for one in keys),
             peers=tuple(sorted({one.agent for one in shown})),
             answers=gives_answers(self.rules, *key),
         )
@@ -288,11 +290,10 @@ class _Court:
             own["diverged"] = self.diverged
         return replace(found, meta={**found.meta, **own})
 
-    def _seen(self, key: TurnKey, by_judge: bool, backwards: bool, said: str) -> SeenTurn:
+    def _seen(self, key: TurnKey, by_judge: bool, said: str) -> SeenTurn:
         turn, parsed = self._turns[key], parsed_of(self._turns[key])
-        agent = 1 - key.agent if backwards else key.agent
         if turn.failure is not None:
-            return SeenTurn(agent, key.round, None)
+            return SeenTurn(key.agent, key.round, None)
         contract = self.rules.contract_of(key.round)
         fields = {said: parsed.spoken}
         if contract.kind == "xml":
@@ -305,7 +306,7 @@ class _Court:
         }
         if by_judge and "passage" in self._form.private:
             ready = {name: self._with_quotes(text) for name, text in ready.items()}
-        return SeenTurn(agent, key.round, ready)
+        return SeenTurn(key.agent, key.round, ready)
 
     def _cut(self, text: str) -> str:
         most = self._form.max_words

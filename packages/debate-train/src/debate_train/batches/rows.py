@@ -208,8 +208,10 @@ class TurnTokens:
 def turn_tokens(transcript: Transcript, turn: Turn, text: TokenText) -> TurnTokens:
     """Return the tokens of a turn with their sections."""
     parsed = parse_turn(transcript, turn)
-    failed = turn.failure is not None or (parsed.answer is None and turn_failed(transcript, turn))
     contract = transcript.protocol.contract_of(turn.round)
+    unread = bool(contract.sections) and not parsed.sections
+    failed = unread or turn.failure is not None
+    failed = failed or (parsed.answer is None and turn_failed(transcript, turn))
     whole = contract.answer_section or WHOLE
     return TurnTokens(text, token_sections(text, parsed, whole, owes=contract.answers), failed)
 

@@ -16,9 +16,9 @@ _FIGURES = (
 """Names of `debate_rewards.metrics`."""
 _CENTRAL = ("decision/central", "central/first", "central/last", "central/delta")
 _OF_JUDGED = (
-    *("judged/vote", "judged/for_right", "judged/brier", "judged/gap", "judged/first_shown"),
-    *("judged/longer", "judged/both_orders", "judged/words", "speech/words", "speech/impersonates"),
-    *("speech/own_side", "speech/verified"),
+    *("decision/judged", "judged/vote", "judged/for_right", "judged/brier", "judged/gap"),
+    *("judged/first_shown", "judged/longer", "judged/both_orders", "judged/words", "speech/words"),
+    *("speech/impersonates", "speech/own_side", "speech/verified"),
 )
 _OF_CRITICS = ("critic/ok_when_right", "critic/no_when_wrong")
 _RENAMED = {"format_all": "format", "correct": "last_round/accuracy"}

@@ -311,7 +311,7 @@ def _won(debate: ReadDebate, trained: set[int]) -> Iterator[float]:
     for vote in all_votes(ballots(debate)):
         mine = [key.agent in trained for key in vote.pair]
         share = points(vote.verdict, "half")
-        if share is not None and mine[0] != mine[1]:
+        if share is not None and mine[0] != mine[1] and not vote.is_own:
             yield share.up if mine[0] else share.down
 
 

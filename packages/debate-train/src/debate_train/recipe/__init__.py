@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from debate_protocol.forms import DebateForm, FormConfig
 from debate_protocol.plugins import Config, did_you_mean
-from debate_protocol.types import TRAINED, agents_by_policy, roles_of
+from debate_protocol.types import TRAINED, agents_by_policy, judging_agents, roles_of
 from debate_rewards.rewards import RewardChoice
 from debate_train.advantages import AdvantageChoice, Grouped
 from debate_train.checkpoints import Checkpointing
@@ -135,10 +135,12 @@ class Recipe(Config):
         if self.debate.protocol().topology == "pair":  # A second turn trains for debates.
             names += ["eval/maj/last", "eval/maj/delta"]
         elif not all(role.answers for role in roles_of(rules)):
-            names.append("eval/last_round/accuracy")
+            names += ["eval/judged/for_right"] if judging_agents(rules) else []
+            # Of assigned sides always one is right.
+            names += [] if rules.extra.get("assigned") else ["eval/last_round/accuracy"]
         if trained != {"judge"}:
             names.append("eval/direct/accuracy")
-        if "judge" in trained:
+        if "judge" in trained and not judging_agents(rules):
             own = f"{TRAINED}/" if TRAINED in agents_by_policy(rules) else ""
             names.append(f"eval/{own}judge/accuracy")
         return names

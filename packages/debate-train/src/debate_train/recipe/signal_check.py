@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 
-from debate_protocol.parsing import get_contract
+from debate_protocol.forms.judged import CHOICE
+from debate_protocol.parsing import Contract, get_contract
 from debate_protocol.types import Ask, Question, Reply, Transcript, TurnKey
 from debate_rewards.reward import (
     ReadDebate,
@@ -89,14 +90,16 @@ class _Script:
         self._right[TurnKey(ask.agent, ask.round)] = right
         answer = _RIGHT if right else chance.choice(_WRONG)
         contract = ask.contract or get_contract("boxed")
-        text = contract.reply(answer, self._sections(ask, chance))
+        text = contract.reply(answer, self._sections(ask, contract, chance))
         tokens = self._most if chance.random() < 0.3 else chance.randint(1, self._most)
         return Reply(text, token_ids=(0,) * tokens, logps=(0.0,) * tokens)
 
-    def _sections(self, ask: Ask, chance: random.Random) -> dict[str, str]:
-        own = {TurnKey(ask.agent, 0)} if ask.contract and ask.contract.ranks_own else set[TurnKey]()
+    def _sections(self, ask: Ask, contract: Contract, chance: random.Random) -> dict[str, str]:
+        own = {TurnKey(ask.agent, 0)} if contract.ranks_own else set[TurnKey]()
         latest = {key.agent: self._right.get(key, False) for key in sorted(own.union(ask.shown))}
+        decisions = ("Agent 0", "Agent 1") if contract.name == CHOICE else ("right", "wrong")
         return {
+            "decision": chance.choice(decisions),
             "evaluation": " ".join(
                 f"Agent {agent} is {'right' if ok else 'wrong'}." for agent, ok in latest.items()
             ),
