@@ -3,6 +3,7 @@
 import random
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,14 +27,16 @@ from debate_rollout.engine import (
     EngineFailure,
     Finished,
     Request,
+    Sampling,
     Weights,
     generate_by_streaming,
 )
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.engines.scripted import Delay
-from debate_rollout.pacing import CacheRoom
+from debate_rollout.pacing import CacheRoom, Held
 from debate_rollout.rendering import Rendered
 from debate_rollout.routing import HeardEngine, RoutedEngine
+from debate_rollout.testing import ask
 
 FREE = FreeRunning(timeout_s=5.0)
 
@@ -226,13 +229,31 @@ def test_no_more_debates_begin_than_the_engine_s_cache_holds() -> None:
     under_way, engine = list[int](), Cached(random.Random(1))
     assert len(play(runs(), engine, max_tokens=20, driver=FREE)) == 40
     # 20 + 2 · (5 + 20) = 70 tokens are asked first: 3 fit. 60 + 2 · (5 + 10) = 90 at the end: 2.
-    assert max(under_way) == 3 and engine.room.debates == 2
+    assert max(under_way) == 3 and engine.room.of(2).debates == 2
     under_way.clear()
     assert len(play(runs(), HeardEngine(engine, lambda heard: None), max_tokens=20)) == 40
     assert max(under_way) == 2
     under_way.clear()
     assert len(play(runs(), RoutedEngine(engine, {}), max_tokens=20)) == 40
     assert max(under_way) == 2
+
+
+def test_what_debates_hold_is_counted_by_kind_and_agent() -> None:
+    def asks(agent: int, tokens: int) -> Request:
+        prompt = tuple(range(100 * agent, 100 * agent + tokens))
+        return Request(replace(ask(), agent=agent), Sampling(max_tokens=10), prompt)
+
+    room, said = CacheRoom(600), Reply("", token_ids=(1,) * 10)
+    held = Held(room)  # In turn: 50 + 10 of the first, and 60 + 10 of the second.
+    for agent, tokens in ((0, 50), (1, 60)):
+        held.ask(0, [asks(agent, tokens)])
+        held.hear(0, agent, said)
+    held.end(0)
+    assert room.of(1).debates == 600 // 130
+    Held(room).ask(0, [asks(0, 20), asks(1, 20)])  # Both at once are of another kind.
+    assert room.of(2).debates == 600 // 60
+    (held := Held(room)).ask(0, [asks(0, 5)])
+    assert held.room.debates == 600 // 130
 
 
 def test_play_each_cancels_and_closes_when_it_is_left_early() -> None:

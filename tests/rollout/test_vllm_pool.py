@@ -14,10 +14,20 @@ from typing import Any
 import pytest
 from tests.rollout.vllm_stand_in import StandIn, serving
 
-from debate_rollout.engine import EndpointError, Reply, Request, Sampling, Weights
+from debate_protocol.forms import Direct
+from debate_protocol.types import Question
+from debate_rollout.drivers import play
+from debate_rollout.engine import (
+    EndpointError,
+    EngineConfigError,
+    Reply,
+    Request,
+    Sampling,
+    Weights,
+)
 from debate_rollout.engines import VllmServerEngine
-from debate_rollout.engines.vllm.model import OtherWeightsError
 from debate_rollout.engines.vllm.pool import Member, Pool
+from debate_rollout.pacing import FreeRunning
 from debate_rollout.testing import ask
 
 SESSIONS = 24
@@ -136,19 +146,70 @@ def test_server_that_returns_is_given_adapters(
     assert servers[0].adapters == before[0]
 
 
-def test_servers_that_another_run_left_with_different_weights_serve_after_a_load(
+@pytest.mark.parametrize("labels", [["7-of-another-run"], ["7-of-another-run", "default"]])
+def test_servers_that_another_run_has_loaded_are_given_the_start_again(
+    opened: ExitStack, narrow: Any, byte_bpe: Any, labels: list[str]
+) -> None:
+    servers = [StandIn() for _ in labels]
+    for one, label in zip(servers, labels, strict=True):
+        one.label = label
+    engine = open_pool(opened, narrow, byte_bpe, servers)
+    assert {one.label for one in servers} == {engine._served.label} != {"7-of-another-run"}
+    assert {version for _, version in said(engine.generate(requests(0)))} == {0}
+    servers[0].label = "8-of-another-run"
+    with pytest.raises(EngineConfigError, match="has another run's weights; expected the base"):
+        open_pool(opened, narrow, byte_bpe, servers, max_lora_rank=8)
+
+
+def test_server_that_hangs_is_stood_in_for(opened: ExitStack, narrow: Any, byte_bpe: Any) -> None:
+    class Hanging(StandIn):
+        goes_on = threading.Event()
+
+        def answer(self, path: str, sent: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+            assert self.goes_on.wait(20)
+            return super().answer(path, sent)
+
+    hanging, other = Hanging(), StandIn()
+    hanging.goes_on.set()
+    limits = {"reconnect_timeout_s": 0.2, "load_timeout_s": 2.0}
+    engine = open_pool(opened, narrow, byte_bpe, [hanging, other], **limits)
+    opened.callback(hanging.goes_on.set)
+    hanging.goes_on.clear()
+    runs = [Direct(style="compact").start(Question(f"q{k}", "?"), seed=k) for k in range(4)]
+    driver = FreeRunning(timeout_s=1.0)
+    assert len(play(runs, engine, max_tokens=1, driver=driver)) == 4
+    assert len(engine._pool.up) == 1
+    hanging.goes_on.set()
+    until_up(engine, 2)
+    hanging.goes_on.clear()
+    engine.load(Weights(1, narrow.state_dict()))
+    assert len(engine._pool.up) == 1 and other.label == engine._served.label
+    hanging.goes_on.set()
+    until_up(engine, 2)
+    assert hanging.label == other.label
+
+
+def until_up(engine: Any, count: int) -> None:
+    deadline = time.monotonic() + 10
+    while len(engine._pool.up) < count and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(engine._pool.up) == count
+
+
+def test_time_in_which_servers_answered_is_not_waited(
     opened: ExitStack, narrow: Any, byte_bpe: Any
 ) -> None:
-    servers = [StandIn(), StandIn()]
-    servers[0].label = "7-of-another-run"
-    engine = open_pool(opened, narrow, byte_bpe, servers, reconnect_timeout_s=0.3)
-    with pytest.raises((EndpointError, OtherWeightsError)):
-        engine.generate(requests(0))
-    engine.load(Weights(1, narrow.state_dict()))
-    deadline = time.monotonic() + 10
-    while len(engine._pool.up) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert {version for _, version in said(engine.generate(requests(1)))} == {1}
+    # Replies take longer than requests may wait; two of three servers die one after the other.
+    servers = [StandIn() for _ in range(3)]
+    engine = open_pool(opened, narrow, byte_bpe, servers, reconnect_timeout_s=2.0)
+    for one in servers:
+        one._delay_s = 2.2
+    servers[0].kill()
+    last = threading.Timer(3.2, servers[1].kill)
+    last.start()
+    ended = engine.generate([Request(ask(), Sampling(max_tokens=1, seed=1), (7, 8), session=5)])
+    last.join()
+    assert len(ended) == 1 and len(servers[2].asked) == 3  # Two of them when it was opened.
 
 
 def test_too_few_servers_are_waited_for_and_then_end_the_run(
@@ -161,9 +222,7 @@ def test_too_few_servers_are_waited_for_and_then_end_the_run(
     with pytest.raises(EndpointError, match=r"1 of 2 vLLM servers serve; expected at least 2"):
         engine.generate(requests(1))
     servers[1].start_again()
-    deadline = time.monotonic() + 10
-    while len(engine._pool.up) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until_up(engine, 2)
     assert Counter(version for _, version in said(engine.generate(requests(2)))) == {0: SESSIONS}
 
 
@@ -190,6 +249,10 @@ def test_all_servers_dead_end_the_run_after_the_wait(
         ({"devices": "1", "sleep": True}, "sleep: found true with url, urls or devices"),
         ({"urls": ["http://a:1"], "servers": 2}, "servers: set together with url or urls"),
         ({"servers": 2, "devices": "0,1,2"}, "devices: found 0,1,2 for 2 servers"),
+        (
+            {"servers": 2, "devices": "0,1", "vllm_args": {"tensor_parallel_size": 2}},
+            "devices: found 0,1 for 2 servers, each of 2 GPUs",
+        ),
     ],
 )
 def test_pool_that_cannot_be_is_refused(settings: dict[str, Any], said: str) -> None:

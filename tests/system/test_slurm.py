@@ -187,7 +187,7 @@ def test_job_file_serves_on_the_last_nodes_and_trains_on_the_first(
     changes = ["selfplay_v2", f"rollout.engine={engine}", "--sbatch=--partition=gpu"]
     job = job_of(capsys, *changes)
     assert "#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\n" in job
-    assert "#SBATCH --partition=gpu\n" in job
+    assert "#SBATCH --partition=gpu\n" in job and "#SBATCH --gpus-per-node=8\n" in job
     assert "srun --overlap --nodes=2 --ntasks=8 --ntasks-per-node=4 --gpus-per-task=2" in job
     assert "--nodes=2 --ntasks=16 --ntasks-per-node=8 --gpus-per-task=1" in job
     assert "--model Qwen/Qwen3-8B --host 0.0.0.0" in job and "--tensor-parallel-size 2" in job
@@ -201,19 +201,34 @@ def test_job_file_serves_on_the_last_nodes_and_trains_on_the_first(
     assert found.stdout.split() == [f"http://{n}:{8000 + k}" for n in "ab" for k in range(4)]
 
 
+def test_job_file_keeps_what_servers_are_started_with(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    sizes = "{data_parallel_size: 2, pipeline_parallel_size: 2}"
+    engine = f"type: vllm_server, batch_invariant: true, min_servers: 4, vllm_args: {sizes}"
+    job = job_of(capsys, "selfplay_v2", f"rollout.engine={{{engine}, max_lora_rank: 32}}")
+    assert "VLLM_BATCH_INVARIANT=1\n" in job
+    assert "--nodes=2 --ntasks=4 --ntasks-per-node=2 --gpus-per-task=4" in job
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--nproc", "1", "--slurm", "2"], "--slurm: expected --output"),
         (
-            ["--nproc", "1", "--slurm", "1+1", "--output", "out"],
+            ["selfplay_stronger_judge", "--slurm", "1+1", "--output", "out"],
+            "policy 'judge' has a vllm_server",
+        ),
+        (["selfplay_v2", "--nproc", "1", "--slurm", "2"], "--slurm: expected --output"),
+        (
+            ["selfplay_v2", "--nproc", "1", "--slurm", "1+1", "--output", "out"],
             "found 1 nodes that serve, and an engine",
         ),
-        (["--dry-run"], "found without --slurm"),
+        (["selfplay_v2", "--dry-run"], "found without --slurm"),
     ],
 )
 def test_job_that_cannot_be_is_refused(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["selfplay_v2", *arguments]) == 2
+    assert main(arguments) == 2
     assert said in capsys.readouterr().err

@@ -275,9 +275,3 @@ def test_role_ema_takes_off_what_the_role_earned_lately() -> None:
     # Agents of one role share it: b = 1/2, A = 1/2; b = -1/4, A = -3/4.
     (shared,) = RoleEma(decay=0.5, streams=GENERATOR)([transcript("d")], scores[:1])
     assert [a.value for found in shared.values() for a in found] == [0.5, -0.75]
-
-
-def test_former_name_of_the_baseline_is_refused_with_the_new_one() -> None:
-    for settings in ({"center": "round"}, {"streams": {"judge": {"center": "round"}}}):
-        with pytest.raises(ValueError, match="found 'round' under a former name; expected b"):
-            Grouped.model_validate(settings)

@@ -133,6 +133,15 @@ def test_plan_fits_several_gpus_of_which_half_serve(
     assert said[0] in printed and stage_2.endswith(said[1]) and said[2] in printed
 
 
+def test_engine_that_sleeps_leaves_its_memory_to_the_trainer(
+    qwen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for changes, free in (([], "44.0"), (["rollout.engine.sleep=true"], "80.0")):
+        arguments = ["selfplay_v2", qwen, "rollout.engine.gpu_memory_utilization=0.45", *changes]
+        assert main([*arguments, "--plan", "--gpus", "1", "--gpu-memory", "80"]) == 0
+        assert f"{free} of 80 GB are free for training" in capsys.readouterr().out
+
+
 def test_plan_counts_the_judge_that_a_recipe_brings(
     qwen: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from debate_train.interrupts import RecipeError
-from debate_train.recipe import Recipe
 from debate_train.recipe.files import LoadedRecipe, load_recipe
 from train.small_recipes import Small, write
 
@@ -166,28 +165,3 @@ def test_environment_value_is_not_shown_in_errors(
     assert "${oc.env:DEBATE_KEY}" in message
     path = write(tmp_path, "name: a\ntrainer: {type: '${oc.env:DEBATE_KEY}'}\n")
     assert SECRET not in refusal(path)
-
-
-@pytest.mark.parametrize(
-    ("former", "present"),
-    [
-        ("pipeline={depth: 1}", "max_staleness"),
-        ("gate={metric: eval/format, at_least: 1}", "exit_criterion"),
-        ("exit_criterion={metric: eval/format, at_least: 1, when_shut: go_on}", "if_missed"),
-        ("phases={a: {gate: {metric: eval/format, at_least: 1}}}", "exit_criterion"),
-        ("trainer={recompute_layers: true}", "gradient_checkpointing"),
-        ("trainer={final_rate: 0.1}", "min_lr_ratio"),
-        ("loss={type: sft, normalise: token_sum}", "aggregation"),
-        ("loss={type: ppo_clip, normalise: token_sum}", "aggregation"),
-        ("loss={mismatch_cap: 2}", "importance_cap"),
-        ("loss={allow_stale: true}", "allow_off_policy"),
-    ],
-)
-def test_former_key_is_refused_with_the_present_one(
-    tmp_path: Path, former: str, present: str
-) -> None:
-    path = write(
-        tmp_path, "name: a\nsteps: 1\nmodel: {type: scratch}\ndata: {type: signs_puzzle}\n"
-    )
-    with pytest.raises(RecipeError, match=f"under a former name; expected {present}$"):
-        load_recipe(path, [former], model=Recipe)

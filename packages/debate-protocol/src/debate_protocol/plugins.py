@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, reduce
 from importlib.metadata import EntryPoint, entry_points
 from operator import or_
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -59,20 +59,12 @@ class Config(BaseModel):
         extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants"
     )
 
-    renamed: ClassVar[Mapping[str, str]] = {}
-    """Former names of keys, each with what to write instead."""
-
     @model_validator(mode="before")
     @classmethod
-    def _names_are_present_ones(cls, given: object) -> object:
-        if isinstance(given, Mapping):
-            for old in cls.renamed.keys() & given.keys():
-                raise ValueError(
-                    f"{old}: found {given[old]!r} under a former name; expected {cls.renamed[old]}"
-                )
-            kind = cls.model_fields.get("type")
-            if kind is not None and kind.annotation is str:
-                return {"type": named(cls), **given}
+    def _has_a_type(cls, given: object) -> object:
+        kind = cls.model_fields.get("type")
+        if isinstance(given, Mapping) and kind is not None and kind.annotation is str:
+            return {"type": named(cls), **given}
         return given
 
 

@@ -257,7 +257,7 @@ class Flight:
             if isinstance(done.outcome, Reply):
                 replies.append((one.asked, done.outcome))
                 if self._held is not None:
-                    self._held.hear(one.asked.place, done.outcome)
+                    self._held.hear(one.asked.place, one.asked.request.ask.agent, done.outcome)
             else:
                 self._end(one, done.outcome)
         self._end_overdue()

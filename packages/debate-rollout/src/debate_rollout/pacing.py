@@ -61,20 +61,25 @@ class CacheRoom:
     """How many debates an engine's cache of keys and values holds at once.
 
     More would take each other's: one that goes on would find what it had computed gone. What a
-    debate needs is the mean of those that have ended; until one has, the most that one has asked.
+    debate needs is the mean of those of its kind that have ended; until one has, the most that one
+    has asked.
 
     Args:
         tokens: Of the cache.
     """
 
     def __init__(self, tokens: int) -> None:
-        self._tokens = tokens
+        self._tokens, self._kinds = tokens, dict[int, CacheRoom]()
         self._each, self._ended = 1.0, 0
 
     @property
     def debates(self) -> int:
         """How many should be under way; at least one."""
         return max(1, int(self._tokens // self._each))
+
+    def of(self, kind: int) -> "CacheRoom":
+        """Return the room for debates that begin with so many requests at once."""
+        return self._kinds.setdefault(kind, CacheRoom(self._tokens))
 
     def ask(self, tokens: int) -> None:
         """Note what a debate holds when all that it asks now is answered at full length."""
@@ -96,21 +101,33 @@ class Held:
 
     def __init__(self, room: CacheRoom) -> None:
         self.room = room
-        self._tokens: dict[int, int] = {}
+        # By debate and agent: its newest prompts, and the lengths of the replies to them.
+        self._texts: dict[int, dict[int, tuple[list[tuple[int, ...]], list[int]]]] = {}
+        self._has_begun = False
 
     def ask(self, place: int, requests: Sequence[Request]) -> None:
         """Note what a debate asks at once."""
-        held = self._tokens[place] = distinct([request.prompt_ids for request in requests])
-        self.room.ask(held + sum(request.sampling.max_tokens for request in requests))
+        if not self._has_begun:
+            self.room, self._has_begun = self.room.of(len(requests)), True
+        own = self._texts.setdefault(place, {})
+        for agent in {request.ask.agent for request in requests}:
+            own[agent] = ([one.prompt_ids for one in requests if one.ask.agent == agent], [])
+        self.room.ask(self._sum(place) + sum(one.sampling.max_tokens for one in requests))
 
-    def hear(self, place: int, reply: Reply) -> None:
-        """Note a reply to it."""
-        self._tokens[place] += len(reply.token_ids)
+    def hear(self, place: int, agent: int, reply: Reply) -> None:
+        """Note a reply to one of its agents."""
+        self._texts[place][agent][1].append(len(reply.token_ids))
 
     def end(self, place: int) -> None:
         """Note that it has ended."""
-        if place in self._tokens:
-            self.room.end(self._tokens.pop(place))
+        if place in self._texts:
+            self.room.end(self._sum(place))
+            del self._texts[place]
+
+    def _sum(self, place: int) -> int:
+        texts = self._texts[place].values()
+        prompts = [prompt for asked, _ in texts for prompt in asked]
+        return distinct(prompts) + sum(length for _, heard in texts for length in heard)
 
 
 def distinct(prompts: Sequence[tuple[int, ...]]) -> int:

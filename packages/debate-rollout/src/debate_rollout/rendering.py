@@ -208,7 +208,7 @@ _CUTS = (re.compile(r"(?<=\n\n)(?=\S)"), re.compile(r"(?<=\n)(?=\n\S)"))
 """After a blank line, or before its last newline, which GPT-2's pattern parts from the others."""
 _GAPS = ("\n\n", "\n\n\n", " \n\n", "\r\n\n")
 _ENDS = (*"aA7.)>}é中🙂\t—", "", "</turn>", "x = 1;", "'s")
-_STARTS = (*"aA7.#é中🙂—(", "The", "123", "<turn", "\\boxed", "'s", "_x")
+_STARTS = (*"aA7.#é中🙂—(", "The", "123", "/*", "/>", "<turn", "\\boxed", "'s", "_x")
 """What stands before, between and after paragraphs, of each kind that tokenizers treat apart."""
 
 _MARK = "debatemark"

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt
 
@@ -36,7 +36,6 @@ __all__ = [
 
 Baseline = Literal["debate", "question_round", "prompt", "batch", "none"]
 """Whose mean is taken off: the debate's, of turns of one question and round, one prompt, or all."""
-RENAMED = {"center": "baseline, where group is called debate and round question_round"}
 
 RETURN = "return"
 """The stream that is per agent: an agent's value holds for all its turns."""
@@ -47,8 +46,6 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {"judge": JUDGING, "critic": ("evaluat
 
 class Stream(Config):
     """Where one stream's values go and how much they weigh."""
-
-    renamed: ClassVar[Mapping[str, str]] = RENAMED
 
     weight: float = 1.0
     """λ of the stream; 0 leaves it out."""
@@ -310,8 +307,6 @@ class Grouped(AdvantageConfig):
     `std` is eq. 6 of Liu et al., "Self-Debate Reinforcement Learning": first answers compare with
     each other and so do the second answers to one debate prompt.
     """
-
-    renamed: ClassVar[Mapping[str, str]] = RENAMED
 
     type: Literal["grouped"] = "grouped"
     baseline: Baseline = "question_round"

@@ -6,7 +6,6 @@ micro-batches and ranks add up to it.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
@@ -70,7 +69,6 @@ class Loss(Config):
     `TokenLoss` and `RatioLoss` bring all but `type` and the loss of each action.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"normalise": "aggregation"}
     supervised: ClassVar[bool] = False
     """Learns from given text: log-probabilities at temperature 1 instead of the sampled one."""
     learns_from: ClassVar[Material] = "samples"
@@ -166,12 +164,6 @@ class RatioLoss(TokenLoss):
     (2025), truncated importance sampling; the ratio of its eq. for PPO is kept apart, as here.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {
-        **Loss.renamed,
-        "mismatch_cap": "importance_cap",
-        "allow_stale": "allow_off_policy",
-    }
-
     old_policy: OldPolicy = "auto"
     """`sampler`, `trainer` as the batch began, or `auto`: trainer where a batch makes several."""
     importance_cap: float | None = Field(2.0, gt=0)
@@ -232,8 +224,6 @@ class Reinforce(TokenLoss):
 
     Source: Williams 1992; right only where the samples are the policy's own.
     """
-
-    renamed: ClassVar[Mapping[str, str]] = {**Loss.renamed, "allow_stale": "allow_off_policy"}
 
     type: Literal["reinforce"] = "reinforce"
     allow_off_policy: bool = False

@@ -6,6 +6,7 @@
 #SBATCH --output=@output@/slurm-%j.log
 #SBATCH --open-mode=append
 #SBATCH --requeue
+@job_gpus@
 @options@
 set -euo pipefail
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -13,7 +14,7 @@ listed() { local IFS=,; echo "$*"; }
 
 # Servers on the last nodes, one for each task. One that ends is started again; the run gives it the current weights.
 VLLM_API_KEY=$(od -An -tx1 -N16 /dev/urandom | tr -d ' \n')
-export VLLM_API_KEY VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=1
+export VLLM_API_KEY VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=1@invariant@
 mkdir -p @output@/weights
 serving=("${nodes[@]:@training@}")
 if ((${#serving[@]})); then

@@ -9,7 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from debate_train.interrupts import RunFailure, UsageError
+from debate_train.models.policies import Trained
 from debate_train.recipe import Recipe
+from debate_train.recipe.check_parts import used_policies
 
 _PROCESSES = 8
 
@@ -63,14 +65,22 @@ def job_file(arguments: argparse.Namespace, recipe: Recipe, output: Path) -> str
     if servers:
         # A model from scratch has no base, and is on no disk.
         model, dtype = getattr(recipe.model, "base", ""), getattr(recipe.model, "dtype", "auto")
-        found = engine.server(model, dtype)
-        if found is None or not model:
+        found, takes = engine.server(model, dtype), engine.footprint(0, 0.0)
+        split = takes.split * takes.replicas
+        if found is None or not model or split > processes:
             raise UsageError(
                 f"--slurm: found {servers} nodes that serve, and an engine or a model that cannot "
-                "be served; expected rollout.engine.type vllm_server, without url or urls, and "
-                "a model with a name"
+                "be served; expected rollout.engine.type vllm_server, without url or urls, on at "
+                f"most {processes} GPUs, and a model with a name"
             )
-        server, split = found, engine.footprint(0, 0.0).split
+        trained = Trained(engine, recipe.model, recipe.seed)
+        for name, policy in used_policies(recipe).items():
+            if policy.engine_config(trained).server(model, dtype) is not None:
+                raise UsageError(
+                    f"--slurm: policy {name!r} has a vllm_server, and the nodes that serve have "
+                    f"the model that is trained; expected rollout.policies.{name}.engine.url"
+                )
+        server = found
         settings.append(f"rollout.engine.shared_folder={output}/weights")
     on_cpu = os.environ.get("DS_ACCELERATOR") == "cpu"
     path = Path(arguments.recipe)
@@ -86,6 +96,8 @@ def job_file(arguments: argparse.Namespace, recipe: Recipe, output: Path) -> str
         "servers": servers,
         "tasks_each": processes // split,
         "server_tasks": servers * (processes // split),
+        "job_gpus": "" if on_cpu else f"#SBATCH --gpus-per-node={processes}",
+        "invariant": " VLLM_BATCH_INVARIANT=1" * bool(getattr(engine, "batch_invariant", False)),
         "server_gpus": "" if on_cpu else f"--gpus-per-task={split}",
         "gpus": "" if on_cpu else "--gpus-per-task=1",
         "ranks": training * processes,

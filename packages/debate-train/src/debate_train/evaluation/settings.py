@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -309,8 +309,6 @@ class ExitCriterion(Config):
         max_steps: The phase ends here even if the criterion is not met.
         if_missed: What happens to the phases after a miss; `fail` ends the run with exit code 1.
     """
-
-    renamed: ClassVar[Mapping[str, str]] = {"when_shut": "if_missed"}
 
     metric: str
     at_least: float

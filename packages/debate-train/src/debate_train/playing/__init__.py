@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, Protocol
 
 from pydantic import Field
 
@@ -39,8 +39,6 @@ from debate_train.playing.shared_turns import SharedTurns
 
 class Pipeline(Config):
     """Rollouts for later steps while this one trains."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"depth": "max_staleness"}
 
     max_staleness: int = Field(0, ge=0)
     """Steps that are played ahead, with weights at most this many steps old; 0 is on-policy."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -56,8 +56,6 @@ class Recipe(Config):
     `phases` maps a name to the differences of that phase from the rest of the recipe; phases run
     in the order they are written. Without phases the recipe is its own only phase.
     """
-
-    renamed: ClassVar[Mapping[str, str]] = {"gate": "exit_criterion"}
 
     name: FolderName
     """Names the run's folder below `runs/`."""

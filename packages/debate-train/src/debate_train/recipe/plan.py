@@ -336,7 +336,8 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
         f"{shape.cache_bytes_per_token:,} of key-value cache a token"
     ]
     lines += [f"as it is, the recipe is refused: {e}" for e in process_errors(recipe, ranks)]
-    free, longest = gpu_memory * 1e9 - sum(takes.reserved for *_, takes in served), 0
+    sleeps = "sleeps" in recipe.rollout.engine.capabilities and not recipe.pipeline.max_staleness
+    free, longest = gpu_memory * 1e9 - sum(takes.reserved for *_, takes in served[sleeps:]), 0
     for name, phase in recipe.phase_recipes().items():
         rows, row = _most_rows(phase)
         longest, updates = max(longest, row), phase.trainer.update_count(rows)

@@ -101,12 +101,6 @@ class TrainerSettings(Config):
     `open`, and override what is said here of one plain process.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {
-        "recompute_layers": "gradient_checkpointing",
-        "final_rate": "min_lr_ratio",
-        "minibatches": "minibatch_size, the rows of an update",
-        **{key: f"trainer.optimizer.{key}" for key in ("beta1", "beta2", "weight_decay")},
-    }
     several_processes: ClassVar[bool] = False
     """Whether it trains in several processes, too."""
     widens_adapters: ClassVar[bool] = True

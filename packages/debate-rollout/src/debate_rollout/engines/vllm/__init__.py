@@ -132,7 +132,8 @@ class VllmSettings(EngineSettings):
     def footprint(self, weight_bytes: int, gpu_bytes: float) -> Footprint:
         """Return its share of GPUs that also train."""
         room = self.gpu_memory_utilization * gpu_bytes
-        replicas, split = self.data_parallel_size, self._size("tensor_parallel_size")
+        split = self._size("tensor_parallel_size") * self._size("pipeline_parallel_size")
+        replicas = self.data_parallel_size
         return Footprint(replicas * split, True, room, replicas, split, room)
 
     def for_checkpoint(self, dtype: str) -> Self:
@@ -213,10 +214,6 @@ def on_cpu(arguments: Mapping[str, object]) -> dict[str, object]:
 
 class VllmEngine(VllmSettings):
     """vLLM inside this process, stepped while replies are awaited; weights pass in memory."""
-
-    renamed: ClassVar[Mapping[str, str]] = {
-        "process": "no key for vLLM in this process, or type: vllm_server in place of process: own"
-    }
 
     one_in_process: ClassVar[bool] = True
 
@@ -414,7 +411,8 @@ class VllmServerEngine(VllmSettings):
             raise ValueError("urls: set together with url; expected one")
         if len(set(self.urls)) < len(self.urls):
             raise ValueError(f"urls: found {self.urls}, expected each once")
-        if self.min_servers > self.count:
+        # A job's environment may name more servers than the one that would be started.
+        if self.min_servers > self.count and (self.running or self.servers > 1):
             raise ValueError(f"min_servers: found {self.min_servers} of {self.count}")
         if self.count > 1 and self.transfer != "file":
             raise ValueError(f"transfer: found {self.transfer} with several servers; expected file")
@@ -427,7 +425,9 @@ class VllmServerEngine(VllmSettings):
             raise ValueError("transfer: found nccl, which joins two GPUs, with sleep; expected ipc")
         if self.count > 1 and self.port is not None:
             raise ValueError("port: found one for several servers; expected none")
-        devices = (self.devices or "").split(",")
-        if self.servers > 1 and self.devices is not None and len(devices) % self.servers:
-            raise ValueError(f"devices: found {self.devices} for {self.servers} servers")
+        devices, each = (self.devices or "").split(","), super().footprint(0, 0.0).gpus
+        short = len(devices) < self.servers * each or len(devices) % self.servers > 0
+        if self.devices is not None and short:
+            own = f"for {self.servers} servers, each of {each} GPUs"
+            raise ValueError(f"devices: found {self.devices} {own}")
         return self

@@ -45,6 +45,7 @@ from debate_rollout.engines.vllm.control import (
     wait_until,
 )
 from debate_rollout.engines.vllm.model import (
+    UNLOADED,
     OtherWeightsError,
     ServedModel,
     finish_of,
@@ -236,18 +237,13 @@ class VllmServer(HttpEngine):
             self.run(one.control.describe(), 60.0, f"looking at {one.control.url}")
             for one in self._loaded
         ]
-        names, window, label = looked[0]
+        names, window, _ = looked[0]
         self._model, self._version = names[0], 0
         self.context_window = min(self._served.window or window, window)
         self._served.window = self.context_window
         known, labels = set(config.capabilities), {one[2] for one in looked}
         if None in labels:
             known -= {"full_weights", "load_in_flight"}
-        elif len(labels) > 1 and self._pool.is_several:
-            # Some have started again since another run: none is asked before the first load.
-            self._served.versions = {self._served.new_label(0): 0}
-        elif label is not None:
-            self._served.versions = {label: 0}
         self.capabilities = frozenset[Capability](known)
         if config.transfer != "file" and "full_weights" in known:
             from debate_rollout.engines.vllm.device_transfer import DeviceTransfer
@@ -264,6 +260,19 @@ class VllmServer(HttpEngine):
         for member in members:
             check = self._check_log_probabilities(member.control)
             self.run(check, 120.0, f"sampling from {member.control.url}")
+        if labels - {None, UNLOADED}:
+            self._take_back(model)
+
+    def _take_back(self, model: "PreTrainedModel | str") -> None:
+        """Load the start's weights into servers that have those of another run."""
+        if "full_weights" not in self.capabilities:
+            found = f"{self._urls}: has another run's weights"
+            raise EngineConfigError(f"{found}; expected the base, for adapters: start it again")
+        if isinstance(model, str):
+            from transformers import AutoModelForCausalLM
+
+            model = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
+        self.load(Weights(0, model.state_dict()))
 
     async def _check_log_probabilities(self, control: ServerControl) -> None:
         prompt = [self._served.end_ids[0] if self._served.end_ids else 0]
@@ -287,7 +296,7 @@ class VllmServer(HttpEngine):
         self._check_alive()
         if self._served.room(request) < 1:
             return overflow(request, self._version)
-        patience_s, until = self._config.reconnect_timeout_s, None
+        patience_s, waited_s = self._config.reconnect_timeout_s, 0.0
         async with self._slots:
             while True:
                 # A refresh holds the turnstile: no request may begin by weights half loaded.
@@ -302,11 +311,12 @@ class VllmServer(HttpEngine):
                     is_alone = isinstance(error, OtherWeightsError) and not self._pool.is_several
                     if is_alone or not (member is None or member.is_lost_by(error)):
                         raise
-                    until = until or time.monotonic() + patience_s
-                    if time.monotonic() >= until:
+                    if waited_s >= patience_s:
                         waited = f"{error}; waited {patience_s:g} s for it (reconnect_timeout_s)"
                         raise RetriesExhaustedError(waited) from error
                     problem = error
+                # A lost server counts for a second, too: a request may end each that it meets.
+                waited_s += min(1.0, patience_s)
                 if member is not None and self._pool.is_several:
                     self._lose(member, problem)
                     continue
@@ -318,11 +328,23 @@ class VllmServer(HttpEngine):
         if "lora" in self.capabilities:
             began = self._version
         model, me = of_adapter(self._adapters, request.ask) or self._model, object()
+        began_s = time.monotonic()
+        sampling = self._served.sampling(request)
         self._sent[me] = model
         member.open += 1
         try:
-            sampling = self._served.sampling(request)
-            answer = await member.control.ask(model, request.prompt_ids, sampling, engine)
+            asking = asyncio.ensure_future(
+                member.control.ask(model, request.prompt_ids, sampling, engine)
+            )
+            # Not awaited itself: closing its connection would let a second try begin before.
+            await asyncio.wait({asking})
+            answer = asking.result()
+        except asyncio.CancelledError:
+            asking.cancel()
+            is_old = time.monotonic() - began_s > self._config.reconnect_timeout_s
+            if is_old and self._pool.is_several:  # Until it is seen to answer, others are asked.
+                self._lose(member, TimeoutError())
+            raise
         finally:
             member.open -= 1
             del self._sent[me]
@@ -335,7 +357,7 @@ class VllmServer(HttpEngine):
         if not member.is_up:
             return
         member.is_up = False
-        text = str(error).splitlines()[0]
+        text = (str(error) or f"{member.control.url}: no answer in time").splitlines()[0]
         _LOG.warning("%s; its requests go to the %d others", text, len(self._pool.up))
         nurse = asyncio.create_task(self._nurse(member))
         self._nurses.add(nurse)
@@ -404,13 +426,16 @@ class VllmServer(HttpEngine):
 
     async def _on_all(self, load: Callable[[ServerControl], Awaitable[None]]) -> None:
         members = self._loaded
-        found = await asyncio.gather(*(load(m.control) for m in members), return_exceptions=True)
+        # One of several that hangs leaves the others a tenth of the time.
+        limit_s = 0.9 * self._config.load_timeout_s if self._pool.is_several else None
+        loads = [asyncio.wait_for(load(member.control), limit_s) for member in members]
+        found = await asyncio.gather(*loads, return_exceptions=True)
         for member, error in zip(members, found, strict=True):
             if error is None:
                 continue
             if isinstance(error, WeightsError) or not self._pool.is_several:
                 raise error
-            if not isinstance(error, RolloutError):
+            if not isinstance(error, RolloutError | TimeoutError):
                 raise error
             # Even if none is left: each is given these weights when it is back.
             self._lose(member, error)
