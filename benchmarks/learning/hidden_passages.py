@@ -9,6 +9,11 @@ and the judge, who reads only what they quote, does not know how many there are.
 consultancies in which three quotes of ten are any line, and the others the one with the speaker's
 answer, and whose judges know the truth. In `debates_invented.jsonl` half of these three are the
 number of any line with the speaker's answer, which is in the passage one time in eight.
+
+    python -m benchmarks.learning.hidden_passages --compare
+
+prints by how much more of judgments are right in study hidden_invented than in hidden, once
+speakers have learned and less what they were before: what hidden_invented decides.
 """
 
 import argparse
@@ -21,6 +26,7 @@ from debate_protocol.forms import Judged
 from debate_protocol.forms.settings import OwnContract
 from debate_protocol.transcripts.files import to_json
 from debate_protocol.types import Ask, Question, Reply, Transcript
+from debate_studies.lines import with_interval
 
 LINES, NUMBERS = range(3, 9), range(1, 21)
 ANY_LINE, INVENTED = 0.3, 0.15
@@ -90,11 +96,30 @@ def worked(row: dict[str, object], form: Judged, seed: int, invented: float) -> 
         return transcript
 
 
+def lost(study: str, after: str) -> dict[int, float]:
+    """Return by seed how much of the judgments a study's speakers took, alone or in debates."""
+    text = (Path(__file__).parents[1] / "data" / f"{study}.jsonl").read_text()
+    found = {(row["arm"], row["seed"]): row["after"] for row in map(json.loads, text.splitlines())}
+    name = "judge right"
+    return {
+        seed: found[f"speakers_learn{after}", seed][name] - own[name]
+        for (arm, seed), own in found.items()
+        if arm == f"untrained{after}"
+    }
+
+
 def main() -> None:
     """Write the files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
+    parser.add_argument("folder", type=Path, nargs="?", default="runs/hidden")
+    parser.add_argument("--compare", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.compare:
+        for after in ("", "_alone"):
+            here, there = lost("hidden_invented", after), lost("hidden", after)
+            print(f"speakers_learn{after}:", with_interval([here[s] - there[s] for s in here]))
+        return
+    folder = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
     for name, count in (("train", TRAIN), ("test", TEST)):
         lines = (json.dumps(row) + "\n" for row in rows(name, count))

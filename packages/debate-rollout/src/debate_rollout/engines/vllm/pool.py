@@ -34,11 +34,16 @@ class Member:
         self.sessions[engine] += 1
         return engine if len(self.sessions) > 1 else None
 
-    def is_lost_by(self, error: Exception) -> bool:
-        """Return whether an error is of the server, so that another one may answer."""
+    def is_lost_by(self, error: Exception, process: ServerProcess | None) -> bool:
+        """Return whether an error is of the server, so that another one may answer.
+
+        Args:
+            error: Of a request.
+            process: That it was sent to, in whose place there may be another by now.
+        """
         if isinstance(error, OtherWeightsError):
             return error.label == UNLOADED  # Else another run refreshes it.
-        has_ended = self.process is not None and self.process.code is not None
+        has_ended = process is not None and process.code is not None
         return isinstance(error, UnreachableError) or (
             isinstance(error, EndpointError) and (has_ended or self.control.is_broken)
         )

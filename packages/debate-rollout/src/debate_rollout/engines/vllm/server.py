@@ -303,13 +303,14 @@ class VllmServer(HttpEngine):
                 async with self._turnstile:
                     pass
                 self._check_alive()
-                member = None
+                member = process = None
                 try:
                     member, engine = self._pool.pick(request.session)
+                    process = member.process
                     return await self._one_try(member, engine, request)
                 except (EndpointError, OtherWeightsError) as error:
                     is_alone = isinstance(error, OtherWeightsError) and not self._pool.is_several
-                    if is_alone or not (member is None or member.is_lost_by(error)):
+                    if is_alone or not (member is None or member.is_lost_by(error, process)):
                         raise
                     if waited_s >= patience_s:
                         waited = f"{error}; waited {patience_s:g} s for it (reconnect_timeout_s)"
