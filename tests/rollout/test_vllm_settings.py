@@ -90,8 +90,6 @@ def test_capabilities_name_the_weights_that_can_be_loaded() -> None:
     assert {"tokens", "logps", "seeds", "streams", "prefix_cache", "load_in_flight"} <= served
 
 
-def test_a_former_key_is_refused_with_what_to_write_instead() -> None:
-    with pytest.raises(ValidationError, match="type: vllm_server in place of process: own"):
-        VllmEngine.model_validate({"process": "own"})
+def test_engine_in_this_process_has_no_replicas() -> None:
     with pytest.raises(ValidationError, match="data_parallel_size: expected 1 in one process"):
         VllmEngine(vllm_args={"data_parallel_size": 2})

@@ -271,7 +271,9 @@ class VllmServer(HttpEngine):
         if isinstance(model, str):
             from transformers import AutoModelForCausalLM
 
-            model = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
+            model = AutoModelForCausalLM.from_pretrained(
+                model, dtype="auto", trust_remote_code=False
+            )
         self.load(Weights(0, model.state_dict()))
 
     async def _check_log_probabilities(self, control: ServerControl) -> None:
