@@ -64,6 +64,13 @@ def test_solutions_are_paid_by_the_last_ranking() -> None:
     assert found == pytest.approx(expected | {(a, 2): v for a, v in enumerate(values)})
 
 
+def test_first_solutions_are_paid_by_the_ranking_that_read_them_when_asked_to() -> None:
+    found = turns(score(held(), first_solutions="blind", acceptance=0.5), "generator")
+    blind, last = [5.5 / 6, 4 / 6, 2 / 6 + 0.5, 0.5 / 6], [5 / 6, 1.5 / 6, 5 / 6, 0.5 / 6]
+    expected = {(a, r): v for r, its in ((0, blind), (2, last)) for a, v in enumerate(its)}
+    assert found == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("settings", "of_2", "of_1"),
     [

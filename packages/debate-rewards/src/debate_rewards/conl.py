@@ -40,9 +40,9 @@ class ConlReward(JudgeSettings, PeerReward):
         critic      a critique: max(0, Vf − V0) of its target (`rises`), max(0, V0 − Vf) (`falls`)
         judge       a vote of the last ranking: +1 with the majority on its pair, −1 against it
 
-    The blind ranking earns nothing. `leave_one_out` takes a critic's own votes out of the values
-    that it is paid by, and a judge's out of the majority; `inclusive` leaves them in, as printed.
-    A solution's own agent has no vote on it in any case. None where V0 or Vf has no vote.
+    The blind ranking itself earns nothing. `leave_one_out` takes a critic's own votes out of the
+    values that it is paid by, and a judge's out of the majority; `inclusive` leaves them in, as
+    printed. A solution's own agent has no vote on it in any case. None where V0 or Vf has no vote.
 
     Source: "Conversation for Non-verifiable Learning" (Sui and Hooi, arXiv 2601.21464):
     `rises` is its text, `falls` its published code and the document that it came with, which scale
@@ -57,6 +57,8 @@ class ConlReward(JudgeSettings, PeerReward):
     acceptance: float = Field(0.0, ge=0)
     """What a first solution earns more where its agent's value has risen: 0.5 in the authors'
     document. A wrong one that is mended then earns more than one that was right: see the study."""
+    first_solutions: Literal["last", "blind"] = "last"
+    """Which ranking pays first solutions: the last, as printed, or the blind one, of them."""
     consensus: Literal["leave_one_out", "inclusive"] = "leave_one_out"
     """Whether votes of one's own count for what one is paid."""
 
@@ -81,14 +83,14 @@ class ConlReward(JudgeSettings, PeerReward):
         rounds = sorted({key.round for key, its in cast.items() if its.owed})
         blind, last = (_of_round(cast, rounds[n]) if len(rounds) > 1 else {} for n in (0, -1))
         before, after = self._values(all_votes(blind)), self._values(all_votes(last))
-        common = before.keys() & after.keys()
         # A fit of strengths ends within a tolerance.
-        risen = {agent for agent in common if after[agent] - before[agent] > 1e-6}
+        rose = {a: after[a] - before[a] > 1e-6 for a in before.keys() & after.keys()}
         first = min((key.round for key in debate.turns), default=0)
+        firsts = before if self.first_solutions == "blind" else after
         worth: dict[TurnKey, float | None] = {}
         for key in debate.turns:
-            value = after.get(key.agent)
-            accepted = value is not None and key.round == first and key.agent in risen
+            value = (firsts if key.round == first else after).get(key.agent)
+            accepted = value is not None and key.round == first and rose.get(key.agent)
             worth[key] = value + self.acceptance if value is not None and accepted else value
         credits = turn_credits(debate, worth)
         critiques: list[float | None] = []
@@ -105,7 +107,7 @@ class ConlReward(JudgeSettings, PeerReward):
         metrics = {
             "conl/critiques": float(len(critiques)),
             "conl/diagnostic": known_mean(critiques),
-            "conl/accepted": len(risen) / len(common) if common else None,
+            "conl/accepted": known_mean(rose.values()),
             "conl/agreement_before": known_mean(consensus_values(all_votes(blind), self.consensus)),
             "conl/agreement_after": known_mean(agreement),
         }
@@ -145,9 +147,8 @@ class ConlReward(JudgeSettings, PeerReward):
         return {agent: after[agent] - before[agent] for agent in before.keys() & after.keys()}
 
     def _paid(self, change: float | None) -> float | None:
-        if change is None:
-            return None
-        return max(0.0, change if self.diagnostic == "rises" else -change)
+        sign = 1 if self.diagnostic == "rises" else -1
+        return None if change is None else max(0.0, sign * change)
 
 
 def _of_round(cast: Mapping[TurnKey, Ballot], round: int) -> dict[TurnKey, Ballot]:
