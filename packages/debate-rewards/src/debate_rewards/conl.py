@@ -58,7 +58,7 @@ class ConlReward(JudgeSettings, PeerReward):
     """What a first solution earns more where its agent's value has risen: 0.5 in the authors'
     document. A wrong one that is mended then earns more than one that was right: see the study."""
     first_solutions: Literal["last", "blind"] = "last"
-    """Which ranking pays first solutions: the last, as printed, or the blind one, of them."""
+    """Which ranking values first solutions: the last, as printed, or their own, the blind one."""
     consensus: Literal["leave_one_out", "inclusive"] = "leave_one_out"
     """Whether votes of one's own count for what one is paid."""
 
