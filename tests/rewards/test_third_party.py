@@ -77,7 +77,6 @@ def run(site: Path, *command: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"PYTHONPATH": str(site)},
         capture_output=True,
         text=True,
-        timeout=120,
     )
 
 

@@ -225,9 +225,9 @@ def test_plain_breaks_every_special_token_quickly_when_there_are_a_thousand(
     renderer = Renderer(tokenizer)
     assert all(renderer.plain(f"a{name}b") == f"a{name[0]} {name[1:]}b" for name in names)
     assert renderer.plain("<SPECIAL_1000> [INS]") == "<SPECIAL_1000> [INS]"
-    began = time.perf_counter()
+    began = time.process_time()
     renderer.plain("the answer <b> is [1]\n" * 5000)  # 10 ms; tried name by name, a second
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 QWEN = (

@@ -112,7 +112,7 @@ def test_servers_that_die_and_return_leave_no_trace_in_replies(
             kills += 1
             time.sleep(rng.uniform(0.0, 0.1))
             one.start_again()
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while len(engine._pool.up) < count and time.monotonic() < deadline:
                 time.sleep(0.01)
 
@@ -140,7 +140,7 @@ def test_server_that_returns_is_given_adapters(
     assert before[0] == before[1] and len(before[0]) == 1
     servers[0].start_again()
     assert {version for _, version in said(engine.generate(requests(0)))} == {1}
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while servers[0].adapters != before[0] and time.monotonic() < deadline:
         time.sleep(0.01)
     assert servers[0].adapters == before[0]
@@ -190,7 +190,7 @@ def test_server_that_hangs_is_stood_in_for(opened: ExitStack, narrow: Any, byte_
 
 
 def until_up(engine: Any, count: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(engine._pool.up) < count and time.monotonic() < deadline:
         time.sleep(0.01)
     assert len(engine._pool.up) == count

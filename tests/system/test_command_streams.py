@@ -111,7 +111,7 @@ RUNS = (
 
 def shell(command: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", "-c", command, "bash", *arguments], capture_output=True, text=True, timeout=60
+        ["bash", "-c", command, "bash", *arguments], capture_output=True, text=True
     )
 
 
@@ -146,7 +146,7 @@ def test_commands_exit_with_130_when_they_are_interrupted(run: list[str]) -> Non
         # The command has read these lines once the pipe, which holds fewer, has taken them.
         os.write(writing, (json.dumps(DEBATE) + "\n").encode() * 400)
         process.send_signal(signal.SIGINT)
-        _, complaint = process.communicate(timeout=60)
+        _, complaint = process.communicate()
     finally:
         os.close(writing)
         process.kill()

@@ -18,7 +18,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         [sys.executable, str(script), str(tmp_path_factory.mktemp("killed"))],
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

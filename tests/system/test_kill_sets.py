@@ -19,7 +19,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         cwd=tests,
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

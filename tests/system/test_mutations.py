@@ -25,7 +25,6 @@ def test_nothing_is_lost_or_silent_when_runs_are_damaged_or_stopped(
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=600,
         check=False,
     )
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

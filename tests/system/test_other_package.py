@@ -45,7 +45,6 @@ def command(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=600,
     )
 
 

@@ -54,7 +54,7 @@ def run(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str
     output = tmp_path_factory.mktemp("run") / "real"
     done = subprocess.run(
         [sys.executable, "-m", "debate_train", *arguments(tiny, output)],
-        capture_output=True, text=True, timeout=400, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return output, done.stdout

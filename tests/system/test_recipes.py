@@ -174,13 +174,11 @@ def test_interrupt_ends_in_130_after_a_checkpoint(tmp_path: Path) -> None:
     )
     metrics = output / "metrics.jsonl"
     try:
-        deadline = time.monotonic() + 600
         while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
             assert process.poll() is None, process.communicate()[0]
-            assert time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        printed = process.communicate(timeout=60)[0]
+        printed = process.communicate()[0]
     finally:
         process.kill()
     assert process.returncode == 130

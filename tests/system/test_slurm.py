@@ -60,7 +60,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
 
@@ -98,11 +98,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             os.kill(int((folder / "munge.pid").read_text()), 15)
 
 
-def until(holds: Callable[[], bool], seconds: float = 180.0) -> None:
-    deadline = time.monotonic() + seconds
+def until(holds: Callable[[], bool]) -> None:
     while not holds():
-        if time.monotonic() > deadline:
-            pytest.fail(run("scontrol", "show", "job"))
         time.sleep(0.1)
 
 

@@ -51,9 +51,7 @@ class Node:
 
 
 def ip(*arguments: str) -> str:
-    return subprocess.run(
-        ["ip", *arguments], check=True, capture_output=True, text=True, timeout=20
-    ).stdout
+    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
@@ -82,7 +80,7 @@ def nodes() -> Iterator[tuple[Node, Node]]:
         yield first, second
     finally:
         for node in pair:
-            subprocess.run(["ip", "netns", "delete", node.name], capture_output=True, timeout=20)
+            subprocess.run(["ip", "netns", "delete", node.name], capture_output=True)
 
 
 def test_two_nodes_match_one_process_when_started_by_torchrun(
@@ -104,7 +102,7 @@ def test_two_nodes_match_one_process_when_started_by_torchrun(
         for rank, node in enumerate(nodes)
     ]
     try:
-        printed = [process.communicate(timeout=240) for process in running]
+        printed = [process.communicate() for process in running]
     finally:
         for process in running:
             process.kill()
@@ -150,7 +148,7 @@ def test_run_goes_on_when_the_node_of_a_server_is_cut_off(
     started = list(servers)
     try:
         started.append(calm := trained("calm"))
-        _, errors = calm.communicate(timeout=200)
+        _, errors = calm.communicate()
         assert calm.returncode == 0, errors[-3000:]
         before = [answered(one) for one in servers]
         started.append(run := trained("run"))
@@ -174,7 +172,7 @@ def test_run_goes_on_when_the_node_of_a_server_is_cut_off(
             assert line, errors[-3000:]
             errors += line
         servers[0].send_signal(signal.SIGCONT)
-        _, errors = run.communicate(timeout=200)
+        _, errors = run.communicate()
         assert run.returncode == 0, errors[-3000:]
         assert answered(servers[1]) > cut_off[1]
     finally:

@@ -43,7 +43,7 @@ def trained(recipe: str, output: Path) -> list[dict[str, Any]]:
     file.write_text(recipe)
     command = [sys.executable, "-m", "debate_train", str(file), "--output", str(output)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=900, check=False, env=dict(os.environ)
+        command, capture_output=True, text=True, check=False, env=dict(os.environ)
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     lines = (output / "metrics.jsonl").read_text().splitlines()

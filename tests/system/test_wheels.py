@@ -64,7 +64,6 @@ class Uv:
             env={name: value for name, value in os.environ.items() if name not in dropped},
             capture_output=True,
             text=True,
-            timeout=300,
         )
         assert done.returncode == 0, f"uv {' '.join(map(str, arguments))}\n{done.stderr}"
         return done.stdout
@@ -93,7 +92,7 @@ class Environment:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         done = subprocess.run(
             list(map(str, command)),
-            cwd=self.root, env=kept, capture_output=True, text=True, timeout=120,
+            cwd=self.root, env=kept, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -247,6 +246,5 @@ def test_recipe_is_found_by_name_when_the_wheel_is_installed(
         env=os.environ | {"PYTHONPATH": str(tmp_path / "installed")},
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert shown.stdout.startswith("name: sdrl_freq_puzzle\nseed: 0\nsteps: 7\n"), shown.stderr

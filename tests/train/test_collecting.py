@@ -66,9 +66,8 @@ def test_main_goes_on_and_repeats_nothing_when_it_was_killed(recipe: str, tmp_pa
     folder, file = tmp_path / "out", tmp_path / "out" / "transcripts.jsonl"
     command = [str(Path(sys.executable).with_name("debate-rollout")), recipe, SLOW]
     process = subprocess.Popen([*command, "--output", str(folder)], stderr=subprocess.DEVNULL)
-    until = time.monotonic() + 60
     while not file.exists() or file.read_bytes().count(b"\n") < 3:
-        assert process.poll() is None and time.monotonic() < until
+        assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()

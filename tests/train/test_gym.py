@@ -59,9 +59,10 @@ def test_every_task_accepts_its_own_answer_and_no_other(
     assert [question.text for question in questions] == elsewhere[name]
     for one in questions:
         assert [check(one, w).verdict for w in one.meta.get("wrong_answers", [])] in ([], ["wrong"])
-    own = check_many([(one, rf"\boxed{{{one.answer}}}") for one in questions])
+    # A slow machine is no wrong answer.
+    own = check_many([(one, rf"\boxed{{{one.answer}}}") for one in questions], limit_s=120)
     assert [one.verdict for one in own] == ["right"] * len(questions), own
-    other = check_many([(one, r"\boxed{no idea 1234567}") for one in questions])
+    other = check_many([(one, r"\boxed{no idea 1234567}") for one in questions], limit_s=120)
     assert [one.verdict for one in other] == ["wrong"] * len(questions), other
 
 

@@ -142,6 +142,23 @@ def test_code_of_a_checkpoint_is_never_run() -> None:
         PretrainedModel.model_validate({"name": "a/b", "trust_remote_code": True})
 
 
+@pytest.mark.parametrize(
+    ("of_cpu", "has_gpu", "dtype"),
+    [
+        ({"avx2": True}, False, "float32"),
+        ({"avx2": True, "avx512_bf16": True}, False, "bfloat16"),
+        ({"amx_bf16": True}, False, "bfloat16"),
+        ({}, True, "bfloat16"),
+    ],
+)
+def test_automatic_type_is_what_the_hardware_multiplies(
+    of_cpu: dict[str, bool], has_gpu: bool, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: of_cpu)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    assert PretrainedModel(name="m", dtype="auto").dtype == dtype
+
+
 def test_scratch_model_and_adapter_follow_from_the_seed_alone(tiny: Any) -> None:
     config = ScratchModel(hidden_size=16, layers=1, heads=2, kv_heads=1, head_dim=8, ffn_size=16)
     torch.manual_seed(5)

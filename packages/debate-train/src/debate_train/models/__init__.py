@@ -1,9 +1,9 @@
 """Models and tokenizers: loaded by name, or made from scratch for a first run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from debate_protocol.plugins import Config, Variants
 from debate_rollout.rendering import piece_bytes
@@ -36,7 +36,6 @@ _ON_LOGITS = (
     "output_multiplier",
 )
 """What families of models call a change of their logits after the head."""
-Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class PretrainedModel(Config):
@@ -48,8 +47,9 @@ class PretrainedModel(Config):
     file, or `smollm2` once it is fetched, is made a folder in the cache of models."""
     revision: str | None = None
     """Branch, tag or commit of a hub id; null takes its main branch."""
-    dtype: Dtype = "float32"
-    """Type the weights are trained in; engines serve the same."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
+    """Type the weights are trained in; engines serve the same. `auto` is bfloat16 on a GPU and on a
+    processor that has it (AVX512-BF16, AMX), else float32."""
     lora: Lora | None = None
     """None trains every parameter."""
     template_kwargs: dict[str, bool | int | str] = Field(default_factory=dict)
@@ -58,6 +58,17 @@ class PretrainedModel(Config):
     """Most tokens of prompt and reply; None takes it from the model's configuration."""
     trust_remote_code: Literal[False] = False
     """Code that comes with a checkpoint is never run."""
+
+    @field_validator("dtype")
+    @classmethod
+    def _resolved(cls, dtype: str) -> str:
+        if dtype != "auto":
+            return dtype
+        import torch
+
+        cpu = torch.cpu.get_capabilities()  # Where it is emulated, bfloat16 is 30 times as slow.
+        has_it = torch.cuda.is_available() or cpu.get("avx512_bf16") or cpu.get("amx_bf16")
+        return "bfloat16" if has_it else "float32"
 
     @property
     def source(self) -> str:
@@ -82,12 +93,7 @@ class PretrainedModel(Config):
         model = self._load_model() if with_values else self._without_values()
         _refuse_other_heads(self.source, model)
         loaded = LoadedModel(
-            model,
-            tokenizer,
-            self.template_kwargs,
-            self.source,
-            self.lora,
-            again=self._load_model,
+            model, tokenizer, self.template_kwargs, self.source, self.lora, again=self._load_model
         )
         return with_adapter(loaded, seed)
 
@@ -110,8 +116,7 @@ class PretrainedModel(Config):
         refuse_unfitting(base, model, info)
         for adapter in reversed(adapters):
             model = merge_adapter(adapter, model)
-        loaded: PreTrainedModel = model
-        return loaded
+        return cast("PreTrainedModel", model)
 
     def _without_values(self) -> "PreTrainedModel":
         import torch
@@ -183,11 +188,8 @@ class PretrainedModel(Config):
         """
         wanted = {"config.json": "a model configuration"}
         tokenizer = {"tokenizer.json": "a fast tokenizer"} if with_tokenizer else {}
-        if self.base == self.source:
-            check_files(self.source, wanted | tokenizer)
-        else:
-            check_files(self.source, tokenizer)
-            check_files(self.base, wanted)
+        check_files(self.base, wanted)
+        check_files(self.source, tokenizer)
 
 
 def _switch_dropout_off(config: "PreTrainedConfig") -> None:
