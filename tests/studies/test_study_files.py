@@ -41,14 +41,21 @@ def test_every_run_of_the_studies_is_a_recipe(file: Path) -> None:
             assert re.search(cell, DOCUMENTED, re.MULTILINE), curve
 
 
+@pytest.fixture(scope="module")
+def passages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the command of two studies' heads has made their questions."""
+    folder = tmp_path_factory.mktemp("passages")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hidden_passages", str(folder / "runs/hidden")])
+        hidden_passages.main()
+    return folder
+
+
 @pytest.mark.parametrize("file", [*FILES, EXAMPLE], ids=lambda file: file.stem)
 def test_studies_can_be_run_again(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, passages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    if file.stem.startswith("hidden"):  # Questions are made by the command of its head.
-        monkeypatch.setattr(sys, "argv", ["hidden_passages", "runs/hidden"])
-        hidden_passages.main()
+    monkeypatch.chdir(passages)
     assert debate_study([str(file), "--check"]) == 0  # No prompt leaves its window.
 
 
