@@ -43,10 +43,12 @@ def test_every_run_of_the_studies_is_a_recipe(file: Path) -> None:
 
 @pytest.fixture(scope="module")
 def passages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the command of two studies' heads has made their questions."""
+    """Where the command of two studies' heads has made questions, fewer than theirs."""
     folder = tmp_path_factory.mktemp("passages")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["hidden_passages", str(folder / "runs/hidden")])
+        patch.setattr(hidden_passages, "TRAIN", 2_000)  # A tenth, to be read by every arm.
+        patch.setattr(hidden_passages, "IMITATED", 600)
         hidden_passages.main()
     return folder
 
