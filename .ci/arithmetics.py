@@ -1,7 +1,7 @@
 """Run the numeric tests under several arithmetics of this processor; `make test-arithmetics`.
 
 Kernels of torch differ by the vector instructions they use, and those of MKL by its code path:
-each rounds sums in an order of its own. What the processor does not have is named and left out.
+each rounds sums in an order of its own. All other tests run under the best that the processor has.
 """
 
 import os
@@ -15,7 +15,6 @@ TIMED = "tests/rollout/test_transformers_engine.py::test_generate_is_fast_when_t
 ARITHMETICS = (
     {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1"},
     {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "OMP_NUM_THREADS": "1"},
-    {"ATEN_CPU_CAPABILITY": "avx512", "OMP_NUM_THREADS": "1"},
     {"OMP_NUM_THREADS": "2"},
 )
 OWN = {name for arithmetic in ARITHMETICS for name in arithmetic}
@@ -24,20 +23,15 @@ OWN = {name for arithmetic in ARITHMETICS for name in arithmetic}
 def main(arguments: list[str]) -> int:
     """Run pytest once for each arithmetic; return 1 when one of them failed."""
     clean = {name: value for name, value in os.environ.items() if name not in OWN}
-    failed = []
+    # Asked without a wish: torch believes one that the processor cannot fulfil, and crashes.
+    asked = [sys.executable, "-c", NAME]
+    done = subprocess.run(asked, env=clean, capture_output=True, text=True, check=True)
+    best, failed = done.stdout.strip(), []
     for arithmetic in ARITHMETICS:
         environment = clean | arithmetic
         said = " ".join(f"{name}={value}" for name, value in arithmetic.items())
-        wanted = arithmetic.get("ATEN_CPU_CAPABILITY", "")
-        found = subprocess.run(
-            [sys.executable, "-c", NAME],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        if wanted and found.lower() != wanted:
-            print(f"== arithmetic {said}: left out, this processor has {found}", flush=True)
+        if arithmetic.get("ATEN_CPU_CAPABILITY") == "avx2" and best != "AVX512":
+            print(f"== arithmetic {said}: left out, this processor has {best}", flush=True)
             continue
         print(f"== arithmetic {said}", flush=True)
         begin = time.monotonic()

@@ -4,6 +4,7 @@ The wheel comes from the package index; where it cannot be had all of these are 
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ OF = {
     ],
 }
 # smollm2_grpo is what dapo extends, and sdrl_rand draws another way from what sdrl_freq counts.
-RECIPES = ("selfplay", "dapo", "sdrl_freq", "acc")
+LONG = pytest.mark.skipif("CI" in os.environ, reason="takes as long as all others")
+RECIPES = ("selfplay", "dapo", "sdrl_freq", pytest.param("acc", marks=LONG))
 
 
 @pytest.fixture(scope="module", autouse=True)
