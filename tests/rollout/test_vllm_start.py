@@ -56,12 +56,15 @@ def test_open_serves_the_type_of_the_model(
     opened.load(Weights(1, model.state_dict()))
     replies = opened.generate(requests_for(Sampling(max_tokens=12)))
     opened.close()
-    gaps = [
-        abs(a - b)
-        for reply in replies
-        for a, b in zip(reply.logps, hf_logps(model, reply), strict=True)
-    ]
-    assert 1e-5 < max(gaps) < 0.2 and math.fsum(gaps) / len(gaps) < 0.02
+    served = [logp for reply in replies for logp in reply.logps]
+    rounded = [logp for reply in replies for logp in hf_logps(model, reply)]
+    exact = [logp for reply in replies for logp in hf_logps(model.float(), reply)]
+
+    def gap(logps: list[float]) -> float:
+        return math.fsum(abs(a - b) for a, b in zip(logps, exact, strict=True)) / len(exact)
+
+    # Another program rounds in other places, and not all of them are as good as transformers'.
+    assert 1e-5 < gap(served) < 4 * gap(rounded), (gap(served), gap(rounded))
 
 
 def test_an_engine_that_died_fails_every_request(
