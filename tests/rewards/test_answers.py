@@ -200,19 +200,15 @@ def test_same_answer_and_classes_go_by_equivalence():
     assert answer_classes(question, given) == [0, None, 0, 1, None, 0]
 
 
-def test_import_is_quick_and_brings_no_sympy():
+def test_import_brings_nothing_heavy():
     code = (
-        "import sys, time; t = time.perf_counter()\n"
-        "import debate_rewards\n"
-        "took = time.perf_counter() - t\n"
+        "import sys\n"
         "from debate_rewards import V2, Verifiable, check, debate_metrics\n"
         "from debate_protocol.types import Question\n"
         "check(Question('q', '?', 'yes', {'kind': 'yes_no'}), 'no')\n"
         "from debate_rewards import math_pool\n"
         "heavy = {'sympy', 'torch', 'transformers', 'math_verify'} & set(sys.modules)\n"
-        "print(took, sorted(heavy), math_pool._shared)"
+        "print(sorted(heavy), math_pool._shared)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    took, rest = out.stdout.split(maxsplit=1)
-    assert float(took) < 0.3
-    assert rest.strip() == "[] None"
+    assert out.stdout.strip() == "[] None"
