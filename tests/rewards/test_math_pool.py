@@ -68,28 +68,28 @@ def zombies() -> list[str]:
 def test_pool_is_back_within_the_limit_and_intact(pool: MathPool, name: str, as_gold: bool) -> None:
     started = time.monotonic()
     sides = (HOSTILE[name], r"\pi") if as_gold else (r"\pi", HOSTILE[name])
-    result = pool.compare(*sides, 0.2)
+    result = pool.compare(*sides, 1.0)
     assert result.outcome not in ("equal", "crashed", "gold_crashed")
     # The rest is killing and replacing; generous, because other work may share the cores.
-    assert time.monotonic() - started < 0.2 + 2
+    assert time.monotonic() - started < 1.0 + 5
     assert pool.compare("x+1", "1+x", 20).outcome == "equal"
     assert zombies() == []
 
 
 def test_pool_replaces_a_worker_quickly_after_the_limit(pool: MathPool) -> None:
     workers = set(pool._workers)
-    assert pool.compare("5", TOWER, 0.2).outcome == "timeout"
-    assert pool.compare(TOWER, "5", 0.2).outcome == "gold_timeout"
+    assert pool.compare("5", TOWER, 1.0).outcome == "timeout"
+    assert pool.compare(TOWER, "5", 1.0).outcome == "gold_timeout"
     started = time.monotonic()
     assert pool.compare("5", "4+1", 20).outcome == "equal"
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 5
     assert workers <= set(pool._workers)  # the supervisors went on
 
 
 def test_pool_serves_many_threads_while_some_answers_hang(pool: MathPool) -> None:
     def ask(number: int) -> str:
         if number % 8 == 0:
-            return pool.compare("5", f"{number}+{TOWER}", 0.2).outcome
+            return pool.compare("5", f"{number}+{TOWER}", 1.0).outcome
         return pool.compare(f"{number}x", f"{number - 1}x+x", 20).outcome
 
     with ThreadPoolExecutor(16) as executor:
