@@ -84,6 +84,7 @@ def test_inspect_view_shows_the_debates(logs: Path, browser: Any) -> None:
         page.goto(f"http://127.0.0.1:{server.server_port}/")
         page.get_by_text("4 samples", exact=False).first.wait_for()
         page.get_by_text("won").first.wait_for()
+        assert "WON" in page.inner_text("body").upper()
         page.get_by_text("A rope of 15 m").first.click()
         page.get_by_text("15 minus 3 is").first.wait_for()
         page.close()

@@ -66,7 +66,7 @@ class PretrainedModel(Config):
             return dtype
         import torch
 
-        cpu = torch.cpu.get_capabilities()  # Where it is emulated, bfloat16 is 30 times as slow.
+        cpu = torch.cpu.get_capabilities()  # Emulated, bfloat16 is slower than float32.
         has_it = torch.cuda.is_available() or cpu.get("avx512_bf16") or cpu.get("amx_bf16")
         return "bfloat16" if has_it else "float32"
 
