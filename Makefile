@@ -27,6 +27,8 @@ export UV := $(or $(shell uv --version >/dev/null 2>&1 && command -v uv),$(CURDI
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
 unexport VIRTUAL_ENV
+# Where it is set, each process compiles torch and transformers again: 24 s for 10, hundreds of times.
+unexport PYTHONDONTWRITEBYTECODE
 
 # pip separates find-links by spaces and skips missing folders; uv wants commas and refuses those.
 space := $() $()

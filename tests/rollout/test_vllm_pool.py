@@ -298,8 +298,7 @@ def test_real_servers_are_killed_and_started_again(
         assert said([ended[ticket] for ticket in tickets]) == calm
         assert len(engine._pool.up) == count - 1
         engine.load(Weights(2, models[0].state_dict()))
-        deadline = time.monotonic() + 120
-        while len(engine._pool.up) < count and time.monotonic() < deadline:
+        while len(engine._pool.up) < count:  # A start takes minutes on a slow machine.
             time.sleep(0.1)
         # It has the weights that were loaded while it was away.
         back = said(engine.generate(asked))
