@@ -37,6 +37,8 @@ def main(arguments: list[str]) -> int:
         begin = time.monotonic()
         command = [sys.executable, "-m", "pytest", "-q", "-m", "numeric"]
         command += ["--deselect", TIMED, *arguments]
+        if arithmetic["OMP_NUM_THREADS"] != "1":  # Threads wait for each other on busy cores.
+            command += ["-n", "0"]
         if subprocess.run(command, env=environment, check=False).returncode:
             failed.append(said)
         print(f"== arithmetic {said}: {time.monotonic() - begin:.0f} s", flush=True)
