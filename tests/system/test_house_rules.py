@@ -16,30 +16,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-MAX_FILE_LINES, HARD_FILE_LINES = 500, 700
-MAX_FUNCTION_LINES, HARD_FUNCTION_LINES = 60, 80
-MAX_PARAMETERS = 6
-LONG_FILES: frozenset[str] = frozenset(
-    {
-        "packages/debate-protocol/src/debate_protocol/forms/actor_critic.py",
-        "packages/debate-protocol/src/debate_protocol/forms/settings.py",
-        "packages/debate-protocol/src/debate_protocol/parsing.py",
-        "packages/debate-protocol/src/debate_protocol/prompts.py",
-        "packages/debate-protocol/src/debate_protocol/transcripts/files.py",
-        "packages/debate-protocol/src/debate_protocol/types.py",
-        "packages/debate-rewards/src/debate_rewards/final_answers.py",
-        "packages/debate-rollout/src/debate_rollout/testing.py",
-        "packages/debate-train/src/debate_train/batches/forward.py",
-        "packages/debate-train/src/debate_train/monitoring/detectors.py",
-        "packages/debate-train/src/debate_train/playing/rollouts.py",
-        "packages/debate-train/src/debate_train/running/run_context.py",
-        "packages/debate-train/src/debate_train/trainers/deepspeed_worker.py",
-        "packages/debate-train/src/debate_train/trainers/torch_session.py",
-    }
-)
-"""Files that may have up to the hard limit of lines, by path from the root."""
-LONG_FUNCTIONS: frozenset[str] = frozenset()
-"""Functions that may have up to the hard limit of lines, as `path:name`."""
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
 
 MAY_IMPORT = {
@@ -76,43 +52,6 @@ def package_of(path: str) -> str | None:
     """The import name of the package that a source file belongs to, None for tests and scripts."""
     parts = PurePosixPath(path).parts
     return parts[3] if len(parts) > 4 and parts[0] == "packages" and parts[2] == "src" else None
-
-
-def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]:
-    """Every function with its dotted name, nested ones too."""
-    for node in ast.iter_child_nodes(tree):
-        name = prefix
-        if isinstance(node, Function | ast.ClassDef):
-            name = f"{prefix}{node.name}."
-            if isinstance(node, Function):
-                yield name[:-1], node
-        yield from functions(node, name)
-
-
-def file_size(path: str, source: str) -> Found:
-    """Files stay short enough to read in one go."""
-    limit = HARD_FILE_LINES if path in LONG_FILES else MAX_FILE_LINES
-    lines = len(source.splitlines())
-    if lines > limit:
-        yield 1, f"{lines} lines, at most {limit}: split the file by concept"
-
-
-def function_size(path: str, source: str) -> Found:
-    """Functions stay short enough to see whole."""
-    for name, node in functions(ast.parse(source)):
-        limit = HARD_FUNCTION_LINES if f"{path}:{name}" in LONG_FUNCTIONS else MAX_FUNCTION_LINES
-        lines = (node.end_lineno or node.lineno) - node.lineno + 1
-        if lines > limit:
-            yield node.lineno, f"{name} has {lines} lines, at most {limit}"
-
-
-def parameters(path: str, source: str) -> Found:
-    """Functions take few parameters; self and cls are not counted."""
-    for name, node in functions(ast.parse(source)):
-        taken = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-        names = [argument.arg for argument in taken if argument.arg not in ("self", "cls")]
-        if len(names) > MAX_PARAMETERS:
-            yield node.lineno, f"{name} takes {len(names)} parameters, at most {MAX_PARAMETERS}"
 
 
 def file_name(path: str, source: str) -> Found:
@@ -205,9 +144,6 @@ def docstrings(path: str, source: str) -> Found:
 
 Rule = Callable[[str, str], Found]
 RULES: tuple[Rule, ...] = (
-    file_size,
-    function_size,
-    parameters,
     file_name,
     import_direction,
     unfinished,
@@ -237,27 +173,11 @@ def test_code_keeps_the_house_rule(rule: Rule) -> None:
     assert not found, "\n" + "\n".join(found)
 
 
-def test_allow_lists_name_only_code_that_still_needs_them() -> None:
-    for path in LONG_FILES:
-        assert len((ROOT / path).read_text().splitlines()) > MAX_FILE_LINES
-    for entry in LONG_FUNCTIONS:
-        path, _, wanted = entry.partition(":")
-        sizes = {
-            name: (node.end_lineno or 0) - node.lineno + 1
-            for name, node in functions(ast.parse((ROOT / path).read_text()))
-        }
-        assert sizes[wanted] > MAX_FUNCTION_LINES
-
-
 SOURCE = "packages/debate-{0}/src/debate_{0}/{1}.py"
 PROTOCOL, REWARDS, ROLLOUT = (SOURCE.format(p, "x") for p in ("protocol", "rewards", "rollout"))
 ENGINE = SOURCE.format("rollout", "engines/x")
 LATE_IMPORT = "def f() -> None:\n    import debate_rollout.engine\n"
 BAD: list[tuple[Rule, str, str, int]] = [
-    (file_size, "tests/x.py", "x = 1\n" * 501, 1),
-    (function_size, "tests/x.py", "def f():\n" + "    x = 1\n" * 60, 1),
-    (function_size, "tests/x.py", "class A:\n    def f(self):\n" + "        x = 1\n" * 60, 2),
-    (parameters, "tests/x.py", "def f(a, b, c, d, /, e, f, *, g): pass\n", 1),
     (file_name, "tests/train/utils.py", "", 1),
     (file_name, "packages/debate-train/src/debate_train/base_trainer.py", "", 1),
     (file_name, "tests/helpers/x.py", "", 1),
@@ -276,9 +196,6 @@ BAD: list[tuple[Rule, str, str, int]] = [
     (docstrings, PROTOCOL, '"""M."""\nclass A:\n    """A."""\n    def f(self):\n        pass\n', 4),
 ]
 GOOD: list[tuple[Rule, str, str]] = [
-    (file_size, "tests/x.py", "x = 1\n" * 500),
-    (function_size, "tests/x.py", "def f():\n" + "    x = 1\n" * 59),
-    (parameters, "tests/x.py", "class A:\n    def f(self, a, b, c, d, e, f): pass\n"),
     (file_name, "packages/debate-train/src/debate_train/database.py", ""),
     (import_direction, ENGINE, "import torch\nfrom . import scripted\n"),
     (import_direction, "tests/x.py", "import torch\n"),
