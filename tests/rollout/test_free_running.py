@@ -33,7 +33,7 @@ from debate_rollout.engine import (
 )
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.engines.scripted import Delay
-from debate_rollout.pacing import CacheRoom, Held
+from debate_rollout.pacing import CacheRoom, CacheUse
 from debate_rollout.rendering import Rendered
 from debate_rollout.routing import HeardEngine, RoutedEngine
 from debate_rollout.testing import ask
@@ -243,17 +243,19 @@ def test_what_debates_hold_is_counted_by_kind_and_agent() -> None:
         prompt = tuple(range(100 * agent, 100 * agent + tokens))
         return Request(replace(ask(), agent=agent), Sampling(max_tokens=10), prompt)
 
-    room, said = CacheRoom(600), Reply("", token_ids=(1,) * 10)
-    held = Held(room)  # In turn: 50 + 10 of the first, and 60 + 10 of the second.
+    room = CacheRoom(600)
+    in_turn = CacheUse(room)  # 50 + 10 tokens of the first agent, 60 + 10 of the second.
     for agent, tokens in ((0, 50), (1, 60)):
-        held.ask(0, [asks(agent, tokens)])
-        held.hear(0, agent, said)
-    held.end(0)
+        in_turn.add_requests(0, [asks(agent, tokens)])
+        in_turn.add_reply(0, agent, Reply("", token_ids=(1,) * 10))
+    in_turn.end_debate(0)
     assert room.of(1).debates == 600 // 130
-    Held(room).ask(0, [asks(0, 20), asks(1, 20)])  # Both at once are of another kind.
+    at_once = CacheUse(room)  # Debates that begin with two requests are another kind.
+    at_once.add_requests(0, [asks(0, 20), asks(1, 20)])
     assert room.of(2).debates == 600 // 60
-    (held := Held(room)).ask(0, [asks(0, 5)])
-    assert held.room.debates == 600 // 130
+    later = CacheUse(room)
+    later.add_requests(0, [asks(0, 5)])
+    assert later.room.debates == 600 // 130
 
 
 def test_play_each_cancels_and_closes_when_it_is_left_early() -> None:

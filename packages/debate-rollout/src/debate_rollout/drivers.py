@@ -28,10 +28,10 @@ from debate_rollout.pacing import (
     TIMEOUT_S,
     Auto,
     CacheRoom,
+    CacheUse,
     DriverChoice,
     DriverConfig,
     FreeRunning,
-    Held,
     LockStep,
 )
 
@@ -48,70 +48,87 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request, and whose it is: ask `number` of those that debate `place` waits for."""
+LONGEST_WAIT_S = 60.0
+"""Limit of one wait for replies; the loop then looks for requests that are overdue."""
+IDLE_REST_S = 0.01
+"""Rest after an engine returned nothing at once, so that its fault does not burn a processor."""
+DEBATES_PER_BURST = 64
+"""Debates that go on before the engine is asked again: it works while prompts are made."""
 
-    place: int
-    number: int
+Select = Callable[[Sequence[Gate]], Sequence[GateDecision]]
+"""Answers the gates of a batch: `go_on`, `keep` (end with the turns so far) or `drop`."""
+PendingReplies = dict[int, list[Reply | None]]
+"""The replies that each debate waits for, by its index; None where one is not in yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class DebateRequest:
+    """A request, with the debate that made it and its position among that debate's requests."""
+
+    debate: int
+    position: int
     request: Request
 
     def failure(self, cause: Exception) -> EngineFailure:
-        """Return the error for a request that failed again after it was retried."""
+        """Describe a request that failed again after it was retried."""
         ask = self.request.ask
         how = "failed twice, the second time on this request alone"
         if isinstance(cause, RetriesExhaustedError):
             how = "gave this request up"
         return EngineFailure(
-            f"debate {self.place} (question {ask.question.id!r}), agent {ask.agent}, "
+            f"debate {self.debate} (question {ask.question.id!r}), agent {ask.agent}, "
             f"round {ask.round}: the engine {how} "
             f"({len(self.request.prompt_ids)} prompt tokens): {type(cause).__name__}: {cause}"
         )
 
 
-class Requests:
-    """Makes requests: prompts by the renderer, sampling from the ask.
+class RequestBuilder:
+    """Builds requests: prompts by the renderer, sampling from the ask.
 
     Args:
         renderer: The engine's; None for engines that take messages.
-        max_tokens: Most tokens of a reply whose ask sets none.
-        sampling: Fields of `Sampling` that replace what the asks say.
+        max_tokens: Limit of a reply whose ask sets none.
+        sampling: Fields of `Sampling` that replace the settings of the asks.
 
     Raises:
         EngineConfigError: When `sampling` names no field of `Sampling`.
     """
 
-    _calls = count()  # Debates of two calls of `play` are two sessions.
+    # Debates of two calls of `play` must be two sessions of the engine.
+    _calls = count()
 
     def __init__(self, renderer: Any, max_tokens: int, sampling: Mapping[str, object]) -> None:
-        known = [field.name for field in fields(Sampling)]
+        field_names = [field.name for field in fields(Sampling)]
         for name in sampling:
-            if name not in known:
-                near = f"{', '.join(known)}{did_you_mean(name, known)}"
-                raise EngineConfigError(f"sampling.{name}: expected one of {near}")
-        self._renderer, self._max_tokens = renderer, max_tokens
+            if name not in field_names:
+                expected = ", ".join(field_names) + did_you_mean(name, field_names)
+                raise EngineConfigError(f"sampling.{name}: expected one of {expected}")
+        self._renderer = renderer
+        self._max_tokens = max_tokens
         self._sampling = dict(sampling)
         self._first_session = next(self._calls) << 32
 
-    def make(self, place: int, number: int, ask: Ask) -> Asked:
-        """Return an ask as a request."""
-        wanted: dict[str, Any] = {
+    def build(self, debate: int, asks: Sequence[Ask]) -> list[DebateRequest]:
+        """Turn the asks that a debate makes at once into requests."""
+        return [
+            DebateRequest(debate, position, self._request(debate, ask))
+            for position, ask in enumerate(asks)
+        ]
+
+    def _request(self, debate: int, ask: Ask) -> Request:
+        settings: dict[str, Any] = {
             "max_tokens": self._max_tokens if ask.max_tokens is None else ask.max_tokens,
             "temperature": ask.temperature,
             "stop": ask.stop,
             "seed": ask.seed,
         }
-        ids = () if self._renderer is None else self._renderer.render(ask).prompt_ids
-        sampling = Sampling(**wanted | self._sampling)
-        return Asked(place, number, Request(ask, sampling, ids, self._first_session + place))
-
-
-Select = Callable[[Sequence[Gate]], Sequence[GateDecision]]
-"""Answers the gates of a batch: `go_on`, `keep` (end with the turns so far) or `drop`."""
+        sampling = Sampling(**settings | self._sampling)
+        prompt_ids = () if self._renderer is None else self._renderer.render(ask).prompt_ids
+        return Request(ask, sampling, prompt_ids, self._first_session + debate)
 
 
 class Debates:
-    """Debates by their place in the batch.
+    """The debates of a batch, by index.
 
     Args:
         runs: Forms that were started.
@@ -121,54 +138,57 @@ class Debates:
     def __init__(self, runs: Sequence[DebateRun], select: Select | None) -> None:
         self._runs = runs
         self._select = select
-        self._gates: dict[int, Gate] = {}
+        self._open_gates: dict[int, Gate] = {}
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def advance(self, place: int, sent: Sent | None) -> Sequence[Ask] | Transcript | None:
+    def advance(self, debate: int, sent: Sent | None) -> Sequence[Ask] | Transcript | None:
         """Start a debate, or send it what it waits for.
 
         Returns:
-            What it asks now, its transcript when it has ended, or None when it is at a gate.
+            Its next asks, its transcript when it has ended, or None when it is at a gate.
         """
-        run = self._runs[place]
+        run = self._runs[debate]
         try:
-            waits = next(run) if sent is None else run.send(sent)
+            step = next(run) if sent is None else run.send(sent)
         except StopIteration as stop:
             transcript: Transcript = stop.value
             return transcript
-        if isinstance(waits, Gate):
-            self._gates[place] = waits
+        if isinstance(step, Gate):
+            self._open_gates[debate] = step
             return None
-        return waits
+        return step
 
     def answer_gates(self) -> list[tuple[int, GateDecision]]:
-        """Decide all open gates together, in order of place; return the debates that go on.
+        """Decide all open gates together, in order of debates; return the debates that go on.
 
         Raises:
             EngineConfigError: When `select` does not decide each gate.
         """
-        places = sorted(self._gates)
-        gates = [self._gates[place] for place in places]
-        self._gates.clear()
-        if not gates:
+        if not self._open_gates:
             return []
-        decisions: Sequence[GateDecision] = (
-            ["go_on"] * len(gates) if self._select is None else self._select(gates)
-        )
+        debates = sorted(self._open_gates)
+        decisions = self._decide([self._open_gates[debate] for debate in debates])
+        self._open_gates.clear()
+        going_on: list[tuple[int, GateDecision]] = []
+        for debate, decision in zip(debates, decisions, strict=True):
+            if decision == "drop":
+                self._runs[debate].close()
+            else:
+                going_on.append((debate, decision))
+        return going_on
+
+    def _decide(self, gates: Sequence[Gate]) -> Sequence[GateDecision]:
+        if self._select is None:
+            return ["go_on"] * len(gates)
+        decisions = self._select(gates)
         if len(decisions) != len(gates) or not {*decisions} <= {"keep", "drop", "go_on"}:
             raise EngineConfigError(
                 f"select decided {list(decisions)} on {len(gates)} gates; expected 'keep', 'drop' "
                 "or 'go_on' for each"
             )
-        going: list[tuple[int, GateDecision]] = []
-        for place, decision in zip(places, decisions, strict=True):
-            if decision == "drop":
-                self._runs[place].close()
-            else:
-                going.append((place, decision))
-        return going
+        return decisions
 
     def close(self) -> None:
         """End every debate that is still under way."""
@@ -176,241 +196,271 @@ class Debates:
             run.close()
 
 
-_LONG_S = 60.0
-"""One wait of `collect` at most."""
-_PAUSE_S = 0.01
-"""A rest when an engine that should wait does not, so that its fault costs no processor."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Open:
-    asked: Asked
-    is_second_try: bool
+class _Attempt:
+    request: DebateRequest
+    is_retry: bool
 
 
-class Flight:
-    """Submits requests and hands over their replies.
+class OpenRequests:
+    """The requests an engine has not answered yet.
 
-    A request that ends with an exception, or is older than `timeout_s`, is cancelled and tried
-    once more, unless its engine has tried it again itself (`RetriesExhaustedError`).
+    A request that fails, or is older than `timeout_s`, is cancelled and tried once more, unless
+    its engine has retried it already (`RetriesExhaustedError`).
 
     Args:
-        engine: Answers.
-        timeout_s: Most seconds from submitting a request to its reply.
-        room: Of the engine's cache, where it says it.
+        engine: Answers the requests.
+        timeout_s: Limit in seconds from submitting a request to its reply.
+        room: Room in the engine's cache, where the engine reports it.
     """
 
     def __init__(self, engine: Queue, timeout_s: float, room: CacheRoom | None = None) -> None:
         self._engine = engine
         self._timeout_s = timeout_s
-        self._open: dict[int, _Open] = {}
-        # The limit is the same for all, so those submitted first are due first.
-        self._due: deque[tuple[float, int]] = deque()
+        self._attempts: dict[int, _Attempt] = {}
+        # All requests have the same limit, so the first submitted is the first overdue.
+        self._deadlines: deque[tuple[float, int]] = deque()
         self._failure: EngineFailure | None = None
-        self._held = None if room is None else Held(room)
+        self._cache_use = None if room is None else CacheUse(room)
 
     @property
-    def most(self) -> float:
-        """How many debates should be under way."""
-        return inf if self._held is None else self._held.room.debates
+    def max_debates(self) -> float:
+        """How many debates should be under way: as many as fit into the engine's cache."""
+        return inf if self._cache_use is None else self._cache_use.room.debates
 
-    def submit(self, asked: Sequence[Asked]) -> None:
+    def submit(self, requests: Sequence[DebateRequest]) -> None:
         """Send all requests that a debate makes at once.
 
         Raises:
-            EngineFailure: When the engine refuses one twice.
+            EngineFailure: When the engine refuses a request twice.
         """
-        if self._held is not None:
-            self._held.ask(asked[0].place, [one.request for one in asked])
-        for one in asked:
-            self._submit(_Open(one, is_second_try=False))
+        if self._cache_use is not None:
+            debate = requests[0].debate
+            self._cache_use.add_requests(debate, [each.request for each in requests])
+        for request in requests:
+            self._submit(_Attempt(request, is_retry=False))
 
-    def end(self, place: int) -> None:
-        """Take note that a debate has ended."""
-        if self._held is not None:
-            self._held.end(place)
+    def end_debate(self, debate: int) -> None:
+        """Count the cache of a debate that has ended as free."""
+        if self._cache_use is not None:
+            self._cache_use.end_debate(debate)
 
-    def wait(self, patience_s: float) -> list[tuple[Asked, Reply]]:
-        """Return replies that are in; waits for the first, at most about `patience_s`.
+    def wait(self, patience_s: float) -> list[tuple[DebateRequest, Reply]]:
+        """Wait for the first reply, at most about `patience_s`, and return all that are in.
 
         Raises:
-            EngineFailure: When a request has failed twice; not before the replies that came with
-                the failure were handed over.
+            EngineFailure: When a request has failed twice. Replies that came with the failure are
+                returned first; the next call raises.
         """
-        replies = [] if self._failure else self._arrived(patience_s)
+        replies = [] if self._failure else self._collect_replies(patience_s)
         if self._failure and not replies:
             raise self._failure
         return replies
 
     def close(self) -> None:
-        """Cancel what is still open."""
-        for ticket in self._open:
+        """Cancel all open requests."""
+        for ticket in self._attempts:
             self._engine.cancel(ticket)
-        self._open.clear()
+        self._attempts.clear()
 
-    def _arrived(self, patience_s: float) -> list[tuple[Asked, Reply]]:
-        replies: list[tuple[Asked, Reply]] = []
-        for done in self._collect(min(patience_s, self._until_due())):
-            one = self._open.pop(done.ticket, None)
-            if one is None:
+    def _collect_replies(self, patience_s: float) -> list[tuple[DebateRequest, Reply]]:
+        replies: list[tuple[DebateRequest, Reply]] = []
+        for finished in self._collect(min(patience_s, self._seconds_to_deadline())):
+            attempt = self._attempts.pop(finished.ticket, None)
+            if attempt is None:
+                continue  # cancelled before
+            if not isinstance(finished.outcome, Reply):
+                self._retry_or_fail(attempt, finished.outcome)
                 continue
-            if isinstance(done.outcome, Reply):
-                replies.append((one.asked, done.outcome))
-                if self._held is not None:
-                    self._held.hear(one.asked.place, one.asked.request.ask.agent, done.outcome)
-            else:
-                self._end(one, done.outcome)
-        self._end_overdue()
+            request = attempt.request
+            replies.append((request, finished.outcome))
+            if self._cache_use is not None:
+                agent = request.request.ask.agent
+                self._cache_use.add_reply(request.debate, agent, finished.outcome)
+        self._retry_overdue()
         return replies
 
-    def _submit(self, one: _Open) -> None:
+    def _submit(self, attempt: _Attempt) -> None:
         try:
-            ticket = self._engine.submit(one.asked.request)
+            ticket = self._engine.submit(attempt.request.request)
         except Exception as error:
-            return self._try_again(one, error)
-        self._open[ticket] = one
-        self._due.append((time.monotonic() + self._timeout_s, ticket))
+            return self._retry(attempt, error)
+        self._attempts[ticket] = attempt
+        self._deadlines.append((time.monotonic() + self._timeout_s, ticket))
 
-    def _try_again(self, one: _Open, error: Exception) -> None:
-        if one.is_second_try or isinstance(error, RetriesExhaustedError):
-            raise one.asked.failure(error) from error
-        self._submit(_Open(one.asked, is_second_try=True))
+    def _retry(self, attempt: _Attempt, error: Exception) -> None:
+        if attempt.is_retry or isinstance(error, RetriesExhaustedError):
+            raise attempt.request.failure(error) from error
+        self._submit(_Attempt(attempt.request, is_retry=True))
 
-    def _end(self, one: _Open, error: Exception) -> None:
+    def _retry_or_fail(self, attempt: _Attempt, error: Exception) -> None:
         try:
-            self._try_again(one, error)
+            self._retry(attempt, error)
         except EngineFailure as failure:
+            # The first failure names the cause; later ones mostly follow from it.
             self._failure = self._failure or failure
 
     def _collect(self, patience_s: float) -> list[Finished]:
-        began = time.monotonic()
+        start = time.monotonic()
         try:
-            found = self._engine.collect(patience_s)
+            finished = self._engine.collect(patience_s)
         except Exception as error:
-            # The engine as a whole has failed: every open request has.
-            return [Finished(ticket, error) for ticket in list(self._open)]
-        if not found and self._open and time.monotonic() - began < patience_s / 2:
-            time.sleep(min(_PAUSE_S, patience_s))
-        return found
+            # The engine as a whole has failed, so every open request has.
+            return [Finished(ticket, error) for ticket in list(self._attempts)]
+        returned_at_once = time.monotonic() - start < patience_s / 2
+        if not finished and self._attempts and returned_at_once:
+            time.sleep(min(IDLE_REST_S, patience_s))
+        return finished
 
-    def _until_due(self) -> float:
-        while self._due and self._due[0][1] not in self._open:
-            self._due.popleft()
-        return max(0.0, self._due[0][0] - time.monotonic()) if self._due else _LONG_S
+    def _seconds_to_deadline(self) -> float:
+        while self._deadlines:
+            deadline, ticket = self._deadlines[0]
+            if ticket in self._attempts:
+                return max(0.0, deadline - time.monotonic())
+            self._deadlines.popleft()
+        return LONGEST_WAIT_S
 
-    def _end_overdue(self) -> None:
+    def _retry_overdue(self) -> None:
         now = time.monotonic()
-        while self._due and self._due[0][0] <= now:
-            _, ticket = self._due.popleft()
-            one = self._open.pop(ticket, None)
-            if one is not None:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, ticket = self._deadlines.popleft()
+            attempt = self._attempts.pop(ticket, None)
+            if attempt is not None:
                 self._engine.cancel(ticket)
-                self._end(one, TimeoutError(f"no reply within {self._timeout_s:g} s"))
+                error = TimeoutError(f"no reply within {self._timeout_s:g} s")
+                self._retry_or_fail(attempt, error)
 
 
-class _Batches:
+class _BatchQueue:
     """Lets an engine that answers batches take single requests: `collect` is one call for all.
 
-    After a call that failed, what is open is asked one by one: what failed as a batch may pass
-    alone, and what fails again has a name.
+    After a call that failed, open requests are sent one by one: what failed as a batch may pass
+    alone, and the error of what fails again names its request.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._open: dict[int, Request] = {}
+        self._requests: dict[int, Request] = {}
         self._tickets = count()
         self._one_by_one = False
 
     def submit(self, request: Request) -> int:
         ticket = next(self._tickets)
-        self._open[ticket] = request
+        self._requests[ticket] = request
         return ticket
 
     def collect(self, timeout_s: float) -> list[Finished]:
-        tickets = list(self._open)[: 1 if self._one_by_one else None]
-        asked = [self._open.pop(ticket) for ticket in tickets]
+        tickets = list(self._requests)
+        if self._one_by_one:
+            tickets = tickets[:1]
+        requests = [self._requests.pop(ticket) for ticket in tickets]
         try:
-            replies = self._engine.generate(asked)
-            if len(replies) != len(asked):
+            replies = self._engine.generate(requests)
+            if len(replies) != len(requests):
                 raise EngineFailure(
-                    f"the engine gave {len(replies)} replies to {len(asked)} requests"
+                    f"the engine gave {len(replies)} replies to {len(requests)} requests"
                 )
         except Exception as error:
             self._one_by_one = True
             return [Finished(ticket, error) for ticket in tickets]
-        self._one_by_one = self._one_by_one and bool(self._open)
+        if not self._requests:
+            self._one_by_one = False
         return list(map(Finished, tickets, replies))
 
     def cancel(self, ticket: int) -> None:
-        self._open.pop(ticket, None)
+        self._requests.pop(ticket, None)
 
 
-_BURST = 64
-"""Debates that go on before the engine is looked at again: it works while prompts are made."""
-
-
-_Waiting = dict[int, list[Reply | None]]
-"""By the place of a debate the replies that it waits for, None where one is not in."""
-
-
-def _run(
-    debates: Debates, flight: Flight, requests: Requests, in_flight: int | None
+def _run_free(
+    debates: Debates, open_requests: OpenRequests, builder: RequestBuilder, in_flight: int
 ) -> Iterator[tuple[int, Transcript]]:
-    """Yield (place, transcript) as debates end.
+    """Yield (debate, transcript) as debates end; each goes on when its own replies are in.
 
     Debates under way go before those not yet begun. Gates are answered when nothing else can run.
 
     Args:
         debates: All are run to their ends.
-        flight: Sends the requests.
-        requests: Makes the requests.
-        in_flight: Most debates that wait for replies at once; those at a gate do not count. None
-            is lock-step: all that can ask do, and then wait until all replies are in.
+        open_requests: Sends the requests.
+        builder: Builds the requests.
+        in_flight: Limit of debates that wait for replies at once; those at a gate do not count.
 
     Raises:
         EngineFailure: When a request has failed twice.
     """
-    most, burst = (inf, inf) if in_flight is None else (in_flight, _BURST)
-    ready: deque[tuple[int, Sent | None]] = deque((place, None) for place in range(len(debates)))
-    waiting: _Waiting = {}
-    try:
-        while ready or waiting:
-            begun = 0
-            while ready and begun < burst and len(waiting) < min(most, flight.most):
-                begun += 1
-                place, sent = ready.popleft()
-                found = debates.advance(place, sent)
-                if isinstance(found, Transcript):
-                    flight.end(place)
-                    yield place, found
-                elif found:
-                    waiting[place] = [None] * len(found)
-                    flight.submit([requests.make(place, *one) for one in enumerate(found)])
-                elif found is not None:
-                    ready.appendleft((place, []))
-            if waiting:
-                can_go_on = ready and len(waiting) < min(most, flight.most)
-                done = _completed(flight, waiting, 0.0 if can_go_on else _LONG_S)
-                while in_flight is None and waiting:
-                    done += _completed(flight, waiting, _LONG_S)
-                ready.extendleft(reversed(done if in_flight else sorted(done, key=itemgetter(0))))
-            elif not ready:
-                ready.extend(debates.answer_gates())
-    finally:
-        flight.close()
+    ready: deque[tuple[int, Sent | None]] = deque((debate, None) for debate in range(len(debates)))
+    pending: PendingReplies = {}
+
+    def has_room() -> bool:
+        return len(pending) < min(in_flight, open_requests.max_debates)
+
+    while ready or pending:
+        num_advanced = 0
+        while ready and has_room() and num_advanced < DEBATES_PER_BURST:
+            num_advanced += 1
+            yield from _advance(ready, debates, open_requests, builder, pending)
+        if pending:
+            # With more debates to begin, the engine is only asked what it has finished by now.
+            patience_s = 0.0 if ready and has_room() else LONGEST_WAIT_S
+            completed = _complete(open_requests, pending, patience_s)
+            ready.extendleft(reversed(completed))
+        elif not ready:
+            ready.extend(debates.answer_gates())
 
 
-def _completed(flight: Flight, waiting: _Waiting, patience_s: float) -> list[tuple[int, Sent]]:
-    """Wait for replies; return the debates that have all of theirs, the first in first."""
-    complete: list[tuple[int, Sent]] = []
-    for asked, reply in flight.wait(patience_s):
-        replies = waiting[asked.place]
-        replies[asked.number] = reply
-        sent = [one for one in replies if one is not None]
-        if len(sent) == len(replies):
-            del waiting[asked.place]
-            complete.append((asked.place, sent))
-    return complete
+def _run_in_lock_step(
+    debates: Debates, open_requests: OpenRequests, builder: RequestBuilder
+) -> Iterator[tuple[int, Transcript]]:
+    """Yield (debate, transcript) as debates end; all that can ask do, then wait for all replies.
+
+    Raises:
+        EngineFailure: When a request has failed twice.
+    """
+    ready: deque[tuple[int, Sent | None]] = deque((debate, None) for debate in range(len(debates)))
+    pending: PendingReplies = {}
+    while ready:
+        while ready:
+            yield from _advance(ready, debates, open_requests, builder, pending)
+        completed: list[tuple[int, Sent | None]] = []
+        while pending:
+            completed += _complete(open_requests, pending, LONGEST_WAIT_S)
+        ready.extend(sorted(completed, key=itemgetter(0)) or debates.answer_gates())
+
+
+def _advance(
+    ready: deque[tuple[int, Sent | None]],
+    debates: Debates,
+    open_requests: OpenRequests,
+    builder: RequestBuilder,
+    pending: PendingReplies,
+) -> Iterator[tuple[int, Transcript]]:
+    """Let the next debate go on: submit its requests, or yield its transcript when it has ended."""
+    debate, sent = ready.popleft()
+    step = debates.advance(debate, sent)
+    if step is None:
+        return  # at a gate
+    if isinstance(step, Transcript):
+        open_requests.end_debate(debate)
+        yield debate, step
+    elif step:
+        pending[debate] = [None] * len(step)
+        open_requests.submit(builder.build(debate, step))
+    else:
+        ready.appendleft((debate, []))  # it asked for nothing, so it waits for nothing
+
+
+def _complete(
+    open_requests: OpenRequests, pending: PendingReplies, patience_s: float
+) -> list[tuple[int, Sent | None]]:
+    """Wait for replies; return the debates that have all of theirs, in order of arrival."""
+    completed: list[tuple[int, Sent | None]] = []
+    for request, reply in open_requests.wait(patience_s):
+        replies = pending[request.debate]
+        replies[request.position] = reply
+        replies_in = [reply for reply in replies if reply is not None]
+        if len(replies_in) == len(replies):
+            del pending[request.debate]
+            completed.append((request.debate, replies_in))
+    return completed
 
 
 def play(
@@ -425,15 +475,15 @@ def play(
     """Run debates to their ends.
 
     With a deterministic engine all drivers give the same transcripts. Gates wait until every
-    debate is finished or at a gate; `select` then answers them together, in order of place.
+    debate is finished or at a gate; `select` then answers them together, in order of debates.
 
     Args:
         runs: Forms that were started; each is run to its end or closed.
         engine: Samples the replies.
-        max_tokens: Most tokens of a reply whose ask sets none.
-        sampling: Fields of `Sampling` that replace what the asks say, such as `temperature`.
+        max_tokens: Limit of a reply whose ask sets none.
+        sampling: Fields of `Sampling` that replace the settings of the asks, such as `temperature`.
         select: Answers gates; without it every debate goes on.
-        driver: Which debates wait for which, and how long.
+        driver: Says which debates wait for which, and how long.
 
     Returns:
         The transcripts in the order of `runs`, dropped debates left out.
@@ -443,16 +493,16 @@ def play(
             `finished` holds the debates that had ended.
         EngineConfigError: When `sampling` names no field of `Sampling`.
     """
-    finished: dict[int, Transcript] = {}
+    transcripts: dict[int, Transcript] = {}
     try:
-        for place, transcript in play_each(
+        for debate, transcript in play_each(
             runs, engine, max_tokens=max_tokens, sampling=sampling, select=select, driver=driver
         ):
-            finished[place] = transcript
+            transcripts[debate] = transcript
     except EngineFailure as error:
-        error.finished = tuple(finished[place] for place in sorted(finished))
+        error.finished = tuple(transcripts[debate] for debate in sorted(transcripts))
         raise
-    return [finished[place] for place in sorted(finished)]
+    return [transcripts[debate] for debate in sorted(transcripts)]
 
 
 def play_each(
@@ -464,19 +514,27 @@ def play_each(
     select: Select | None = None,
     driver: DriverConfig = AUTO,
 ) -> Iterator[tuple[int, Transcript]]:
-    """Yield (place in `runs`, transcript) as debates end; else as `play`.
+    """Yield (index in `runs`, transcript) as debates end; otherwise like `play`.
 
     Leaving the iterator early closes the debates and cancels their requests.
     """
     debates = Debates(runs, select)
+    open_requests: OpenRequests | None = None
     try:
-        requests = Requests(engine.renderer, max_tokens, sampling)
-        stream, in_flight = streaming(engine), getattr(driver, "in_flight", None)
+        builder = RequestBuilder(engine.renderer, max_tokens, sampling)
+        stream = streaming(engine)
+        in_flight = getattr(driver, "in_flight", None)
         if stream is None:
-            flight, in_flight = Flight(_Batches(engine), inf), None
+            open_requests = OpenRequests(_BatchQueue(engine), inf)
+            yield from _run_in_lock_step(debates, open_requests, builder)
+        elif in_flight is None:
+            open_requests = OpenRequests(stream, driver.timeout_s or TIMEOUT_S)
+            yield from _run_in_lock_step(debates, open_requests, builder)
         else:
-            room = None if in_flight is None else getattr(engine, "room", None)
-            flight = Flight(stream, driver.timeout_s or TIMEOUT_S, room)
-        yield from _run(debates, flight, requests, in_flight)
+            room = getattr(engine, "room", None)
+            open_requests = OpenRequests(stream, driver.timeout_s or TIMEOUT_S, room)
+            yield from _run_free(debates, open_requests, builder, in_flight)
     finally:
+        if open_requests is not None:
+            open_requests.close()
         debates.close()

@@ -1,6 +1,7 @@
 """The pace of play: which debates wait for which, how long, and how many are under way at once."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -11,6 +12,8 @@ from debate_rollout.engine import Request
 
 TIMEOUT_S = 3600.0
 """Default time limit of one request of an engine that streams."""
+AVERAGED_DEBATES = 256
+"""Window of the running mean of tokens a debate; older debates fade."""
 
 
 class LockStep(Config):
@@ -53,91 +56,109 @@ DriverChoice = Annotated[DriverConfig, DRIVERS]
 
 AUTO = Auto()
 
-_REMEMBERED = 256
-"""Debates over which a mean is taken, about."""
-
 
 class CacheRoom:
-    """How many debates an engine's cache of keys and values holds at once.
+    """Estimates how many debates an engine's cache of keys and values holds at once.
 
-    More would take each other's: one that goes on would find what it had computed gone. What a
-    debate needs is the mean of those of its kind that have ended; until one has, the most that one
-    has asked.
+    Beyond that, debates evict each other's cached prefixes, and each next turn computes its prefix
+    again. A debate needs the mean of the debates of its kind that have ended; until one has, the
+    largest number of tokens that any of them has asked for.
 
     Args:
-        tokens: Of the cache.
+        tokens: Capacity of the cache.
     """
 
     def __init__(self, tokens: int) -> None:
-        self._tokens, self._kinds = tokens, dict[int, CacheRoom]()
-        self._each, self._ended = 1.0, 0
+        self._capacity = tokens
+        self._rooms_by_kind: dict[int, CacheRoom] = {}
+        self._tokens_per_debate = 1.0
+        self._num_ended = 0
 
     @property
     def debates(self) -> int:
-        """How many should be under way; at least one."""
-        return max(1, int(self._tokens // self._each))
+        """How many debates should be under way; at least one."""
+        return max(1, int(self._capacity // self._tokens_per_debate))
 
-    def of(self, kind: int) -> "CacheRoom":
-        """Return the room for debates that begin with so many requests at once."""
-        return self._kinds.setdefault(kind, CacheRoom(self._tokens))
+    def of(self, num_first_requests: int) -> "CacheRoom":
+        """Return the estimate for debates that begin with this number of requests at once."""
+        return self._rooms_by_kind.setdefault(num_first_requests, CacheRoom(self._capacity))
 
-    def ask(self, tokens: int) -> None:
-        """Note what a debate holds when all that it asks now is answered at full length."""
-        if not self._ended:
-            self._each = max(self._each, tokens)
+    def add_upper_bound(self, tokens: int) -> None:
+        """Count a debate that fills `tokens` if each open request is answered at full length."""
+        if not self._num_ended:
+            self._tokens_per_debate = max(self._tokens_per_debate, tokens)
 
-    def end(self, tokens: int) -> None:
-        """Note what a debate held at its end."""
-        self._ended += 1
-        self._each += (max(1, tokens) - self._each) / min(self._ended, _REMEMBERED)
+    def add_ended(self, tokens: int) -> None:
+        """Count a debate that filled `tokens` at its end."""
+        self._num_ended += 1
+        window = min(self._num_ended, AVERAGED_DEBATES)
+        self._tokens_per_debate += (max(1, tokens) - self._tokens_per_debate) / window
 
 
-class Held:
-    """What the debates of one call of `play` hold in the engine's cache.
+@dataclass(slots=True)
+class _AgentContext:
+    """The newest prompts of an agent, and the lengths of the replies to them."""
+
+    prompts: list[tuple[int, ...]]
+    reply_lengths: list[int] = field(default_factory=list)
+
+
+class CacheUse:
+    """Counts the tokens that the debates of one call of `play` have in the engine's cache.
 
     Args:
-        room: Of the engine.
+        room: The engine's.
     """
 
     def __init__(self, room: CacheRoom) -> None:
         self.room = room
-        # By debate and agent: its newest prompts, and the lengths of the replies to them.
-        self._texts: dict[int, dict[int, tuple[list[tuple[int, ...]], list[int]]]] = {}
+        self._contexts: dict[int, dict[int, _AgentContext]] = {}
         self._has_begun = False
 
-    def ask(self, place: int, requests: Sequence[Request]) -> None:
-        """Note what a debate asks at once."""
+    def add_requests(self, debate: int, requests: Sequence[Request]) -> None:
+        """Count the requests that a debate makes at once."""
         if not self._has_begun:
-            self.room, self._has_begun = self.room.of(len(requests)), True
-        own = self._texts.setdefault(place, {})
-        for agent in {request.ask.agent for request in requests}:
-            own[agent] = ([one.prompt_ids for one in requests if one.ask.agent == agent], [])
-        self.room.ask(self._sum(place) + sum(one.sampling.max_tokens for one in requests))
+            self.room = self.room.of(len(requests))
+            self._has_begun = True
+        contexts = self._contexts.setdefault(debate, {})
+        prompts_by_agent: dict[int, list[tuple[int, ...]]] = {}
+        for request in requests:
+            prompts_by_agent.setdefault(request.ask.agent, []).append(request.prompt_ids)
+        for agent, prompts in prompts_by_agent.items():
+            contexts[agent] = _AgentContext(prompts)
+        longest_replies = sum(request.sampling.max_tokens for request in requests)
+        self.room.add_upper_bound(self._tokens(debate) + longest_replies)
 
-    def hear(self, place: int, agent: int, reply: Reply) -> None:
-        """Note a reply to one of its agents."""
-        self._texts[place][agent][1].append(len(reply.token_ids))
+    def add_reply(self, debate: int, agent: int, reply: Reply) -> None:
+        """Count a reply to one of a debate's agents."""
+        self._contexts[debate][agent].reply_lengths.append(len(reply.token_ids))
 
-    def end(self, place: int) -> None:
-        """Note that it has ended."""
-        if place in self._texts:
-            self.room.end(self._sum(place))
-            del self._texts[place]
+    def end_debate(self, debate: int) -> None:
+        """Count a debate as ended."""
+        if debate in self._contexts:
+            self.room.add_ended(self._tokens(debate))
+            del self._contexts[debate]
 
-    def _sum(self, place: int) -> int:
-        texts = self._texts[place].values()
-        prompts = [prompt for asked, _ in texts for prompt in asked]
-        return distinct(prompts) + sum(length for _, heard in texts for length in heard)
+    def _tokens(self, debate: int) -> int:
+        prompts: list[tuple[int, ...]] = []
+        num_reply_tokens = 0
+        for context in self._contexts[debate].values():
+            prompts += context.prompts
+            num_reply_tokens += sum(context.reply_lengths)
+        return count_tokens_once(prompts) + num_reply_tokens
 
 
-def distinct(prompts: Sequence[tuple[int, ...]]) -> int:
-    """Return the tokens of prompts, with what they all begin with once."""
-    first, last = min(prompts), max(prompts)
-    alike, end = 0, min(len(first), len(last))
-    while alike < end:
-        middle = (alike + end + 1) // 2
+def count_tokens_once(prompts: Sequence[tuple[int, ...]]) -> int:
+    """Count the tokens of prompts, their common beginning once."""
+    # What the first and the last in order have in common, all have.
+    first = min(prompts)
+    last = max(prompts)
+    num_common = 0
+    upper = min(len(first), len(last))
+    while num_common < upper:
+        middle = (num_common + upper + 1) // 2
         if first[:middle] == last[:middle]:
-            alike = middle
+            num_common = middle
         else:
-            end = middle - 1
-    return sum(map(len, prompts)) - alike * (len(prompts) - 1)
+            upper = middle - 1
+    return sum(map(len, prompts)) - num_common * (len(prompts) - 1)
