@@ -147,16 +147,19 @@ class Weights:
         """
         if not self.names:
             return {"": self}
-        found: dict[str, dict[str, object]] = {name: {} for name in self.names}
+        tensors: dict[str, dict[str, object]] = {name: {} for name in self.names}
         for key, tensor in self.tensors.items():
-            name, _, own = key.partition("/")
-            if name not in found:
+            name, _, tensor_name = key.partition("/")
+            if name not in tensors:
                 raise WeightsError(
                     f"weights hold {key!r}; expected the name of an adapter before a slash: "
                     + ", ".join(self.names)
                 )
-            found[name][own] = tensor
-        return {name: replace(self, tensors=own, names=()) for name, own in found.items()}
+            tensors[name][tensor_name] = tensor
+        return {
+            name: replace(self, tensors=adapter_tensors, names=())
+            for name, adapter_tensors in tensors.items()
+        }
 
 
 def room_of(request: Request, window: int | None) -> int:
@@ -167,8 +170,10 @@ def room_of(request: Request, window: int | None) -> int:
     """
     if not request.prompt_ids:
         raise EngineConfigError("a request's prompt_ids: found none; expected at least one")
-    wanted = request.sampling.max_tokens
-    return wanted if window is None else min(wanted, window - len(request.prompt_ids))
+    max_tokens = request.sampling.max_tokens
+    if window is None:
+        return max_tokens
+    return min(max_tokens, window - len(request.prompt_ids))
 
 
 def overflow(request: Request, version: int = 0) -> Reply:
@@ -235,8 +240,8 @@ def of_adapter(served: Mapping[str, T], ask: Ask) -> T | None:
         return None
     name = next(iter(served)) if ask.adapter is None else ask.adapter
     if name not in served:
-        known = ", ".join(filter(None, served)) or "none with a name"
-        raise EngineConfigError(f"adapter: found {name!r}, but weights of {known} were loaded")
+        loaded = ", ".join(filter(None, served)) or "none with a name"
+        raise EngineConfigError(f"adapter: found {name!r}, but weights of {loaded} were loaded")
     return served[name]
 
 
@@ -298,23 +303,23 @@ def generate_by_streaming(engine: Queue, requests: Sequence[Request]) -> list[Re
     Raises:
         Exception: The first that a request ended with; the others are cancelled then.
     """
-    places: dict[int, int] = {}
+    index_by_ticket: dict[int, int] = {}
     replies: dict[int, Reply] = {}
     try:
-        for place, request in enumerate(requests):
-            places[engine.submit(request)] = place
-        while places:
-            for done in engine.collect(60.0):
-                if done.ticket not in places:
+        for index, request in enumerate(requests):
+            index_by_ticket[engine.submit(request)] = index
+        while index_by_ticket:
+            for finished in engine.collect(60.0):
+                if finished.ticket not in index_by_ticket:
                     continue
-                place = places.pop(done.ticket)
-                if isinstance(done.outcome, Exception):
-                    raise done.outcome
-                replies[place] = done.outcome
+                index = index_by_ticket.pop(finished.ticket)
+                if isinstance(finished.outcome, Exception):
+                    raise finished.outcome
+                replies[index] = finished.outcome
     finally:
-        for ticket in places:
+        for ticket in index_by_ticket:
             engine.cancel(ticket)
-    return [replies[place] for place in range(len(requests))]
+    return [replies[index] for index in range(len(requests))]
 
 
 Script = Callable[[Ask], str]

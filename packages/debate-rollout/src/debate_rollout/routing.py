@@ -1,7 +1,7 @@
 """One engine of several policies: each ask goes to the engine of the policy that it names."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
 
@@ -19,43 +19,42 @@ from debate_rollout.engine import (
 from debate_rollout.pacing import CacheRoom
 from debate_rollout.rendering import Rendered
 
-_SLICE_S = 0.02
-"""One wait for one of several engines, so that no reply of another waits long."""
-
-
+WAIT_SLICE_S = 0.02
+"""Limit of one wait for one of several engines, so that no reply of another waits long."""
 Hear = Callable[[list[tuple[Request, Reply]]], None]
-"""Is called with the replies that came together, each after its request."""
+"""Takes the replies that arrived together, each with its request."""
 
 
 class ForwardingEngine:
-    """Hands everything on to another engine; subclasses change what they are for.
+    """Forwards every call to another engine; subclasses change single calls.
 
     Args:
-        engine: Samples. Where it does not stream, this one does not say that it does.
+        engine: Samples. This engine has its capabilities.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._stream = cast(StreamingEngine, engine)  # Where `capabilities` say that it streams.
+        # Only used by drivers when `capabilities` contain "streams".
+        self._stream = cast(StreamingEngine, engine)
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Those of the engine."""
+        """Capabilities of the engine."""
         return self._engine.capabilities
 
     @property
     def renderer(self) -> Any:
-        """That of the engine."""
+        """Renderer of the engine."""
         return self._engine.renderer
 
     @property
     def room(self) -> CacheRoom | None:
-        """That of the engine, where it says it."""
+        """Room in the engine's cache, where the engine reports it."""
         return getattr(self._engine, "room", None)
 
     @property
     def context_window(self) -> int | None:
-        """That of the engine."""
+        """Context window of the engine."""
         return self._engine.context_window
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
@@ -88,11 +87,11 @@ class ForwardingEngine:
 
 
 class HeardEngine(ForwardingEngine):
-    """Calls a function with replies as they come: of a batch all, of an engine that streams each.
+    """Calls a function with replies as they arrive: a whole batch, or each of a stream.
 
     Args:
         engine: Samples.
-        hear: Is called in the driver's thread, before the driver sees the replies.
+        hear: Runs in the driver's thread, before the driver sees the replies.
     """
 
     def __init__(self, engine: Engine, hear: Hear) -> None:
@@ -115,16 +114,15 @@ class HeardEngine(ForwardingEngine):
 
     def collect(self, timeout_s: float) -> list[Finished]:
         """Return the requests that have ended since the last call."""
-        ended = super().collect(timeout_s)
-        asked = [self._open.pop(one.ticket) for one in ended]
-        replies = [
-            (request, one.outcome)
-            for request, one in zip(asked, ended, strict=True)
-            if isinstance(one.outcome, Reply)
-        ]
+        all_finished = super().collect(timeout_s)
+        replies: list[tuple[Request, Reply]] = []
+        for finished in all_finished:
+            request = self._open.pop(finished.ticket)
+            if isinstance(finished.outcome, Reply):
+                replies.append((request, finished.outcome))
         if replies:
             self._hear(replies)
-        return ended
+        return all_finished
 
     def cancel(self, ticket: int) -> None:
         """Give a request up."""
@@ -133,25 +131,30 @@ class HeardEngine(ForwardingEngine):
 
 
 class RoutedEngine:
-    """Answers each ask with the engine of its policy; `load` changes the trained policy alone.
+    """Sends each ask to the engine of its policy; `load` changes the trained policy alone.
 
-    Debates of a whole batch stay one call; an engine is called once with all that is for it.
+    A batch makes one call of each engine, with all requests for its policy.
 
     Args:
-        trained: Of the policy that learns.
-        others: Of the other policies, by name; they keep the weights that they were opened with.
+        trained: Engine of the policy that learns.
+        others: Engines of the other policies, by name; they keep their first weights.
     """
 
     def __init__(self, trained: Engine, others: Mapping[str, Engine]) -> None:
         self._engines: dict[str, Engine] = {TRAINED: trained, **others}
-        self.renderer = RoutedRenderer({name: e.renderer for name, e in self._engines.items()})
+        renderers = {name: engine.renderer for name, engine in self._engines.items()}
+        self.renderer = RoutedRenderer(renderers)
         self.context_window = trained.context_window
         self.room: CacheRoom | None = getattr(trained, "room", None)
-        shared: set[Capability] = {"seeds", "streams"}
-        lacking = {c for c in shared if any(c not in e.capabilities for e in others.values())}
-        self.capabilities: frozenset[Capability] = trained.capabilities - lacking
+        # These hold for a routed debate only if every engine has them.
+        common: set[Capability] = {"seeds", "streams"}
+        for engine in others.values():
+            common &= engine.capabilities
+        self.capabilities: frozenset[Capability] = trained.capabilities - (
+            {"seeds", "streams"} - common
+        )
         self._streams = [cast(StreamingEngine, engine) for engine in self._engines.values()]
-        # A ticket says whose it is: the engine's own one, times their number, plus its place.
+        # A ticket encodes its engine: engine_ticket * number of engines + index of the engine.
         self._open: set[int] = set()
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
@@ -161,11 +164,14 @@ class RoutedEngine:
             EngineConfigError: A request is for a policy that has no engine.
         """
         replies: dict[int, Reply] = {}
-        for name in dict.fromkeys(request.ask.policy for request in requests):
-            places = [i for i, request in enumerate(requests) if request.ask.policy == name]
-            found = self._engine(name).generate([requests[i] for i in places])
-            replies |= dict(zip(places, found, strict=True))
-        return [replies[i] for i in range(len(requests))]
+        indices_by_policy: dict[str, list[int]] = {}
+        for index, request in enumerate(requests):
+            indices_by_policy.setdefault(request.ask.policy, []).append(index)
+        for policy, indices in indices_by_policy.items():
+            policy_requests = [requests[index] for index in indices]
+            policy_replies = self._engine(policy).generate(policy_requests)
+            replies |= dict(zip(indices, policy_replies, strict=True))
+        return [replies[index] for index in range(len(requests))]
 
     def load(self, weights: Weights) -> None:
         """Serve these weights of the trained policy from the next token on."""
@@ -183,57 +189,58 @@ class RoutedEngine:
 
     def submit(self, request: Request) -> int:
         """Take a request and return its ticket."""
-        own = self._engine(request.ask.policy)
-        place = next(n for n, engine in enumerate(self._streams) if engine is own)
-        ticket = self._streams[place].submit(request) * len(self._streams) + place
+        engine = self._engine(request.ask.policy)
+        index = next(i for i, stream in enumerate(self._streams) if stream is engine)
+        ticket = self._streams[index].submit(request) * len(self._streams) + index
         self._open.add(ticket)
         return ticket
 
     def collect(self, timeout_s: float) -> list[Finished]:
         """Return the requests of all engines that have ended since the last call."""
-        until = time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s
         while True:
-            places = {ticket % len(self._streams) for ticket in self._open}
-            left = max(0.0, until - time.monotonic())
-            wait = left if len(places) == 1 else min(_SLICE_S, left)
-            found = [one for place in places for one in self._ended(place, wait)]
-            if found or not places or left == 0:
-                return found
+            busy = {ticket % len(self._streams) for ticket in self._open}
+            seconds_left = max(0.0, deadline - time.monotonic())
+            wait_s = seconds_left if len(busy) == 1 else min(WAIT_SLICE_S, seconds_left)
+            finished: list[Finished] = []
+            for index in busy:
+                finished += self._finished_of(index, wait_s)
+            if finished or not busy or seconds_left == 0:
+                return finished
 
     def cancel(self, ticket: int) -> None:
         """Give a request up."""
         if ticket in self._open:
             self._open.remove(ticket)
-            own, place = divmod(ticket, len(self._streams))
-            self._streams[place].cancel(own)
+            engine_ticket, index = divmod(ticket, len(self._streams))
+            self._streams[index].cancel(engine_ticket)
 
-    def _ended(self, place: int, wait_s: float) -> Iterable[Finished]:
-        for done in self._streams[place].collect(wait_s):
-            ticket = done.ticket * len(self._streams) + place
+    def _finished_of(self, index: int, wait_s: float) -> Iterator[Finished]:
+        for finished in self._streams[index].collect(wait_s):
+            ticket = finished.ticket * len(self._streams) + index
             if ticket in self._open:
                 self._open.remove(ticket)
-                yield Finished(ticket, done.outcome)
+                yield Finished(ticket, finished.outcome)
 
     def _engine(self, policy: str) -> Engine:
-        found = self._engines.get(policy)
-        if found is None:
-            known = ", ".join(self._engines)
-            raise EngineConfigError(f"policy: found {policy!r}, expected one of {known}")
-        return found
+        if policy not in self._engines:
+            policies = ", ".join(self._engines)
+            raise EngineConfigError(f"policy: found {policy!r}, expected one of {policies}")
+        return self._engines[policy]
 
 
 class RoutedRenderer:
-    """Makes prompt ids with the tokenizer of the policy that is asked."""
+    """Renders each ask with the tokenizer of its policy."""
 
     def __init__(self, renderers: Mapping[str, Any]) -> None:
         self._renderers = renderers
 
     @property
     def tokenizer(self) -> Any:
-        """That of the trained policy."""
+        """Tokenizer of the trained policy."""
         return getattr(self._renderers[TRAINED], "tokenizer", None)
 
     def render(self, ask: Ask) -> Rendered:
-        """Return the prompt ids of an ask; none where the policy's engine takes messages."""
+        """Render an ask as prompt ids; as none for an engine that takes messages."""
         renderer = self._renderers.get(ask.policy)
         return Rendered((), extended=False) if renderer is None else renderer.render(ask)
