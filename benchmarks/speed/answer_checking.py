@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.measurement import print_line
-from debate_rewards.final_answers import spelling
+from debate_rewards.answers.spelling import spelling
 from debate_rewards.math_pool import MathPool
 
 ANSWERS = Path(__file__).parents[1] / "data" / "math500_answers.jsonl"

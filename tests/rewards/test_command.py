@@ -222,7 +222,7 @@ def test_verify_refuses_impossible_limits(capsys, tmp_path, limit):
 
 def test_verify_fails_with_one_message_without_math_verify(tmp_path):
     (tmp_path / "sympy.py").write_text("raise ImportError('it is not there')")
-    row = json.dumps({"id": 1, "gold": "x+1", "prediction": r"\boxed{1+y}"}) + "\n"
+    row = json.dumps({"id": 1, "gold": r"\sin x", "prediction": r"\boxed{\cos x}"}) + "\n"
     command = [sys.executable, "-m", "debate_rewards", "verify", "-"]
     for kind, code in (("math", 1), ("text", 0)):
         done = subprocess.run(

@@ -10,8 +10,10 @@ from debate_protocol.transcripts.files import write_transcripts
 from debate_protocol.types import Question
 from debate_rewards import answer_checking as answers
 from debate_rewards.answer_checking import MAX_COMPARED, answer_classes, check
+from debate_rewards.answers.folding import text_form
+from debate_rewards.answers.questions import read_answer
+from debate_rewards.answers.reply import KINDS
 from debate_rewards.cli import main
-from debate_rewards.final_answers import KINDS, canonical, final_answer, text_form
 from debate_rewards.math_pool import Comparison
 from debate_rewards.metrics import debate_metrics
 from debate_rewards.turn_rewards import Persuasion
@@ -36,12 +38,10 @@ def growth(run, small, large):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", ["{}", "Answer: a{}", "\\boxed{{a{}}}", "a\n#### {}"])
 def test_reading_an_answer_takes_linear_time_when_it_is_of_combining_marks(kind, place):
-    question = Question("q", "?", "1", {"choices": ["a", "b"]})
+    question = Question("q", "?", "1", {"kind": kind, "choices": ["a", "b"]})
 
     def read(size):
-        answer = final_answer(place.format(MARKS * (size // 2)), kind)
-        if answer is not None:
-            canonical(question, kind, answer)
+        read_answer(question, place.format(MARKS * (size // 2)))
 
     # 16 times the text takes 16 times as long if linear, 256 times if quadratic.
     assert growth(read, 4_000, 64_000) < 64

@@ -2,22 +2,17 @@
 
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from debate_protocol.plugins import did_you_mean
 from debate_protocol.types import Question
-from debate_rewards.final_answers import (
-    KINDS,
-    MAX_MATH_CHARS,
-    FinalAnswer,
-    Kind,
-    canonical,
-    compare_text,
-    final_answer,
-)
+from debate_rewards.answers.questions import answer_id, read_accepted, read_answer
+from debate_rewards.answers.reply import KINDS, Kind, Unreadable, final_answer
+from debate_rewards.answers.types import Answer, List
 from debate_rewards.math_pool import TASK, Comparison, shared_pool, task_text
 
 LIMIT_S = 5.0
@@ -34,12 +29,13 @@ class Verdict:
     `reason` is `same_text` or `equivalent` when right; `different`, `no_answer`, `unparsable`,
     `timeout` or `crashed` when wrong; `no_gold`, `gold_unparsable`, `gold_timeout` or
     `gold_crashed` when the question's own answer cannot be used. `seconds` is the time that the
-    comparison itself took.
+    comparison itself took. `detail` says why an answer is `unparsable`, such as "several numbers".
     """
 
     verdict: Literal["right", "wrong", "unverifiable"]
     reason: str
     seconds: float = 0.0
+    detail: str = ""
 
 
 # Results of comparisons; dropping all of them when there are too many needs no lock.
@@ -49,9 +45,10 @@ _cache: dict[tuple[str, str], Comparison] = {}
 def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_S) -> Verdict:
     """Judge a prediction by the question's kind (`meta["kind"]`, default `math`).
 
-    What is compared is the prediction's own final answer (see `final_answers.final_answer`), so a
-    box quoted earlier does not matter. `meta["accept"]` may list further answers that are right.
-    A task of reasoning-gym (`meta["reasoning_gym"]`) is judged by that library's verifier.
+    The prediction's own final answer is read once, against the question's answer, and their keys
+    are compared (see `debate_rewards.answers`); Math-Verify compares only formulas without a key.
+    `meta["accept"]` may list further answers that are right. A task of reasoning-gym
+    (`meta["reasoning_gym"]`) is judged by that library's verifier.
 
     Args:
         question: With `answer`, the gold answer.
@@ -62,16 +59,15 @@ def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_
         ValueError: The question's kind is unknown, or `accept` is no list of texts.
         RuntimeError: A mathematical answer must be compared and Math-Verify cannot be started.
     """
-    quick = _quick_check(question, prediction)
-    if isinstance(quick, Verdict):
-        return quick
-    golds, given = quick
+    decided = _decide(question, prediction)
+    if isinstance(decided, Verdict):
+        return decided
     reasons: list[str] = []
     seconds = 0.0
-    for gold in golds:
+    for compare in decided:
         if seconds >= limit_s:
             break
-        result = _compare(gold, given, limit_s - seconds)
+        result = compare(limit_s - seconds)
         seconds += result.seconds
         if result.outcome == "equal":
             return Verdict("right", "equivalent", seconds)
@@ -85,13 +81,13 @@ def check_many(
     asked: Sequence[tuple[Question, str | None]], *, limit_s: float = LIMIT_S
 ) -> list[Verdict]:
     """Judge many predictions, using all workers; verdicts come in order."""
-    quick = [_quick_check(question, prediction) for question, prediction in asked]
-    verdicts = {index: one for index, one in enumerate(quick) if isinstance(one, Verdict)}
-    if slow := [index for index in range(len(asked)) if index not in verdicts]:
-        threads = min(shared_pool().size, 1 + len(slow) // 8)
+    decided = [_decide(question, prediction) for question, prediction in asked]
+    verdicts = {index: one for index, one in enumerate(decided) if isinstance(one, Verdict)}
+    if open_ones := [index for index in range(len(asked)) if index not in verdicts]:
+        threads = min(shared_pool().size, 1 + len(open_ones) // 8)
         with ThreadPoolExecutor(threads) as executor:
-            results = executor.map(lambda index: check(*asked[index], limit_s=limit_s), slow)
-            verdicts.update(zip(slow, results, strict=True))
+            results = executor.map(lambda index: check(*asked[index], limit_s=limit_s), open_ones)
+            verdicts.update(zip(open_ones, results, strict=True))
     return [verdicts[index] for index in range(len(asked))]
 
 
@@ -99,11 +95,11 @@ def same_answer(
     question: Question, a: str | None, b: str | None, *, limit_s: float = LIMIT_S
 ) -> bool:
     """Return whether two responses give the same answer; no answer equals nothing."""
-    kind = kind_of(question)
-    first, second = (_form(question, kind, response) for response in (a, b))
+    kind_of(question)
+    first, second = _read(question, a), _read(question, b)
     if first is None or second is None:
         return False
-    known = _same_text(kind, first, second)
+    known = _same_by_key(first, second)
     return _equivalent(first, second, limit_s) if known is None else known
 
 
@@ -112,33 +108,46 @@ def answer_classes(
 ) -> list[int | None]:
     """Return a class number per response, counted by first appearance; None without an answer.
 
-    A response joins the first class whose first member gives the same answer. Once
-    `MAX_COMPARED` pairs had to be compared as mathematics, answers differ unless their text
-    decides otherwise.
+    Responses with one key are one class. Formulas without a key join all that Math-Verify finds
+    equal to them, so that classes are connected components and do not depend on the order. Once
+    `MAX_COMPARED` pairs had to be compared, formulas differ unless their keys decide otherwise.
     """
-    kind = kind_of(question)
-    known: dict[str, int] = {}
-    members: list[str] = []
-    classes: list[int | None] = []
-    compared = 0
-    for answer in answers:
-        form = _form(question, kind, answer)
-        if form is None:
-            classes.append(None)
-            continue
-        for index, member in enumerate(members if form not in known and kind == "math" else ()):
-            same = _same_text(kind, member, form)
-            if same is None and compared < MAX_COMPARED:
-                compared += 1
-                same = _equivalent(member, form, limit_s)
-            if same:
-                known[form] = index
-                break
-        if form not in known:
-            known[form] = len(members)
-            members.append(form)
-        classes.append(known[form])
-    return classes
+    kind_of(question)
+    read = [_read(question, answer) for answer in answers]
+    members: dict[Hashable, Answer] = {}
+    for answer in read:
+        if answer is not None:
+            identity = answer_id(answer)
+            known = members.get(identity)
+            if known is None or answer.text < known.text:
+                members[identity] = answer
+    component = _components(members, limit_s)
+    numbers: dict[Hashable, int] = {}
+    return [
+        None if answer is None else numbers.setdefault(component[answer_id(answer)], len(numbers))
+        for answer in read
+    ]
+
+
+def _components(members: Mapping[Hashable, Answer], limit_s: float) -> dict[Hashable, Hashable]:
+    """Return the component of each answer, by an answer of it."""
+    component = {identity: identity for identity in members}
+    if all(answer.key is not None for answer in members.values()):
+        return component
+    num_compared = 0
+    in_order = sorted(members, key=lambda identity: members[identity].text)
+    for number, later in enumerate(in_order):
+        for earlier in in_order[:number]:
+            if component[earlier] == component[later]:
+                continue
+            known = _same_by_key(members[earlier], members[later])
+            if known is not None or num_compared >= MAX_COMPARED:
+                continue
+            num_compared += 1
+            if _equivalent(members[earlier], members[later], limit_s):
+                merged, kept = component[later], component[earlier]
+                component = {one: kept if c == merged else c for one, c in component.items()}
+    return component
 
 
 def accepted_answers(question: Question) -> list[str]:
@@ -184,72 +193,104 @@ def kind_of(question: Question) -> Kind:
     )
 
 
-def _quick_check(question: Question, prediction: str | None) -> Verdict | tuple[list[str], str]:
-    """Return a verdict where text decides, else the gold expressions and the given one."""
+_Compare = Callable[[float], Comparison]
+"""Compares with one accepted answer within a time limit."""
+
+
+def _decide(question: Question, prediction: str | None) -> Verdict | list[_Compare]:
+    """Return a verdict where keys decide, else the comparisons that are left, one for each gold."""
     kind = kind_of(question)
     accepted = accepted_answers(question)
     if question.answer is None:
         return Verdict("unverifiable", "no_gold")
-    golds = [form for gold in accepted if (form := _gold_form(question, kind, gold)) is not None]
+    read_golds = [read_accepted(question, gold) for gold in accepted]
+    golds = [gold for gold in read_golds if isinstance(gold, Answer)]
     if not golds:
         return Verdict("unverifiable", "gold_unparsable")
+    if TASK in question.meta:
+        return _by_task(question, kind, prediction)
+    answer = _NO_ANSWER if prediction is None else read_answer(question, prediction)
+    if isinstance(answer, Unreadable):
+        reason = "no_answer" if answer == _NO_ANSWER else "unparsable"
+        return Verdict("wrong", reason, detail=answer.reason)
+    known = [_same_by_key(gold, answer) for gold in golds]
+    if True in known:
+        same_text = any(gold.text == answer.text for gold in golds)
+        return Verdict("right", "same_text" if same_text else "equivalent")
+    left = [gold for gold, same in zip(golds, known, strict=True) if same is None]
+    if not left:
+        return Verdict("wrong", "different")
+    return [partial(_compare_answers, gold, answer) for gold in left]
+
+
+_NO_ANSWER = Unreadable("no answer")
+
+
+def _by_task(question: Question, kind: Kind, prediction: str | None) -> Verdict | list[_Compare]:
+    """Leave an answer to a task of reasoning-gym to that library's verifier."""
     answer = None if prediction is None else final_answer(prediction, kind)
     if answer is None:
         return Verdict("wrong", "no_answer")
-    if TASK in question.meta:
-        return [task_text(question.meta[TASK])], answer.text
-    given = canonical(question, kind, answer)
-    if given is None:
-        return Verdict("wrong", "unparsable")
-    if given in golds:
-        return Verdict("right", "same_text")
-    if kind != "math":
-        return Verdict("wrong", "different")
-    if len(given) > MAX_MATH_CHARS:
-        return Verdict("wrong", "unparsable")
-    if min(map(len, golds)) > MAX_MATH_CHARS:
-        return Verdict("unverifiable", "gold_unparsable")
-    golds = [gold for gold in golds if len(gold) <= MAX_MATH_CHARS]
-    known = [compare_text(gold, given) for gold in golds]
-    if True in known:
-        return Verdict("right", "equivalent")
-    if None not in known:
-        return Verdict("wrong", "different")
-    return [gold for gold, equal in zip(golds, known, strict=True) if equal is None], given
+    gold = task_text(question.meta[TASK])
+    return [lambda limit_s: _compare(gold, answer.text, limit_s)]
 
 
-def _gold_form(question: Question, kind: Kind, gold: str) -> str | None:
-    """Read a gold answer; one without a mark is taken whole rather than by its last line."""
-    answer = final_answer(gold, kind)
-    if answer is None:
-        return None
-    return canonical(question, kind, answer if answer.marked else FinalAnswer(gold.strip(), True))
+def _read(question: Question, reply: str | None) -> Answer | None:
+    answer = None if reply is None else read_answer(question, reply)
+    return answer if isinstance(answer, Answer) else None
 
 
-def _form(question: Question, kind: Kind, response: str | None) -> str | None:
-    answer = None if response is None else final_answer(response, kind)
-    return None if answer is None else canonical(question, kind, answer)
-
-
-def _same_text(kind: Kind, first: str, second: str) -> bool | None:
-    """Return whether two forms are the same answer, None where text does not decide it."""
-    if first == second:
-        return True
-    if kind != "math" or max(len(first), len(second)) > MAX_MATH_CHARS:
+def _same_by_key(first: Answer, second: Answer) -> bool | None:
+    """Return whether two answers are the same, None where only Math-Verify can decide."""
+    keys = first.key, second.key
+    if None not in keys:
+        return keys[0] == keys[1]
+    if first.shape != second.shape:
         return False
-    return compare_text(first, second)
+    return True if first.text == second.text else None
 
 
-def _equivalent(first: str, second: str, limit_s: float) -> bool:
+def _equivalent(first: Answer, second: Answer, limit_s: float) -> bool:
     """Math-Verify treats its two sides differently, an equivalence must not."""
     for gold, given in ((first, second), (second, first)):
-        known = _cache.get((given, ""))
+        known = _cache.get((given.formula, ""))
         # Else each good answer would wait in turn for the one that takes too long by itself.
         if known and known.outcome == "gold_timeout" and known.seconds >= limit_s:
             return False
-        if _compare(gold, given, limit_s).outcome == "equal":
+        if _compare_answers(gold, given, limit_s).outcome == "equal":
             return True
     return False
+
+
+def _compare_answers(gold: Answer, given: Answer, limit_s: float) -> Comparison:
+    """Compare two answers of one shape part by part; a list in any order."""
+    if len(gold.parts) != len(given.parts) or gold.shape != given.shape:
+        return Comparison("different", 0.0)
+    if gold.parts == (gold,):
+        return _compare(gold.formula, given.formula, limit_s)
+    left = list(given.parts)
+    seconds = 0.0
+    for part in gold.parts:
+        candidates = list(left) if isinstance(gold, List) else left[:1]
+        result = Comparison("different", 0.0)
+        for candidate in candidates:
+            result = _compare_parts(part, candidate, limit_s - seconds)
+            seconds += result.seconds
+            if result.outcome == "equal":
+                left.remove(candidate)
+                break
+            if seconds >= limit_s:
+                return Comparison(result.outcome, seconds)
+        if result.outcome != "equal":
+            return Comparison(result.outcome, seconds)
+    return Comparison("equal", seconds)
+
+
+def _compare_parts(gold: Answer, given: Answer, limit_s: float) -> Comparison:
+    known = _same_by_key(gold, given)
+    if known is not None:
+        return Comparison("equal" if known else "different", 0.0)
+    return _compare_answers(gold, given, limit_s)
 
 
 def _compare(gold: str, given: str, limit_s: float) -> Comparison:

@@ -28,8 +28,8 @@ from debate_protocol.plugins import did_you_mean
 from debate_protocol.transcripts.files import json_lines
 from debate_protocol.transcripts.showing import escaped_json
 from debate_protocol.types import Question, Transcript
-from debate_rewards.answer_checking import LIMIT_S, accepted_answers, check_many, kind_of
-from debate_rewards.final_answers import KINDS, Kind
+from debate_rewards.answer_checking import LIMIT_S, Verdict, accepted_answers, check_many, kind_of
+from debate_rewards.answers.reply import KINDS, Kind
 from debate_rewards.metrics import debate_statistics
 from debate_rewards.reward import Reward, Score, check_turns, score_debates
 from debate_rewards.rewards import REWARDS, weighted_sum
@@ -166,9 +166,15 @@ def _verify(arguments: argparse.Namespace) -> None:
         asked = [(pair.question(arguments.kind), pair.prediction) for pair in chunk]
         verdicts = check_many(asked, limit_s=arguments.limit_s)
         _print_lines(
-            {"id": pair.id} | asdict(replace(verdict, seconds=round(verdict.seconds, 6)))
+            {"id": pair.id} | _verdict_fields(verdict)
             for pair, verdict in zip(chunk, verdicts, strict=True)
         )
+
+
+def _verdict_fields(verdict: Verdict) -> dict[str, object]:
+    """Return a verdict as it is printed: `detail` only where it says something."""
+    fields = asdict(replace(verdict, seconds=round(verdict.seconds, 6)))
+    return {name: value for name, value in fields.items() if name != "detail" or value}
 
 
 def _stats(arguments: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ from debate_protocol.plugins import Config
 from debate_protocol.transcripts.files import mean_logp
 from debate_protocol.types import Gate, GateDecision, Question, Transcript
 from debate_rewards.answer_checking import answer_classes, check_many, kind_of
-from debate_rewards.final_answers import final_answer
+from debate_rewards.answers.reply import final_answer
 from debate_rewards.reward import ReadDebate, ReadTurn, read_debate
 from debate_rewards.strengths import log_strengths, wins_of
 from debate_rewards.votes import Share, all_votes, ballots, judgments, tally

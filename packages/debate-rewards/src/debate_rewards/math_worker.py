@@ -62,8 +62,6 @@ def read(answer: str) -> object:
             if all(isinstance(found, sympy.Set) for found in sets):
                 return combine(*sets)
     value = _parsed(answer)
-    if value is None and "=" in answer:
-        value = _parsed(answer.rsplit("=", 1)[1])
     return "".join(answer.split()) if value is None else value
 
 

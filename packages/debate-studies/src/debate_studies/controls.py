@@ -12,9 +12,9 @@ from pydantic import Field
 from debate_protocol.plugins import Config
 from debate_protocol.types import TurnKey
 from debate_rewards import V2
-from debate_rewards.answer_checking import kind_of
 from debate_rewards.answer_rewards import usable_verdicts
-from debate_rewards.final_answers import canonical, final_answer
+from debate_rewards.answers.questions import read_answer
+from debate_rewards.answers.reply import Unreadable
 from debate_rewards.reward import Credit, ReadDebate, Requirement
 from debate_rewards.votes import Verdict, Vote
 
@@ -71,9 +71,10 @@ class VotesFrom(Config):
 def _answer(debate: ReadDebate, turn: TurnKey) -> str | None:
     """Return the answer as equal spellings of it are alike, or as it stands if it is unreadable."""
     question, text = debate.transcript.question, debate.turns[turn].parsed.answer
-    kind = kind_of(question)
-    answer = None if text is None else final_answer(text, kind)
-    return text if answer is None else canonical(question, kind, answer) or answer.text
+    answer = None if text is None else read_answer(question, text)
+    if answer is None or isinstance(answer, Unreadable):
+        return text
+    return answer.canonical
 
 
 class V2Control(V2):

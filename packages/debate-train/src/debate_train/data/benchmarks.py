@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from string import ascii_uppercase
 from typing import Literal
 
 from pydantic import ValidationInfo, field_validator
@@ -88,8 +89,11 @@ def boolq(row: Row) -> Row:
 
 
 def multiple_choice(row: Row) -> Row:
-    """Return a row of MMLU, or of ARC with its `answerKey`."""
+    """Return a row of MMLU, whose answers count choices from 0, or of ARC with its `answerKey`."""
     answer = row.get("answerKey", row.get("answer"))
+    choices = row.get("choices")
+    if isinstance(answer, int) and isinstance(choices, list) and 0 <= answer < len(choices):
+        answer = ascii_uppercase[answer]
     return {**row, "answer": answer, "kind": "choice"}
 
 
@@ -334,7 +338,8 @@ class BenchmarkSource(QuestionSource):
         split = published.splits[which] or "train"
         kept = published.rows(path, split, key, self.config.first_rows)
         where = path or published.hub or name
-        questions, notes = read_questions(kept, Reading(Fields(), None, None), key, where)
+        reading = Reading(Fields(), None, None, choice_answers="label")
+        questions, notes = read_questions(kept, reading, key, where)
         self.notes = (*self.notes, *notes)
         return questions
 

@@ -16,7 +16,7 @@ from debate_protocol.plugins import Variants
 from debate_protocol.types import Ask, Question, parse_turn
 from debate_report.rollout_files import debates_in, files_of
 from debate_rewards.answer_checking import check, check_many, kind_of, same_answer
-from debate_rewards.final_answers import final_answer
+from debate_rewards.answers.reply import final_answer
 from debate_rewards.math_pool import TASK
 from debate_rollout.engine import Capability, Engine, EngineSettings, Script
 from debate_rollout.engines import ENGINES as SAMPLERS

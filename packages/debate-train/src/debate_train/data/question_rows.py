@@ -12,7 +12,8 @@ import regex
 
 from debate_protocol.plugins import Config, did_you_mean
 from debate_protocol.types import Question
-from debate_rewards.final_answers import KINDS, FinalAnswer, canonical
+from debate_rewards.answers.reply import KINDS
+from debate_train.data.choice_golds import ChoiceGold, Way, usual_way
 from debate_train.interrupts import DataError
 
 LIMIT_S = 1.0
@@ -90,6 +91,8 @@ class Reading:
     kind: str | None
     """Holds for all rows; None leaves it to each."""
     answer_pattern: str | None
+    choice_answers: Way | None = None
+    """How answers that name a choice do it; None leaves it to the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,18 @@ class Placed:
     where: str
     pattern_missed: bool = False
     """Whether the answer pattern was not found, so that the answer was taken whole."""
+    number: int | None = None
+    """The answer where the row holds an integer."""
+
+    @property
+    def choice_gold(self) -> ChoiceGold | None:
+        """The answer that names a choice, None for a question without choices or answer."""
+        question = self.question
+        choices = question.meta.get("choices")
+        if not choices or not question.answer or question.meta.get("kind", "choice") != "choice":
+            return None
+        answer = question.answer if self.number is None else self.number
+        return ChoiceGold(answer, choices, self.where)
 
 
 def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Placed:
@@ -137,7 +152,13 @@ def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Pl
                 f"{where}: {key}: found {value!r:.60}, which JSON in UTF-8 cannot hold; expected "
                 "texts without half characters (lone surrogates), and numbers"
             ) from error
-    return Placed(Question(str(identity), text, answer, meta), where, missed)
+    is_integer = isinstance(found, int) and reading.answer_pattern is None
+    return Placed(
+        question=Question(str(identity), text, answer, meta),
+        where=where,
+        pattern_missed=missed,
+        number=int(str(found)) if is_integer and not isinstance(found, bool) else None,
+    )
 
 
 def _asked(found: object) -> object:
@@ -148,19 +169,18 @@ def _asked(found: object) -> object:
     return said[-1].get("content") if said else found
 
 
-def with_kinds(placed: Sequence[Placed]) -> list[Question]:
+def with_kinds(placed: Sequence[Placed], choice_answers: Way | None = None) -> list[Question]:
     """Return the questions of one file; where neither recipe nor row says a kind, it is inferred.
 
     A question with choices is of kind `choice`. Where all answers of the others are yes, no, true
     or false they are of kind `yes_no`; other answers are left to mathematics, the default.
 
     Raises:
-        DataError: More than one kind fits.
+        DataError: More than one kind fits, or an answer could mean two choices.
     """
+    placed = _with_chosen_labels(placed, choice_answers)
     unnamed = [p for p in placed if "kind" not in p.question.meta]
     with_choices = [p for p in unnamed if "choices" in p.question.meta]
-    for one in with_choices:
-        _refuse_no_choice(one)
     plain = [p for p in unnamed if "choices" not in p.question.meta and p.question.answer]
     is_yes_no = _all_yes_no(plain)
     _refuse_letters(plain)
@@ -258,23 +278,7 @@ def _answer_text(found: object, meta: Mapping[str, object], key: str, where: str
             "data.kind=yes_no, which reads true as yes and false as no"
         )
     _refuse_unless(_is_scalar(found), found, "one text or one number", key, where)
-    choices = meta.get("choices")
-    if isinstance(found, int) and meta.get("kind", "choice") == "choice" and choices:
-        return _numbered_choice(found, choices, where)
     return str(found)
-
-
-def _numbered_choice(number: int, choices: object, where: str) -> str:
-    """Return the letter of a choice that is given by its number, counted from 0 as in MMLU."""
-    if isinstance(choices, Mapping) or str(number) in map(str, choices):  # type: ignore[call-overload]
-        return str(number)
-    count = len(choices)  # type: ignore[arg-type]
-    if 0 <= number < min(count, 26):
-        return chr(ord("A") + number)
-    raise DataError(
-        f"{where}: answer: found {number} with {count} choices; expected the number of a choice, "
-        "counted from 0, or its letter or text"
-    )
 
 
 def _is_scalar(found: object) -> bool:
@@ -296,16 +300,41 @@ def _refuse_unless(fits: bool, found: object, expected: str, key: str, where: st
     raise DataError(f"{where}: {key}: found {found!r:.80}; expected {expected}{hint}")
 
 
-def _refuse_no_choice(one: Placed) -> None:
-    question = one.question
-    if not question.answer:
-        return
-    if canonical(question, "choice", FinalAnswer(question.answer.strip(), True)) is None:
+def _with_chosen_labels(placed: Sequence[Placed], usual: Way | None) -> list[Placed]:
+    """Return the rows with the label of the choice that each answer means.
+
+    Raises:
+        DataError: An answer means two choices, or none.
+    """
+    golds = {id(row): gold for row in placed if (gold := row.choice_gold) is not None}
+    numbers = [gold for gold in golds.values() if isinstance(gold.answer, int)]
+    texts = [gold for gold in golds.values() if isinstance(gold.answer, str)]
+    ways = {int: usual or usual_way(numbers), str: usual or usual_way(texts)}
+    return [
+        _with_label(row, golds[id(row)], ways[type(golds[id(row)].answer)])
+        if id(row) in golds
+        else row
+        for row in placed
+    ]
+
+
+def _with_label(row: Placed, gold: ChoiceGold, usual: Way | None) -> Placed:
+    question = row.question
+    label = gold.label(usual)
+    if label is not None:
+        return replace(row, question=replace(question, answer=label))
+    if row.number is not None:
         raise DataError(
-            f"{one.where}: the row has choices, but its answer {question.answer!r:.60} is neither "
-            "the letter nor the text of one; expected one of them, or data.kind to say how answers "
-            f"are compared ({', '.join(KINDS)})"
+            f"{row.where}: answer: found {row.number} with {len(gold.choices)} choices; expected "  # type: ignore[arg-type]
+            "the number of a choice, counted from 0, or its letter or text"
         )
+    if "kind" in question.meta:
+        return row
+    raise DataError(
+        f"{row.where}: the row has choices, but its answer {question.answer!r:.60} is neither "
+        "the letter nor the text of one; expected one of them, or data.kind to say how answers "
+        f"are compared ({', '.join(KINDS)})"
+    )
 
 
 def _all_yes_no(plain: Sequence[Placed]) -> bool:

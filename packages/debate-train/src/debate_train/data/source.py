@@ -205,7 +205,7 @@ def read_questions(
         placed.setdefault(identity(one.question), one)
     if not placed:
         raise DataError(f"{key}: {path!r} is empty; expected one question a line")
-    questions = _with_wrong_answers(with_kinds(list(placed.values())))
+    questions = _with_wrong_answers(with_kinds(list(placed.values()), reading.choice_answers))
     notes = [f"{key}: {_kinds(questions)}"]
     if repeats := number - len(placed):
         notes.append(f"{key}: {repeats:,} of {number:,} rows repeat a question and are left out")

@@ -1,0 +1,8 @@
+"""Answers: a reply's final answer is read once, into a typed value, against its question.
+
+- `reply.py`: where the final answer of a reply stands.
+- `questions.py`: what type of answer the question asks for; `read_answer`.
+- `types.py`: the types, one class each, with their keys and examples.
+- `labels.py`, `sentences.py`, `numbers.py`, `units.py`, `polynomials.py`, `spelling.py`: how the
+  types read what is written.
+"""

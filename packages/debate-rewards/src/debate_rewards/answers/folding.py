@@ -1,0 +1,33 @@
+"""Texts as they are compared: without differences of case, white space, quotes and full stops."""
+
+import re
+import unicodedata
+
+MAX_FOLDED_CHARS = 4096
+"""Longest text whose compatible characters are folded: sorting a run of combining marks takes time
+that grows with its square."""
+
+_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|emph|mbox)\s*+\{([^{}]*+)\}")
+_EDGES = "\"'`.“”‘’*_ "
+
+
+def plain_text(text: str) -> str:
+    r"""Return the text without font commands, math dollars at its ends and escapes of braces."""
+    if "\\" in text:
+        text = _TEXT_COMMAND.sub(r"\1", text).replace("\\{", "{").replace("\\}", "}")
+    stripped = text.strip()
+    if len(stripped) > 2 and stripped[0] == stripped[-1] == "$":
+        stripped = stripped.strip("$")
+    return stripped
+
+
+def text_form(text: str) -> str:
+    """Return the form in which texts are equal.
+
+    Braces may be escaped, as they must be inside of a box that they do not balance. Compatible
+    characters such as `ﬁ` and `fi` count as one (NFKC).
+    """
+    plain = plain_text(text)
+    if not plain.isascii() and len(plain) <= MAX_FOLDED_CHARS:
+        plain = unicodedata.normalize("NFKC", plain)
+    return " ".join(plain.casefold().split()).strip(_EDGES)

@@ -1,0 +1,201 @@
+r"""One spelling of a mathematical answer: the same text for what differs only in its typing.
+
+Fonts, sizes, spaces, signs such as `½`, thousands separators, wrappers and units go; `\dfrac`,
+`\frac12` and `\frac{1}{2}` become one. Each rewrite takes time linear in the text, which is of at
+most `MAX_MATH_CHARS`.
+"""
+
+import re
+
+MAX_MATH_CHARS = 4096
+"""Longer answers are compared as text only."""
+
+_SIGNS = str.maketrans(
+    {"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "⁄": "/"}
+    | {"∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ", "π": r"\pi ", "θ": r"\theta ", "√": r"\sqrt "}
+    | {"°": r"^\circ ", "±": r"\pm ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx "}
+    | {"∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "²": "^2 ", "³": "^3 ", "¢": " cents"}
+    | {"½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⅓": r"\frac{1}{3}"}
+    | {"⅔": r"\frac{2}{3}", "€": "", "£": "", "¥": "", "₹": "", "\u00a0": " ", "\u202f": " "}
+)
+_FONTS = (
+    "text|mbox|textbf|textit|textrm|textnormal|emph|mathrm|mathbf|mathit|mathsf|boldsymbol|bm|"
+    "operatorname"
+)
+_WRAPPERS = re.compile(r"\\(?:boxed|fbox|underline|boldsymbol|bm)\s*+\{|\\.|[{}]", re.DOTALL)
+FONT = re.compile(rf"\\(?:{_FONTS})\s*+\{{([^{{}}]*)\}}")
+_DELIMITERS = re.compile(r"\\\\(?:\s*+\[-?[\d.]+\s*+[a-z]{2}\])?|\\[()\[\]]")
+_SILENT = re.compile(
+    r"\\(?:left|right)\s*+\.|"
+    r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits)(?![a-zA-Z])"
+)
+_WIDE = re.compile(
+    r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-zA-Z])|\\(?:thin|en|med|thick)space(?![a-zA-Z])"
+)
+_GROUPS = re.compile(r"(?<=\d)(?:\{,\}|,\\!\s*+|\\[,;: ]|~)(?=\d{3}(?!\d))")
+COMMAS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
+_SPACED = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
+_SHORT = r"(\d|\\[a-zA-Z]++(?!\s*[{\[]))"
+_PLAIN_NAME = re.compile(r"(?<![\\a-zA-Z])(pi|sqrt|exp|sin|cos|tan|log|ln)(?![a-zA-Z])")
+_PERCENT = re.compile(r"(?<=[\d})])\s*+(?:\\text\{\s*+)?per ?cent\b\s*+\}?\.?$", re.IGNORECASE)
+_NAME_ALONE = re.compile(r"\\?[a-zA-Z]+(?:\([a-zA-Z\d]*\))?=?")
+_LIST = re.compile(r",\s*")
+_TIGHT = re.compile(r"\s*([-+*/^_=<>()\[\]{}|])\s*|(?<=\d)\s+(?=[a-zA-Z])|\s+(?=\\)")
+
+_UNIT_WORDS = (
+    "degrees? dollars? cents? units? radians? points? people ways times "
+    "inch(?:es)? in ft feet foot yards? yd miles? mm cm km meters? metres? mg kg grams? lbs? "
+    "pounds? oz ounces? liters? litres? gallons? mph hours? hrs? minutes? mins? seconds? secs? "
+    "days? weeks? months? years?"
+).replace(" ", "|")
+_POWER = r"\s*(?:\^\s*(?:\d|\{-?\d\}))?"
+_UNIT = re.compile(
+    rf"(?<=[\d}})])\s*(?:(?:square|cubic|sq\.?|cu\.?)\s*)?(?:{_UNIT_WORDS}){_POWER}\.?$", re.I
+)
+_TEXT_UNIT = re.compile(rf"(?<=[^\s{{(\[,=])\s*/?\s*\\text\{{((?:[^{{}}\d,;]|\^\d)*)\}}{_POWER}$")
+_QUANTITY = re.compile(r"\d|\\(?:pi|sqrt)(?![a-zA-Z])")
+_COUNTED = re.compile(r"([-+]?\d[\d.,]*)((?:\s+[A-Za-z]{3,})+)")
+_NO_UNITS = frozenset(("and", "or", "if", "for", "not", "when", "half", "percent", "dozen"))
+_NO_UNITS |= {"plus", "minus", "times", "over"}
+_DEGREE = r"\^\s*+(?:\{\s*+\\circ\s*+\}|\\circ(?![a-zA-Z]))"
+_DEGREE_ONLY = re.compile(_DEGREE)
+_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALE = re.compile(rf"(?<=\d)\s*(?:\\text\{{\s*)?({'|'.join(_SCALES)})\s*\}}?$", re.IGNORECASE)
+_MEMBER = re.compile(r"[a-zA-Z]\s*\\in(?![a-zA-Z])\s*|\\\{\s*[a-zA-Z]\s*(?:\\mid|:|\|)")
+
+
+def spelling(text: str) -> str:
+    """Return the one spelling of a mathematical answer; empty when nothing is left."""
+    if len(text) > MAX_MATH_CHARS:
+        return " ".join(text.split())
+    text = text.translate(_SIGNS).strip().strip("`")
+    while len(text) > 4 and text.startswith("**") and text.endswith("**"):
+        text = text[2:-2].strip()
+    if "\\begin" not in text:
+        text = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", text)
+    text = _DELIMITERS.sub(lambda found: r"\\" if found[0].startswith(r"\\") else "", text)
+    text = re.sub(r"\\text\s*\{\s*\\\$\s*\}|\\?\$", "", text)
+    text = _SILENT.sub("", _unwrapped(text))
+    text = _GROUPS.sub("", text).replace("\\!", "")
+    text = FONT.sub(_plain_font, FONT.sub(_plain_font, _WIDE.sub(" ", text)))
+    for rewrite in (_commands, _matrices, _without_ends, without_units):
+        text = rewrite(text)
+    text = _tight(text)
+    if not any(bracket in text for bracket in "([{"):
+        text = COMMAS.sub(lambda found: found[0].replace(",", ""), text)
+    return text.replace(" ", "") if _SPACED.fullmatch(text) else text
+
+
+def _plain_font(found: re.Match[str]) -> str:
+    """Words stay text; numbers and single letters need no font."""
+    inner = found[1]
+    bare = inner.strip()
+    if not bare.strip("."):
+        return " "
+    if _DEGREE_ONLY.fullmatch(bare):
+        return bare
+    if bare[0].isdigit() or not any(c.isalpha() for c in bare):
+        return inner
+    if len(bare) == 1 and "text" not in found[0]:
+        return inner
+    return f"\\text{{{inner}}}"
+
+
+def _commands(text: str) -> str:
+    text = re.sub(r"\\[dtc]frac(?![a-zA-Z])", r"\\frac", text)
+    text = re.sub(rf"\\frac\s*+{_SHORT}\s*+{_SHORT}", r"\\frac{\1}{\2}", text)
+    text = re.sub(rf"\\frac\s*+{_SHORT}\s*+(?=\{{)", r"\\frac{\1}", text)
+    text = re.sub(rf"(\\frac\s*+\{{[^{{}}]*+\}})\s*+{_SHORT}", r"\1{\2}", text)
+    text = re.sub(r"(?<=[\w)}])\s*+\*\*\s*+(?=[\w({\\-])", "^", text)
+    text = _PLAIN_NAME.sub(r"\\\1 ", text)
+    text = re.sub(r"\\sqrt\s*+\(([^()]*+)\)", r"\\sqrt{\1}", text)
+    text = re.sub(r"\\exp\s*+\(([^()]*+)\)", r"e^{\1}", text)
+    text = re.sub(r"\\sqrt\s*+(\d++)", r"\\sqrt{\1}", text)
+    text = re.sub(r"\\(le|ge)(?:q|qslant)(?![a-zA-Z])", r"\\\1", text)
+    text = re.sub(r"\\neq(?![a-zA-Z])", r"\\ne", text).replace("\\varnothing", "\\emptyset")
+    text = re.sub(r"([_^])\s*+(\d)\s++(?=\d)", r"\1{\2}", text)
+    text = re.sub(r"\\([lg])t(?![a-zA-Z])", lambda found: "<>"[found[1] == "g"], text)
+    text = re.sub(rf"{_DEGREE}|\\degrees?(?![a-zA-Z])", r"^\\circ ", text)
+    return re.sub(r"(?<!\\)%", r"\\%", text)
+
+
+def _matrices(text: str) -> str:
+    if "\\begin" not in text:
+        return text
+    text = re.sub(
+        r"[(\[]\s*+\\begin\{(?:matrix|array)\}(?:\{[lcr| ]*\})?", r"\\begin{pmatrix}", text
+    )
+    text = re.sub(r"\\end\{(?:matrix|array)\}\s*+[)\]]", r"\\end{pmatrix}", text)
+    text = re.sub(r"\\(begin|end)\{(?:bmatrix|smallmatrix)\}", r"\\\1{pmatrix}", text)
+    return re.sub(r"\\\\\s*+(?=\\end)", "", text)
+
+
+def _without_ends(text: str) -> str:
+    r"""Drop what stands around: outer braces, `x \in`, `=`, `\approx`, punctuation."""
+    text = text.strip()
+    while text.endswith(("\\\\", ".", ",", ";", ":")):
+        text = text.removesuffix("\\\\").rstrip(".,;: ")
+    if text.startswith("{") and _closing(text) == len(text) - 1:
+        text = text[1:-1].strip()
+    if found := _MEMBER.match(text):
+        is_builder = found[0].startswith("\\{")
+        text = text[found.end() :].removesuffix("\\}") if is_builder else text[found.end() :]
+    left, approx, right = text.partition("\\approx")
+    if approx:
+        names_only = not left.strip() or _NAME_ALONE.fullmatch(left.strip())
+        text = right if names_only else left.strip()
+    return text.strip().removeprefix("=").strip()
+
+
+def without_units(text: str) -> str:
+    """Drop the unit at the end of a number, and write `million` and `percent` as mathematics."""
+    text = _PERCENT.sub(r"\\%", text)
+    for _ in range(3):
+        found = _TEXT_UNIT.search(text)
+        if found and _is_unit(found[1]) and _QUANTITY.search(text, 0, found.start()):
+            text = text[: found.start()]
+    text = _SCALE.sub(lambda found: f"\\cdot 10^{{{_SCALES[found[1].casefold()]}}}", text)
+    text = _UNIT.sub("", text).rstrip()
+    counted = _COUNTED.fullmatch(text)
+    text = counted[1] if counted and _is_unit(counted[2]) else text
+    return re.sub(r"(?<=[\d})])\s*\^\\circ(?:\s*[CF])?\s*$", "", text)
+
+
+def _is_unit(words: str) -> bool:
+    return not any(word in _NO_UNITS or word in _SCALES for word in words.casefold().split())
+
+
+def _tight(text: str) -> str:
+    """Drop spaces that mean nothing; one stays between numbers and after a comma."""
+    text = _TIGHT.sub(lambda found: found[1] or "", " ".join(text.split()))
+    return _LIST.sub(lambda found: ", " if len(found[0]) > 1 else ",", text).strip()
+
+
+def _unwrapped(text: str) -> str:
+    r"""Remove `\boxed{…}` and its like around parts, keeping what they hold."""
+    if not re.search(r"\\(?:boxed|fbox|underline|boldsymbol|bm)\s*+\{", text):
+        return text
+    cut: list[tuple[int, int]] = []
+    stack: list[tuple[int, int] | None] = []
+    for found in _WRAPPERS.finditer(text):
+        if len(found[0]) > 2:
+            stack.append(found.span())
+        elif found[0] == "{":
+            stack.append(None)
+        elif found[0] == "}" and stack and (opened := stack.pop()) is not None:
+            cut += [opened, found.span()]
+    kept, start = [], 0
+    for first, last in sorted(cut):
+        kept.append(text[start:first])
+        start = last
+    return "".join(kept) + text[start:]
+
+
+def _closing(text: str) -> int:
+    """Return where the brace that opens the text is closed, -1 if nowhere."""
+    depth = 0
+    for found in re.finditer(r"\\.|[{}]", text, re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(found[0], 0)
+        if depth == 0 and found[0] == "}":
+            return found.start()
+    return -1
