@@ -114,7 +114,7 @@ def make_batch(spans: Sequence[Spans], vocabulary: int) -> Batch:
             tokens += [news, rng.integers(5, vocabulary, sampled)]
             mask += [np.zeros(told), np.ones(sampled)]
         rows.append(_row(np.concatenate(tokens), np.concatenate(mask), rng, number, one.group))
-    actions = sum(len(row.places) for row in rows)
+    actions = sum(len(row.sampled_positions) for row in rows)
     return Batch(tuple(rows), ("generator",), actions, sum(len(one.told) for one in spans))
 
 
@@ -138,7 +138,7 @@ def _row(tokens: Any, mask: Any, rng: Any, number: int, group: int) -> Row:
 def make_packs(batch: Batch, tokens: int, share: Any) -> list[Pack]:
     """Return the packs of a step for one process; each action counts one over all actions."""
     each = np.float32(1 / max(batch.sampled_tokens, 1))
-    weights = [np.full(len(row.places), each) for row in batch.rows]
+    weights = [np.full(len(row.sampled_positions), each) for row in batch.rows]
     return pack(batch, weights, tokens, ranks=1, share=share)[0]
 
 

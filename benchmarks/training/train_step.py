@@ -147,7 +147,7 @@ def with_own_logps(model: Any, batch: Batch) -> Batch:
         with torch.no_grad():
             logps = model(input_ids=tokens).logits[0, :-1].log_softmax(-1)
         taken = logps.gather(1, tokens[0, 1:, None])[:, 0].numpy()
-        rows.append(replace(row, sampler_logps=taken[row.places - 1]))
+        rows.append(replace(row, sampler_logps=taken[row.sampled_positions - 1]))
     return replace(batch, rows=tuple(rows))
 
 

@@ -84,7 +84,7 @@ def make_row(prompt: Sequence[int], reply: Sequence[int], **fields: Any) -> Row:
 def batch_of(rows: Sequence[Row]) -> Batch:
     """Return these rows as a step's batch."""
     turns = sum(int(row.segments.max()) for row in rows)
-    return Batch(tuple(rows), ("return",), sum(len(row.places) for row in rows), turns)
+    return Batch(tuple(rows), ("return",), sum(len(row.sampled_positions) for row in rows), turns)
 
 
 def groups(prompt_tokens: int, seed: int) -> Batch:

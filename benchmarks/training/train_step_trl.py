@@ -95,7 +95,7 @@ class Update:
 def _inputs(batch: Batch) -> dict[str, Tensor]:
     """Return rows as GRPOTrainer pads them: prompts on the left, completions on the right."""
     prompts = [torch.from_numpy(row.tokens[row.mask == 0]).long() for row in batch.rows]
-    replies = [torch.from_numpy(row.tokens[row.places]).long() for row in batch.rows]
+    replies = [torch.from_numpy(row.tokens[row.sampled_positions]).long() for row in batch.rows]
     pad = torch.nn.utils.rnn.pad_sequence
     found = {}
     for name, rows, side in (("prompt", prompts, "left"), ("completion", replies, "right")):

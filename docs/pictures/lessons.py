@@ -46,7 +46,7 @@ class Lesson:
         sections = ["prompt", *turn_tokens(self.debate, turn, text).sections]
         ends = [*text.starts[1:], len(text.text)]
         pieces = [text.text[start:end] for start, end in zip(text.starts, ends, strict=True)]
-        first, last = row.places[own][0] - 1, row.places[own][-1]
+        first, last = row.sampled_positions[own][0] - 1, row.sampled_positions[own][-1]
         mask, advantages, credits = (
             row.over_tokens(name)[..., first : last + 1].tolist()
             for name in ("mask", "advantages", "credits")

@@ -96,9 +96,10 @@ def pack_of() -> PackOf:
         )
         # Temperatures stay as exact as they are given.
         rows = tuple(
-            dataclasses.replace(r, temperatures=warmth[b][r.places]) for b, r in enumerate(rows)
+            dataclasses.replace(r, temperatures=warmth[b][r.sampled_positions])
+            for b, r in enumerate(rows)
         )
-        weights = [row.mask[row.places] for row in rows]
+        weights = [row.mask[row.sampled_positions] for row in rows]
         return make_pack(Batch(rows, ("generator",), 1, 1), weights, range(len(rows)), share)
 
     return make

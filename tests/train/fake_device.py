@@ -84,7 +84,9 @@ def pack_of(lengths: list[int], shared: int, share: Any = "prefix", pairs: bool 
     """Return a pack of such rows."""
     rows = rows_of(lengths, shared, pairs)
     batch = Batch(tuple(rows), ("generator",), int(sum(r.mask.sum() for r in rows)), len(rows))
-    return make_pack(batch, [row.mask[row.places] for row in rows], range(len(rows)), share)
+    return make_pack(
+        batch, [row.mask[row.sampled_positions] for row in rows], range(len(rows)), share
+    )
 
 
 class Live(TorchDispatchMode):

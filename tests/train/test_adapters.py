@@ -145,7 +145,7 @@ def test_pack_holds_rows_of_one_adapter_on_every_rank(random_batch: Any) -> None
     owners = ("first", "second", "first", "first", "second")
     rows = tuple(replace(row, adapter=owner) for row, owner in zip(batch.rows, owners, strict=True))
     batch = replace(batch, rows=rows)
-    given = pack(batch, [row.mask[row.places] for row in rows], 24, ranks=2)
+    given = pack(batch, [row.mask[row.sampled_positions] for row in rows], 24, ranks=2)
     order = [[one.adapter for one in own] for own in given]
     # The ranks meet in every pack, so each has the same adapters in the same order.
     assert order[0] == order[1] == sorted(order[0])

@@ -81,5 +81,5 @@ def test_a_step_learns_from_all_its_forms(tmp_path: Path, contract: str) -> None
     trained(context(form, tmp_path / "run", player, source, tokenizer), trainer)
     (batch,) = trainer.batches
     assert batch.turns == 2 * 6 + 5 + 3
-    said = [tokenizer.decode(row.tokens[row.places]) for row in batch.rows]
+    said = [tokenizer.decode(row.tokens[row.sampled_positions]) for row in batch.rows]
     assert sum("<solution>" not in one for one in said) == (5 if contract == "answer_line" else 0)

@@ -266,9 +266,9 @@ def sibling_seen(layout: Layout) -> Layout:
 def square_shifted(layout: Layout) -> Layout:
     """The layout with the second place of a block twice."""
     first = layout.blocks[0]
-    places = first.places_NL.clone()
+    places = first.indices_NL.clone()
     places[0, 2] = places[0, 1]
-    broken = dataclasses.replace(first, places_NL=places)
+    broken = dataclasses.replace(first, indices_NL=places)
     return dataclasses.replace(layout, blocks=(broken, *layout.blocks[1:]))
 
 

@@ -15,7 +15,7 @@ MakeBatch = Callable[..., Batch]
 
 
 def packed(batch: Batch, budget: int, **settings: object) -> list[Packs]:
-    return pack(batch, [row.mask[row.places] for row in batch.rows], budget, **settings)  # type: ignore[arg-type]
+    return pack(batch, [row.mask[row.sampled_positions] for row in batch.rows], budget, **settings)  # type: ignore[arg-type]
 
 
 def sizes(packs: Packs) -> list[int]:

@@ -79,7 +79,7 @@ def test_every_path_spells_its_sequence(sequences: list[list[int]], shortest: in
     for node in range(len(layout.parents)):
         path = [k for run in layout.path(node) for k in range(run.start, run.stop)]
         assert path == ends.get(path[-1], path)
-    squared = np.concatenate([block.places_NL[block.real_NL] for block in layout.blocks])
+    squared = np.concatenate([block.indices_NL[block.real_NL] for block in layout.blocks])
     assert sorted(squared.tolist()) == list(range(forest.tokens))
     if shortest == 1:  # Everything that any two share is there once.
         assert forest.tokens == len({tuple(s[: k + 1]) for s in sequences for k in range(len(s))})

@@ -31,7 +31,9 @@ TEMPERATURES = (0.5, 1.0, 1.75)
 def tempered_logps(loaded: LoadedModel, row: Row, temperatures: np.ndarray) -> np.ndarray:
     batch = Batch((replace(row, temperatures=temperatures),), ("generator",), 1, 1)
     with torch.no_grad(), in_float64():
-        found, _ = token_logps(loaded.model, make_pack(batch, [row.mask[row.places]], [0], "none"))
+        found, _ = token_logps(
+            loaded.model, make_pack(batch, [row.mask[row.sampled_positions]], [0], "none")
+        )
     return found.numpy()
 
 

@@ -138,7 +138,7 @@ def test_gradient_is_the_finite_difference_through_the_model(
 def test_dpo_comes_to_prefer_the_chosen_rows(tiny: MakeModel, random_batch: MakeBatch) -> None:
     loaded = tiny()
     rows = tuple(
-        replace(row, pair=n // 2, advantages=row.mask[row.places] * (1 if n % 2 else -1))
+        replace(row, pair=n // 2, advantages=row.mask[row.sampled_positions] * (1 if n % 2 else -1))
         for n, row in enumerate(random_batch(lengths=(9, 12, 8, 15, 11, 10)).rows)
     )
     batch = replace(random_batch(), rows=rows)

@@ -1,5 +1,6 @@
-"""Rows of a step: denominators, minibatches, and what rows begin with in common; numpy alone."""
+"""Rows of a step: denominators, minibatches, and common prefixes of rows; numpy alone."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,10 +13,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+Bools = NDArray[np.bool_]
 Floats = NDArray[np.float32]
 Ints = NDArray[np.signedinteger[Any]]
 Aggregation = Literal["token_sum", "token_mean_batch", "token_mean_group", "sequence_mean"]
+Share = Literal["prefix", "rows", "none"]
+"""What rows of a pack share: their common prefixes, a flat sequence, or nothing (padded)."""
 
+SHARED = 2
+"""Longest rows that a pack may hold where rows share prefixes: a debate whose agents read the same
+in every round has no more tokens than that."""
 PER_TOKEN: Mapping[str, tuple[float, type[np.generic], type[np.generic]]] = {
     "tokens": (0, np.int64, np.int32),
     "mask": (0.0, np.float32, np.float32),
@@ -26,22 +33,25 @@ PER_TOKEN: Mapping[str, tuple[float, type[np.generic], type[np.generic]]] = {
     "versions": (-1, np.int64, np.int32),
     "segments": (0, np.int64, np.int16),
 }
-"""Of each array: the value on tokens that nobody sampled, its type over all tokens, and a row's."""
-_SAMPLED = tuple(PER_TOKEN)[2:]
+"""For each array: its value on tokens that were not sampled, its type over all tokens, in a row."""
+_SAMPLED_ARRAYS = tuple(PER_TOKEN)[2:]
+# Tokens compared at once when sequences are sorted; 16 KiB of key for each sequence.
+_SORT_BLOCK = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence of T tokens, A of which were sampled; nothing else is kept of the others.
+    """One sequence of T tokens, A of which were sampled.
 
-    `tokens` has shape (T,), all other arrays (A,): each speaks of a sampled token as a target.
-    `places` says where in `tokens` these stand, ascending. `advantages` are Σ λ_s·A_s. `streams`
-    has bit s set where stream s of the batch covers the token. `segments` numbers the turns of the
-    row from 1.
+    `tokens` has shape (T,), all other arrays (A,): they describe sampled tokens as targets.
+    `sampled_positions` are the ascending indices of these in `tokens`. `advantages` are Σ λ_s·A_s.
+    `streams` has bit s set where stream s of the batch covers the token. `segments` numbers the
+    turns of the row from 1.
     """
 
+    # Arrays over all T tokens would be mostly filler: prompts are far longer than replies.
     tokens: Ints
-    places: Ints
+    sampled_positions: Ints
     advantages: Floats
     sampler_logps: Floats
     temperatures: Floats
@@ -53,34 +63,42 @@ class Row:
     group: int = 0
     """Number of the first prompt of the row's agent, within the step."""
     adapter: str | None = None
-    """Of the trained policy's adapters the one that sampled the row and learns from it."""
+    """Adapter of the trained policy that sampled the row and learns from it."""
     pair: int = -1
-    """Rows with the same number, which land in one pack; -1 stands alone."""
+    """Number of the preference pair, whose two rows share a pack; -1 for a row without a pair."""
     credits: Floats | None = None
-    """What each stream adds to `advantages`, shape (S, A); None where nothing keeps them apart."""
+    """Summand of each stream in `advantages`, shape (S, A); None where only the sum is known."""
 
     @classmethod
     def of_tokens(
         cls, tokens: ArrayLike, mask: ArrayLike, *, credits: ArrayLike | None = None, **fields: Any
     ) -> "Row":
-        """Return a row of arrays over all its tokens.
+        """Build a row from arrays over all its tokens.
 
         Args:
-            tokens: of prompts and replies.
+            tokens: ids of prompts and replies.
             mask: not 0 on sampled tokens.
             credits: shape (S, T), as the field.
-            fields: the other fields, arrays of shape (T,); one that is left out is 0 everywhere,
+            fields: the other fields, arrays of shape (T,). A missing array is 0 everywhere,
                 `temperatures` 1 and `versions` -1.
         """
-        places = np.flatnonzero(np.asarray(mask)).astype(np.int32)
-        for name in _SAMPLED:
+        sampled_positions = np.flatnonzero(np.asarray(mask)).astype(np.int32)
+        for name in _SAMPLED_ARRAYS:
             fill, _, dtype = PER_TOKEN[name]
-            given = fields.get(name)
-            values = np.full(len(places), fill) if given is None else np.asarray(given)[places]
-            fields[name] = values.astype(dtype)
+            values_T = fields.get(name)
+            if values_T is None:
+                values_A = np.full(len(sampled_positions), fill)
+            else:
+                values_A = np.asarray(values_T)[sampled_positions]
+            fields[name] = values_A.astype(dtype)
         if credits is not None:
-            credits = np.asarray(credits, np.float32)[:, places]
-        return cls(np.asarray(tokens, np.int32), places, credits=credits, **fields)
+            credits = np.asarray(credits, np.float32)[:, sampled_positions]
+        return cls(
+            tokens=np.asarray(tokens, np.int32),
+            sampled_positions=sampled_positions,
+            credits=credits,
+            **fields,
+        )
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -89,25 +107,26 @@ class Row:
     def mask(self) -> Floats:
         """1 on sampled tokens, 0 on others; shape (T,)."""
         mask_T = np.zeros(len(self), np.float32)
-        mask_T[self.places] = 1
+        mask_T[self.sampled_positions] = 1
         return mask_T
 
     def over_tokens(self, name: str) -> NDArray[Any]:
-        """Return an array over all tokens, as `PER_TOKEN` says; credits are 0 on others."""
+        """Expand an array to all tokens, filled up as `PER_TOKEN` says; credits with 0."""
         fill, dtype, _ = PER_TOKEN.get(name, (0.0, np.float32, np.float32))
         values: NDArray[Any] = getattr(self, name)
         if name in ("tokens", "mask"):
             return values.astype(dtype)
-        found = np.full((*values.shape[:-1], len(self)), fill, dtype)
-        found[..., self.places] = values
-        return found
+        # Credits have an axis of streams before the one of tokens.
+        expanded = np.full((*values.shape[:-1], len(self)), fill, dtype)
+        expanded[..., self.sampled_positions] = values
+        return expanded
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """The rows of one step, the names of their streams, and counts over the whole step.
 
-    The counts are the denominators of means, so they hold for every rank and micro-batch.
+    The counts are denominators of means, so every rank and micro-batch uses the same ones.
     """
 
     rows: tuple[Row, ...]
@@ -115,23 +134,43 @@ class Batch:
     sampled_tokens: int
     turns: int
     seed: int = 0
-    """Draws which rows each update takes, where a batch makes several."""
+    """Draws the rows of each update, where a batch makes several."""
 
 
-Bools = NDArray[np.bool_]
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Rows that must be in one pack: a row, or the two of a pair."""
+
+    rows: tuple[int, ...]
+    lengths: tuple[int, ...]
+    shared: tuple[int, ...]
+    """Length of each row's common prefix with the row before it, maybe another unit's."""
+
+
+def let_speak(model: "nn.Module", adapter: str | None) -> None:
+    """Activate an adapter of the model: its parameters alone have gradients then.
+
+    Args:
+        model: peft's, where the adapter has a name.
+        adapter: None where the model has no named adapters.
+    """
+    peft_model: PeftModel = model
+    # peft walks through all modules to switch, which the packs of one adapter need only once.
+    if adapter is not None and peft_model.active_adapter != adapter:
+        peft_model.set_adapter(adapter)
 
 
 def weigh(
     batch: "Batch", aggregation: Aggregation | Literal["pair_mean"]
 ) -> "tuple[Batch, list[Floats]]":
-    """Return the rows of one optimizer step ready for a loss, and what each sampled token counts.
+    """Compute the weight of each sampled token in an update, and the advantages to go with it.
 
     Args:
         batch: all rows of the step.
         aggregation: the loss's.
 
     Returns:
-        The batch, its credits A_s · w_s / w and advantages their sum, such that w times them is
+        The batch, with credits A_s · w_s / w and advantages their sum, such that w times them is
         the sum over streams of their own means; and w of each row, shape (A,).
 
     Source: `token_mean_group` is eq. 7 of Liu et al., "Self-Debate Reinforcement Learning". Its
@@ -141,195 +180,220 @@ def weigh(
         return batch, []
     rows = batch.rows
     if aggregation == "pair_mean":
-        return batch, _split(_pair_weights(rows), rows)
-    units = None if aggregation == "token_sum" else _units(rows, aggregation)
-    weights = _weights(units, np.ones(sum(len(row.places) for row in rows), np.bool_))
+        return batch, _split_by_row(_pair_weights(rows), rows)
+    units_A = None
+    if aggregation != "token_sum":
+        units_A = _unit_numbers(rows, aggregation)
+    num_sampled = sum(len(row.sampled_positions) for row in rows)
+    weights_A = _mean_weights(units_A, np.ones(num_sampled, np.bool_))
     credits = [row.credits for row in rows if row.credits is not None]
     if len(credits) < len(rows):
-        return batch, _split(weights, rows)
-    covers = np.concatenate([row.streams for row in rows])
-    scaled = np.concatenate(credits, axis=1).astype(np.float64)
-    for stream, values in enumerate(scaled):
-        values *= _weights(units, (covers >> stream) & 1 > 0) / weights
-    parts = zip(rows, _split(scaled, rows), strict=True)
-    ready = tuple(replace(row, advantages=part.sum(axis=0), credits=part) for row, part in parts)
-    return replace(batch, rows=ready), _split(weights, rows)
+        return batch, _split_by_row(weights_A, rows)
+
+    # The loss multiplies advantages by w, one weight for all streams. A stream that covers fewer
+    # tokens has a smaller denominator, so its credits carry the quotient of both.
+    streams_A = np.concatenate([row.streams for row in rows])
+    scaled_SA = np.concatenate(credits, axis=1).astype(np.float64)
+    for stream, credits_A in enumerate(scaled_SA):
+        is_covered_A = (streams_A >> stream) & 1 > 0
+        credits_A *= _mean_weights(units_A, is_covered_A) / weights_A
+    scaled_rows = []
+    for row, row_credits in zip(rows, _split_by_row(scaled_SA, rows), strict=True):
+        scaled_rows.append(
+            replace(row, advantages=row_credits.sum(axis=0), credits=row_credits),
+        )
+    return replace(batch, rows=tuple(scaled_rows)), _split_by_row(weights_A, rows)
 
 
-def _units(rows: "Sequence[Row]", aggregation: Aggregation) -> NDArray[np.int64]:
-    """Return for each sampled token the number of the unit that it belongs to."""
-    found, turns = [], 0
+def _unit_numbers(rows: "Sequence[Row]", aggregation: Aggregation) -> NDArray[np.int64]:
+    """Number the unit of each sampled token: its turn, its prompt group, or the whole step."""
+    units: list[NDArray[np.int64]] = []
+    num_turns = 0
     for row in rows:
         if aggregation == "sequence_mean":
-            found.append(row.segments.astype(np.int64) + turns)
-            turns += int(row.segments.max(initial=0)) + 1
+            units.append(row.segments.astype(np.int64) + num_turns)
+            # Segments begin at 1, so one number between two rows stays unused.
+            num_turns += int(row.segments.max(initial=0)) + 1
         else:
             unit = row.group if aggregation == "token_mean_group" else 0
-            found.append(np.full(len(row.places), unit, np.int64))
-    return np.concatenate(found)
+            units.append(np.full(len(row.sampled_positions), unit, np.int64))
+    return np.concatenate(units)
 
 
-def _weights(units: NDArray[np.int64] | None, counted: Bools) -> NDArray[np.float64]:
-    """Return 1 / (units · tokens of the unit) of each counted token, 0 of others."""
-    weights = counted.astype(np.float64)
-    if units is not None and counted.any():
-        names, place, sizes = np.unique(units[counted], return_inverse=True, return_counts=True)
-        weights[counted] = 1 / (len(names) * sizes[place])
-    return weights
+def _mean_weights(units_A: NDArray[np.int64] | None, is_counted_A: Bools) -> NDArray[np.float64]:
+    """Compute 1 / (units · tokens of the unit) for counted tokens, 0 for others; 1 for no units."""
+    weights_A = is_counted_A.astype(np.float64)
+    if units_A is None or not is_counted_A.any():
+        return weights_A
+    # Only counted tokens make a unit: a turn that the stream does not cover is in no denominator.
+    numbers, unit_of_token, unit_sizes = np.unique(
+        units_A[is_counted_A],
+        return_inverse=True,
+        return_counts=True,
+    )
+    weights_A[is_counted_A] = 1 / (len(numbers) * unit_sizes[unit_of_token])
+    return weights_A
 
 
 def _pair_weights(rows: "Sequence[Row]") -> NDArray[np.float64]:
-    """Return 1 / pairs for the sampled tokens of paired rows, 0 for others.
+    """Compute 1 / pairs for the sampled tokens of paired rows, 0 for others.
 
     Raises:
         ValueError: A pair is not one chosen and one rejected row.
     """
-    signs: dict[int, list[float]] = {}
+    signs_of_pairs: dict[int, list[float]] = {}
     for row in rows:
         if row.pair >= 0:
-            signs.setdefault(row.pair, []).append(float(np.sign(row.advantages.sum())))
-    for pair, found in signs.items():
-        if sorted(found) != [-1.0, 1.0]:
+            sign = float(np.sign(row.advantages.sum()))
+            signs_of_pairs.setdefault(row.pair, []).append(sign)
+    for pair, signs in signs_of_pairs.items():
+        if sorted(signs) != [-1.0, 1.0]:
             raise ValueError(
-                f"preference pair {pair}: found rows with advantages of sign {found}; expected one "
+                f"preference pair {pair}: found rows with advantages of sign {signs}; expected one "
                 "positive (chosen) and one negative (rejected)"
             )
-    each = 1 / max(len(signs), 1)
-    return np.repeat(
-        [each if row.pair >= 0 else 0.0 for row in rows], [len(row.places) for row in rows]
-    )
+    pair_weight = 1 / max(len(signs_of_pairs), 1)
+    row_weights = [pair_weight if row.pair >= 0 else 0.0 for row in rows]
+    return np.repeat(row_weights, [len(row.sampled_positions) for row in rows])
 
 
-def _split(values: NDArray[np.float64], rows: "Sequence[Row]") -> "list[Floats]":
-    ends = np.cumsum([len(row.places) for row in rows])[:-1]
-    return [part.astype(np.float32) for part in np.split(values, ends, axis=-1)]
+def _split_by_row(values: NDArray[np.float64], rows: "Sequence[Row]") -> "list[Floats]":
+    ends = np.cumsum([len(row.sampled_positions) for row in rows])[:-1]
+    return [row_values.astype(np.float32) for row_values in np.split(values, ends, axis=-1)]
 
 
-def let_speak(model: "nn.Module", adapter: str | None) -> None:
-    """Let the model be the policy of this adapter, whose parameters alone have gradients then.
-
-    Args:
-        model: peft's, where the adapter has a name.
-        adapter: None where the model has no adapters with names.
-    """
-    speaking: PeftModel = model
-    if adapter is not None and speaking.active_adapter != adapter:
-        speaking.set_adapter(adapter)
-
-
-Share = Literal["prefix", "rows", "none"]
-"""What rows of a pack share: what they begin with, a flat sequence, or nothing (padded)."""
-
-
-SHARED = 2
-"""Longest rows that a pack may hold where rows begin alike: a debate whose agents read the same in
-every round has no more tokens than that."""
-
-
-def shared_length(one: Ints, other: Ints) -> int:
-    """Return how many tokens both begin with."""
-    size = min(len(one), len(other))
-    different = one[:size] != other[:size]
-    return int(different.argmax()) if different.any() else size
-
-
-_BLOCK = 4096
+def shared_length(first: Ints, second: Ints) -> int:
+    """Count the tokens of the common prefix of two sequences."""
+    length = min(len(first), len(second))
+    is_different = first[:length] != second[:length]
+    if not is_different.any():
+        return length
+    return int(is_different.argmax())
 
 
 def lexicographic(sequences: Sequence[Ints]) -> list[int]:
-    """Return the order in which sequences that begin alike are neighbours."""
+    """Order sequences such that those with common prefixes are neighbors."""
 
-    def ordered(numbers: Sequence[int], start: int) -> list[int]:
+    def sort_from(numbers: Sequence[int], start: int) -> list[int]:
         # A block at a time: keys of all tokens would take as much room as the rows themselves.
-        alike: dict[bytes, list[int]] = {}
-        for k in numbers:
-            block = sequences[k][start : start + _BLOCK].astype(">u4").tobytes()
-            alike.setdefault(block, []).append(k)
-        found: list[int] = []
-        for block in sorted(alike):
-            own = alike[block]
-            goes_on = len(own) > 1 and len(block) == 4 * _BLOCK
-            found += ordered(own, start + _BLOCK) if goes_on else own
-        return found
+        numbers_of_block: dict[bytes, list[int]] = {}
+        for number in numbers:
+            tokens = sequences[number][start : start + _SORT_BLOCK]
+            # Big-endian bytes sort like the numbers that they encode.
+            key = tokens.astype(">u4").tobytes()
+            numbers_of_block.setdefault(key, []).append(number)
+        ordered: list[int] = []
+        for key in sorted(numbers_of_block):
+            equal = numbers_of_block[key]
+            # Equal sequences that end within this block have nothing left to compare.
+            continues = len(key) == 4 * _SORT_BLOCK
+            if len(equal) > 1 and continues:
+                equal = sort_from(equal, start + _SORT_BLOCK)
+            ordered += equal
+        return ordered
 
-    return ordered(range(len(sequences)), 0)
+    return sort_from(range(len(sequences)), 0)
 
 
 def needed_tokens(row: Row) -> int:
-    """Return how many tokens of a row predict something: those before its last action."""
-    return int(row.places[-1]) if len(row.places) else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Rows that must stand in one pack: a row, or the two of a pair."""
-
-    rows: tuple[int, ...]
-    lengths: tuple[int, ...]
-    shared: tuple[int, ...]
-    """How many tokens each row begins with as the row before it does, maybe another unit's."""
+    """Count the tokens of a row that predict an action: those before its last one."""
+    if not len(row.sampled_positions):
+        return 0
+    return int(row.sampled_positions[-1])
 
 
 def filling_order(batch: Batch, rows: Sequence[int], share: Share) -> list[Unit]:
-    """Return the rows that have actions, in the order in which packs are filled."""
-    inputs = {n: batch.rows[n].tokens[: needed_tokens(batch.rows[n])] for n in rows}
-    numbers = [n for n, tokens in inputs.items() if len(tokens)]
+    """Order the rows that have actions as packs are filled.
+
+    Args:
+        batch: the rows of a step.
+        rows: numbers of the rows to order.
+        share: rows that share prefixes are sorted by their tokens, padded ones by falling length.
+    """
+    inputs: dict[int, Ints] = {}
+    for number in rows:
+        row = batch.rows[number]
+        if needed_tokens(row):
+            inputs[number] = row.tokens[: needed_tokens(row)]
+    ordered = list(inputs)
     if share == "none":
-        numbers.sort(key=lambda n: -len(inputs[n]))
+        # Rows of one length side by side need the least padding.
+        ordered.sort(key=lambda number: -len(inputs[number]))
     elif share == "prefix":
-        numbers = [numbers[k] for k in lexicographic([inputs[n] for n in numbers])]
-    groups: dict[int, list[int]] = {}
-    for n in numbers:
-        pair = batch.rows[n].pair
-        groups.setdefault(pair if pair >= 0 else -1 - n, []).append(n)
-    units, before = [], np.zeros(0, np.int64)
-    for group in groups.values():
+        ordered = [ordered[index] for index in lexicographic(list(inputs.values()))]
+
+    # A dict keeps the place of a pair's first row; the second moves there.
+    rows_of_unit: dict[int, list[int]] = {}
+    for number in ordered:
+        pair = batch.rows[number].pair
+        # Negative keys, below those of pairs, are free for rows of no pair.
+        key = pair if pair >= 0 else -1 - number
+        rows_of_unit.setdefault(key, []).append(number)
+    units = []
+    previous: Ints = np.zeros(0, np.int64)
+    for unit_rows in rows_of_unit.values():
         shared = []
-        for n in group:
-            shared.append(shared_length(before, inputs[n]) if share == "prefix" else 0)
-            before = inputs[n]
-        units.append(Unit(tuple(group), tuple(len(inputs[n]) for n in group), tuple(shared)))
+        for number in unit_rows:
+            shared.append(shared_length(previous, inputs[number]) if share == "prefix" else 0)
+            previous = inputs[number]
+        lengths = tuple(len(inputs[number]) for number in unit_rows)
+        units.append(Unit(rows=tuple(unit_rows), lengths=lengths, shared=tuple(shared)))
     return units
 
 
 def minibatches(batch: "Batch", size: int | None) -> "list[Batch]":
-    """Return the rows of a batch in equal parts of about `size`, drawn by the batch's seed.
+    """Split the rows of a batch evenly into parts of about `size`, drawn by the batch's seed.
 
-    The rows of one prompt stay together, unless they are more than that, and so do the two of a
-    preference pair, which count as one. Parts differ by the rows of a prompt at most. Each part is
-    the batch of one update: its counts are denominators of its own. With None there is one part.
+    The rows of one prompt stay together, unless they are more than `size`. So do the two rows of a
+    preference pair, which count once. Sizes differ by the rows of a prompt at most. Each part is
+    the batch of one update, with denominators of its own. A size of None gives one part.
     """
     if size is None or not batch.rows:
         return [batch]
-    members: dict[object, list[int]] = {}
+    pairs_and_rows: dict[object, list[int]] = {}
     for number, row in enumerate(batch.rows):
-        members.setdefault(("pair", row.pair) if row.pair >= 0 else number, []).append(number)
+        key = ("pair", row.pair) if row.pair >= 0 else number
+        pairs_and_rows.setdefault(key, []).append(number)
     groups: dict[int, list[list[int]]] = {}
-    for member in members.values():
-        groups.setdefault(batch.rows[member[0]].group, []).append(member)
-    units = [unit for own in groups.values() for unit in ([own] if len(own) <= size else zip(own))]
-    drawn = [units[place] for place in np.random.default_rng(batch.seed).permutation(len(units))]
-    # A unit belongs to the part that its middle lies in.
-    counts = np.array([len(unit) for unit in drawn])
-    parts = part_count(len(members), size)
-    places = (np.cumsum(counts) - counts / 2) * parts // len(members)
-    taken: dict[float, list[int]] = {}
-    for place, unit in zip(places, drawn, strict=True):
-        taken.setdefault(place, []).extend(number for member in unit for number in member)
-    # Rows keep their order within a part: what begins alike stays together.
-    return [_taken(batch, sorted(numbers)) for numbers in taken.values()]
+    for members in pairs_and_rows.values():
+        group = batch.rows[members[0]].group
+        groups.setdefault(group, []).append(members)
+    # A group too large for an update is dealt pair by pair, row by row.
+    units: list[list[list[int]]] = []
+    for group_members in groups.values():
+        if len(group_members) <= size:
+            units.append(group_members)
+        else:
+            units += [[members] for members in group_members]
+    order = np.random.default_rng(batch.seed).permutation(len(units))
+    shuffled = [units[index] for index in order]
+
+    # A unit belongs to the minibatch that holds its middle, if units are laid end to end.
+    num_minibatches = part_count(len(pairs_and_rows), size)
+    unit_sizes = np.array([len(unit) for unit in shuffled])
+    middles = np.cumsum(unit_sizes) - unit_sizes / 2
+    minibatch_of_unit = middles * num_minibatches // len(pairs_and_rows)
+    rows_of_minibatch: dict[float, list[int]] = {}
+    for minibatch, unit in zip(minibatch_of_unit, shuffled, strict=True):
+        numbers = rows_of_minibatch.setdefault(minibatch, [])
+        for members in unit:
+            numbers += members
+    # Rows keep their order within a minibatch: common prefixes stay together.
+    return [_select_rows(batch, sorted(numbers)) for numbers in rows_of_minibatch.values()]
 
 
 def part_count(rows: int, size: int | None) -> int:
-    """Return into how many minibatches so many rows are split."""
-    return 1 if size is None else max(1, -(-rows // size))
+    """Count the minibatches of about `size` that rows are split into."""
+    if size is None:
+        return 1
+    return max(1, math.ceil(rows / size))
 
 
-def _taken(batch: "Batch", numbers: Sequence[int]) -> "Batch":
+def _select_rows(batch: "Batch", numbers: Sequence[int]) -> "Batch":
     rows = tuple(batch.rows[number] for number in numbers)
     return replace(
         batch,
         rows=rows,
-        sampled_tokens=sum(len(row.places) for row in rows),
+        sampled_tokens=sum(len(row.sampled_positions) for row in rows),
         turns=sum(int(row.segments.max(initial=0)) for row in rows),
     )

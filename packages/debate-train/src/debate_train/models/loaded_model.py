@@ -201,7 +201,7 @@ def tokens_of_adapters(batch: "Batch") -> dict[str, int]:
     counted: dict[str, int] = {}
     for row in batch.rows:
         if row.adapter is not None:
-            counted[row.adapter] = counted.get(row.adapter, 0) + len(row.places)
+            counted[row.adapter] = counted.get(row.adapter, 0) + len(row.sampled_positions)
     return counted
 
 

@@ -71,7 +71,7 @@ class Work:
             tokens += length - shared
             pairs += (length * (length + 1) - shared * (shared + 1)) // 2
             before = inputs[number]
-        return cls(tokens, pairs, sum(int((row.places > 0).sum()) for row in batch.rows))
+        return cls(tokens, pairs, sum(int((row.sampled_positions > 0).sum()) for row in batch.rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def example_batch(examples: Sequence[Example], seed: int) -> Batch:
         rows.append(_row(example, example.chosen, example.weight, number, pair))
         if example.rejected is not None:
             rows.append(_row(example, example.rejected, -1.0, number, pair))
-    sampled = sum(len(row.places) for row in rows)
+    sampled = sum(len(row.sampled_positions) for row in rows)
     return Batch(tuple(rows), (STREAM,), sampled, len(rows), seed)
 
 
@@ -53,7 +53,7 @@ def _row(example: Example, said: Completion, advantage: float, number: int, pair
     advantages = np.full(length, advantage, np.float32)
     return Row(
         tokens=np.array([*example.prompt_ids, *said.token_ids], np.int32),
-        places=np.arange(shown, shown + length, dtype=np.int32),
+        sampled_positions=np.arange(shown, shown + length, dtype=np.int32),
         advantages=advantages,
         sampler_logps=np.zeros(length, np.float32),
         temperatures=np.ones(length, np.float32),
