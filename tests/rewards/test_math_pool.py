@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from debate_protocol.types import Question
+from debate_rewards import math_pool
 from debate_rewards.answer_checking import check
 from debate_rewards.math_pool import MathPool, _ready, shared_pool
 
@@ -216,3 +217,101 @@ def test_pool_says_what_to_install_when_math_verify_is_missing(
         RuntimeError, match=r"it is not there.*pip install 'debate-rewards\[math\]'"
     ):
         pool.compare("x", "x", 5)
+
+
+STARTER = """
+import os, threading
+from debate_rewards.math_pool import shared_pool
+threading.Thread(target=shared_pool().compare, args=("x", "x", 60)).start()
+print(flush=True)
+"""
+
+
+def workers_of(parent: int) -> list[int]:
+    """Processes of the workers that a process has started, whether or not it is still there."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            arguments = entry.read_bytes().decode(errors="replace").split("\0")
+            if "-P" in arguments and str(parent) in arguments:
+                found.append(int(entry.parent.name))
+    return found
+
+
+def left_after_a_kill(delay_s: float) -> list[int]:
+    """Kill a process that has begun to start a worker; return what remains of the worker."""
+    starter = subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE)
+    assert starter.stdout is not None and starter.stdout.readline() == b"\n"
+    time.sleep(delay_s)
+    starter.kill()
+    starter.communicate()
+    deadline = time.monotonic() + 30
+    while (left := workers_of(starter.pid)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+    return left
+
+
+@pytest.mark.parametrize(
+    "delays_s",
+    [
+        pytest.param((0.0, 0.3, 0.6, 1.0), id="few"),
+        pytest.param([n / 20 for n in range(40)], id="many", marks=pytest.mark.slow),
+    ],
+)
+def test_no_worker_outlives_a_parent_that_is_killed_while_it_starts(
+    delays_s: Sequence[float],
+) -> None:
+    with ThreadPoolExecutor(4) as executor:
+        assert [left for left in executor.map(left_after_a_kill, delays_s) if left] == []
+
+
+def test_a_child_that_nobody_reads_ends_its_supervisor() -> None:
+    # The pool's end of the pipe is closed before the child can say that it is ready.
+    arguments = [str(Path(math_pool.__file__).parents[1]), str(os.getpid()), "60"]
+    worker = subprocess.Popen(
+        [sys.executable, "-P", "-c", math_pool._PROGRAM, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert worker.stdout is not None and worker.stdin is not None
+    worker.stdout.close()
+    assert worker.wait(60) == 0
+    worker.stdin.close()
+
+
+PROBES = {
+    "environment": ("'SECRET_KEY' in os.environ", "False"),
+    "evaluation": ("eval('1' + '+1')", "ConfinementError"),
+    "writing": ("open('/tmp/answer-worker', 'w')", "ConfinementError"),
+    "reading": ("open('/etc/hostname')", "ConfinementError"),
+    "network": ("__import__('socket').socket()", "ConfinementError"),
+    "program": ("os.system('true')", "ConfinementError"),
+    "process": ("os.fork()", "ConfinementError"),
+    "own module": ("open(os.__file__).close()", "None"),
+    "lazy import": ("__import__('this_is_no_module', level=0)", "ModuleNotFoundError"),
+}
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_a_worker_has_no_secrets_files_network_or_evaluators(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    action, expected = PROBES[name]
+    # In place of comparing, the worker does what a library could do, and answers what came of it.
+    program = (
+        "import os, debate_rewards.math_worker as worker\n"
+        "def probe(job, say):\n"
+        f"    try: return repr({action})\n"
+        "    except Exception as error: return type(error).__name__\n"
+        "worker._compare = probe\n"
+    )
+    indented = program.replace("\n", "\n    ")
+    monkeypatch.setattr(
+        math_pool, "_PROGRAM", math_pool._PROGRAM.replace("else:\n", f"else:\n    {indented}\n")
+    )
+    monkeypatch.setenv("SECRET_KEY", "a secret")
+    pool = MathPool(size=1)
+    assert pool.compare("1", "1", 60).outcome == expected
+    pool.close()

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from debate_rewards.confinement import minimal_environment
+
 Outcome = Literal[
     "equal",
     "different",
@@ -29,16 +31,17 @@ Outcome = Literal[
 START_TIMEOUT_S = 120.0
 RESTART_TIMEOUT_S = 10.0
 _PROGRAM = """
-import json, sys
+import json, signal, sys
+signal.alarm(int(sys.argv[3]))  # Ends an import that hangs, whether or not anybody waits for it.
 sys.path.append(sys.argv[1])
 try:
-    for name in sys.argv[2:]:
+    for name in sys.argv[4:]:
         __import__(name)
     from debate_rewards.math_worker import main
 except ImportError as error:
     print(json.dumps({"error": str(error)}))
 else:
-    main()
+    main(int(sys.argv[2]))
 """
 
 
@@ -70,13 +73,16 @@ class _Worker:
     """A supervisor process with one child; used by one thread at a time."""
 
     def __init__(self) -> None:
+        package_folder = str(Path(__file__).parents[1])
+        arguments = [package_folder, str(os.getpid()), str(int(START_TIMEOUT_S)), *_needed]
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM, str(Path(__file__).parents[1]), *_needed],
+            [sys.executable, "-P", "-c", _PROGRAM, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             # Unbuffered: a process forked off in the middle of a job must not send it again.
             bufsize=0,
+            env=minimal_environment(os.environ),
             start_new_session=True,
         )
         assert self._process.stdin is not None and self._process.stdout is not None

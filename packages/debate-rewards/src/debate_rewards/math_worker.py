@@ -15,6 +15,7 @@ most pairs without `simplify`.
 import functools
 import json
 import logging
+import mmap
 import os
 import queue
 import re
@@ -22,7 +23,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
@@ -31,7 +32,14 @@ from latex2sympy2_extended.math_normalization import NormalizationConfig, normal
 from math_verify import grader
 from sympy.core import random
 from sympy.core.relational import Relational
+from sympy.parsing import sympy_parser
 
+from debate_protocol.orphans import end_with_parent, is_orphan
+from debate_rewards.confinement import (
+    leave_files_and_network,
+    limit_resources,
+    refuse_evaluators,
+)
 from debate_rewards.math_pool import TASK
 
 _SPELLING = NormalizationConfig(
@@ -183,17 +191,29 @@ grader.sympy_solve_and_compare = _equal_solutions
 
 MEMORY_BYTES = 4 << 30
 GRACE_S = 2.0
-_SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1}
+_DIGITS = re.compile(r"[-+]?[0-9]+")
+_DECIMAL = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
+_SYMBOL = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+ORPHAN_CHECK_S = 0.5
+MAX_IDLE_DEATHS = 3
+"""Children that end in a row before they take a job, after which the supervisor ends."""
+_SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM}
 
 Say = Callable[[dict[str, object]], None]
 
 
-def main() -> None:
-    """Serve comparisons until standard input closes or SIGTERM comes."""
+def main(parent: int) -> None:
+    """Serve comparisons until the parent is gone, standard input closes or SIGTERM comes.
+
+    Args:
+        parent: Process id of who started this one.
+    """
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     logging.disable(logging.CRITICAL)
-    _limit_memory()
+    sympy_parser.parse_expr = _read_literal
+    leave_files_and_network()
+    limit_resources(MEMORY_BYTES)
 
     def say(message: dict[str, object]) -> None:
         out.write(json.dumps(message) + "\n")
@@ -203,51 +223,85 @@ def main() -> None:
     equal(read(r"\frac{x^{2}}{2}"), read(r"\sqrt{2}+(1,2)"))
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    children = 0
-    goes_on = True
-    while goes_on:
-        children += 1
+    # Wakes the supervisor to see whether it still has a parent; a child does not inherit it.
+    signal.setitimer(signal.ITIMER_REAL, ORPHAN_CHECK_S, ORPHAN_CHECK_S)
+    supervisor = os.getpid()
+    took_job = mmap.mmap(-1, 1)  # Shared with the child.
+    num_children = num_idle_deaths = 0
+    goes_on = not is_orphan(parent)
+    while goes_on and num_idle_deaths < MAX_IDLE_DEATHS:
+        num_children += 1
+        took_job[0] = 0
         child = os.fork()
         if child == 0:
-            say({"stage": "ready", "child": children})
-            _serve(say)
-        goes_on = _supervise(child)
+            _be_child(supervisor, num_children, say, took_job)
+        goes_on, was_replaced = _supervise(child, parent)
+        num_idle_deaths = 0 if was_replaced or took_job[0] else num_idle_deaths + 1
 
 
-def _supervise(child: int) -> bool:
-    """Wait until the child is gone; return whether there shall be another."""
-    wanted = True
+def _read_literal(text: str, *_: object, **__: object) -> sympy.Basic:
+    """Read a number or a symbol, in place of sympy's parser of expressions, which evaluates.
+
+    sympy hands every text to that parser, also the digits that Math-Verify's own parser has found.
+    """
+    literal = text.strip()
+    if _DIGITS.fullmatch(literal):
+        return sympy.Integer(literal)
+    if _DECIMAL.fullmatch(literal):
+        return sympy.Float(literal)
+    if _SYMBOL.fullmatch(literal):
+        return sympy.Symbol(literal)
+    raise ValueError("neither a number nor a symbol")
+
+
+def _supervise(child: int, parent: int) -> tuple[bool, bool]:
+    """Wait until the child is gone.
+
+    Returns:
+        Whether there shall be another, and whether this one ended because it was replaced.
+    """
+    goes_on = True
+    was_replaced = False
     while True:
         caught = signal.sigwait(_SIGNALS)
+        if caught == signal.SIGALRM and not is_orphan(parent):
+            continue
         if caught != signal.SIGCHLD:
-            wanted = caught == signal.SIGUSR1
+            was_replaced = caught == signal.SIGUSR1
+            goes_on = was_replaced
             os.kill(child, signal.SIGKILL)
         gone, status = os.waitpid(child, os.WNOHANG if caught == signal.SIGCHLD else 0)
         if gone:
-            # A child ends by itself, with status 0, when standard input was closed.
-            return wanted and status != 0
+            # A child ends by itself, with status 0, when a pipe was closed.
+            return goes_on and status != 0, was_replaced
 
 
-def _serve(say: Say) -> None:
+def _be_child(supervisor: int, number: int, say: Say, took_job: mmap.mmap) -> NoReturn:
+    """Serve jobs; never return into the supervisor's loop, whatever happens."""
+    try:
+        end_with_parent(supervisor)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+        refuse_evaluators()
+        say({"stage": "ready", "child": number})
+        _serve(say, took_job)
+    except BrokenPipeError:
+        os._exit(0)  # Nobody reads what it says.
+    finally:
+        os._exit(1)
+
+
+def _serve(say: Say, took_job: mmap.mmap) -> None:
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
     while True:
         job = json.loads(jobs.get())
+        took_job[0] = 1
         say({"stage": "started"})
         # The default action of this alarm ends the process even inside one long C call, so a
         # worker never outlives a parent that was killed.
         signal.setitimer(signal.ITIMER_REAL, job["limit_s"] + GRACE_S)
         say({"outcome": _compare(job, say)})
         signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _limit_memory() -> None:
-    try:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    except (ImportError, ValueError, OSError):
-        return  # The time limit holds without it.
 
 
 def _read_jobs(jobs: "queue.SimpleQueue[str]") -> None:

@@ -124,7 +124,10 @@ def heed_interrupts(pipe: Path) -> None:
     """On rank 0: turn what comes through the launching process's pipe into interrupts."""
 
     def listen() -> None:
-        with pipe.open("rb", buffering=0) as end:
+        # Without the flag, opening waits for ever where the starter was killed before.
+        descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(descriptor, True)
+        with open(descriptor, "rb", buffering=0) as end:
             while end.read(1):
                 os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)  # Nobody is left to write: the starter was killed.

@@ -13,11 +13,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from debate_protocol.orphans import end_with_parent
 from debate_rollout.engine import EndpointError, RolloutError, WeightsError
 from debate_rollout.engines.endpoints import key_hider
 from debate_rollout.engines.vllm import OLD_WEIGHTS_SERVE, refresh_error
@@ -121,7 +123,13 @@ class ServerProcess:
 
 def keep(command: list[str]) -> int:
     """Run a command until it ends or standard input closes; return its exit code."""
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        # This process may be killed, too, and nobody else knows the server. No thread runs yet.
+        preexec_fn=partial(end_with_parent, os.getpid(), signal.SIGTERM),
+    )
 
     def end(*_: object) -> None:
         _signal_group(child.pid, signal.SIGTERM)

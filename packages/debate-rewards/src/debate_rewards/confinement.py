@@ -1,0 +1,150 @@
+"""What a process that compares answers may do: no secrets, no network, few files, and an end.
+
+Nothing that a reply or a file says is meant to reach an evaluator. These are the second line, for
+what a library does with text although it should not:
+
+- the environment holds no more than what Python needs to start;
+- the working folder is one that was removed, so that no relative path leads to a user's file;
+- files cannot be written (`RLIMIT_FSIZE`), and are read only where Python's own modules lie;
+- sockets, programs and other processes are refused, and so is text that is compiled, but while a
+  module is imported. Linux takes away the network, too, where an unprivileged process may ask so.
+
+Python's audit hook holds the last two lines. It cannot be taken off, and it sees every evaluator,
+however a library has named it; code that already runs could evade it.
+"""
+
+import contextlib
+import ctypes
+import os
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Mapping
+from types import FrameType
+
+_KEPT = (
+    "PATH",
+    "HOME",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PYTHONUSERBASE",
+    "LD_LIBRARY_PATH",
+    "DYLD_LIBRARY_PATH",
+)
+_FIXED = {
+    "LC_ALL": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    # A verdict must not depend on the order of a set.
+    "PYTHONHASHSEED": "0",
+}
+_REFUSED_EVENTS = frozenset(
+    (
+        "ctypes.dlopen",
+        "os.chmod",
+        "os.exec",
+        "os.fork",
+        "os.forkpty",
+        "os.kill",
+        "os.killpg",
+        "os.link",
+        "os.mkdir",
+        "os.posix_spawn",
+        "os.putenv",
+        "os.remove",
+        "os.rename",
+        "os.rmdir",
+        "os.spawn",
+        "os.symlink",
+        "os.system",
+        "os.truncate",
+        "pickle.find_class",
+        "socket.__new__",
+        "socket.getaddrinfo",
+        "socket.gethostbyname",
+        "subprocess.Popen",
+    )
+)
+_IMPORTER = "<frozen importlib._bootstrap>"
+_OWN_CODE = os.path.join("sympy", "polys", "monomials.py")
+"""Writes functions that multiply powers; of what is compared it knows the number of symbols."""
+_NEW_USER_AND_NETWORK = 0x10000000 | 0x40000000
+"""CLONE_NEWUSER and CLONE_NEWNET of Linux."""
+
+
+class ConfinementError(PermissionError):
+    """Something tried what a process that compares answers may not do."""
+
+
+def minimal_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that Python needs to find its modules, and no others."""
+    return {name: environment[name] for name in _KEPT if name in environment} | _FIXED
+
+
+def leave_files_and_network() -> None:
+    """Work in a folder that is no more, and without a network where the system allows that."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).unshare(_NEW_USER_AND_NETWORK)
+
+
+def refuse_evaluators() -> None:
+    """Refuse what `_REFUSED_EVENTS` names, foreign files, and text as code, for good."""
+    sys.dont_write_bytecode = True
+    roots = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *sys.path}
+    readable = tuple(os.path.join(os.path.realpath(root), "") for root in roots if root)
+    sys.addaudithook(_Hook(readable))
+
+
+class _Hook:
+    """An audit hook; Python calls it at each of its events."""
+
+    def __init__(self, readable: tuple[str, ...]) -> None:
+        self._readable = readable
+
+    def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event == "compile":
+            # Without a text it is a syntax tree, which no reply holds.
+            is_refused = arguments[0] is not None
+        elif event == "open":
+            is_refused = not self._may_open(*arguments)
+        else:
+            is_refused = event in _REFUSED_EVENTS
+        if is_refused and not (event in ("compile", "ctypes.dlopen") and _is_library_at_work()):
+            raise ConfinementError(f"refused in a process that compares answers: {event}")
+
+    def _may_open(self, path: object, mode: object, flags: object) -> bool:
+        if not isinstance(path, str | bytes):
+            return True  # An open descriptor.
+        if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            return False
+        return os.path.realpath(os.fsdecode(path)).startswith(self._readable)
+
+
+def _is_library_at_work() -> bool:
+    """Return whether a module is being imported, or sympy compiles what it has written itself."""
+    frame: FrameType | None = sys._getframe(2)
+    if frame is not None and frame.f_code.co_filename.endswith(_OWN_CODE):
+        return True
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTER:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def limit_resources(memory_bytes: int) -> None:
+    """Bound this process's memory, and let it write no file and no dump."""
+    try:
+        import resource
+    except ImportError:
+        return  # The time limit holds without it.
+    for limit, most in (
+        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(limit, (most, most))
