@@ -89,7 +89,9 @@ def test_every_key_of_studies_is_documented() -> None:
 
 
 ROW = re.compile(
-    r"^\| (.+?) − (.+?) \| (.+?) \| (\d+) \| (\S+)(?: \[(\S+), (\S+)\])? \|", re.MULTILINE
+    r"^\| (.+?) − (.+?) \| (.+?) \| (\d+) \| (\S+)(?: \[(\S+), (\S+)\])?"
+    r" \| \S+ \| .+? to \S+ \| (\S+) \| (\S+) \|(?: (\S+) \|)?",
+    re.MULTILINE,
 )
 
 
@@ -99,34 +101,46 @@ def test_differences_on_the_page_follow_from_the_data(file: Path) -> None:
     study = read_study(file)
     ends: dict[tuple[str, str], dict[int, float]] = {}
     gains: dict[tuple[str, str], dict[int, float]] = {}
-    missed: dict[str, set[int]] = defaultdict(set)
-    """Seeds whose start missed its criterion: nothing is trained, and every difference is 0."""
+    planned: dict[str, set[int]] = defaultdict(set)
+    failed: dict[str, set[int]] = defaultdict(set)
+    """Seeds whose start missed its criterion, by arm: nothing was trained."""
     results = file.parent / study.results
     for line in results.read_text("utf-8").splitlines() if results.exists() else ():
         run = json.loads(line)
+        planned[run["arm"]].add(run["seed"])
         if not run["start_met"]:
-            missed[run["arm"]].add(run["seed"])
+            failed[run["arm"]].add(run["seed"])
+            continue
         for name, after in run["after"].items():
             key, start = (run["arm"], name), run["before"].get(name)
-            gain = after - start if run["start_met"] and start is not None else 0.0
             ends.setdefault(key, {})[run["seed"]] = after
-            gains.setdefault(key, {})[run["seed"]] = gain
+            if start is not None:
+                gains.setdefault(key, {})[run["seed"]] = after - start
     rows = ROW.findall((file.parent / study.page).read_text("utf-8")) if ends else []
-    for arm, other, name, seeds, *printed in rows:
-        own, base = ends[arm, name], ends.get((other, name), {})
-        if other == "start":
-            own, base = gains[arm, name], dict.fromkeys(gains[arm, name], 0.0)
-        elif other.endswith(", gains"):
-            own, base = gains[arm, name], gains[other.removesuffix(", gains"), name]
-        compared = {seed: own[seed] - base[seed] for seed in own if seed in base}
-        beside = missed[arm] if other == "start" else missed[other.removesuffix(", gains")]
-        values = [*(compared | dict.fromkeys(missed[arm] & beside, 0.0)).values()]
-        assert len(values) == int(seeds)
-        mean = float(np.mean(values))
-        expected = [mean]
+    p_values, printed_holm = [], []
+    for arm, other, name, seeds, mean, low, high, p, p_holm, failed_starts in rows:
+        values = [*gains.get((arm, name), {}).values()]
+        num_failed = len(failed[arm])
+        if other != "start":
+            sides = gains if other.endswith(", gains") else ends
+            base_arm = other.removesuffix(", gains")
+            own, base = sides[arm, name], sides[base_arm, name]
+            values = [own[seed] - base[seed] for seed in own if seed in base]
+            num_failed = len((failed[arm] | failed[base_arm]) & planned[arm] & planned[base_arm])
+        assert (len(values), num_failed) == (int(seeds), int(failed_starts.replace("–", "") or 0))
+        assert float(mean) == pytest.approx(float(np.mean(values)), abs=6e-4)
         if len(values) > 1:
-            spread = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
-            expected += [mean - spread, mean + spread]
-        found = [float(one) for one in printed if one]
-        assert found == pytest.approx(expected, abs=6e-4)
+            half = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
+            expected = [np.mean(values) - half, np.mean(values) + half]
+            assert [float(low), float(high)] == pytest.approx(expected, abs=6e-4)
+            p_values.append(stats.ttest_1samp(values, 0).pvalue if np.ptp(values) else 1.0)
+            assert float(p) == pytest.approx(p_values[-1], rel=0.06)
+            printed_holm.append(p_holm)
+    # Holm by its definition: in the order of p, each is compared with .05 / (tests not yet done).
+    survives = [False] * len(p_values)
+    for num_done, test in enumerate(np.argsort(p_values)):
+        if p_values[test] > 0.05 / (len(p_values) - num_done):
+            break
+        survives[test] = True
+    assert [cell.startswith("**") for cell in printed_holm] == survives
     assert rows or not ends

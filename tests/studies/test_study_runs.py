@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from debate_studies.lines import Finished, Lines
+from debate_studies.lines import Finished, Lines, holm
 from debate_studies.runs import Runs, Task, without, work
 from debate_studies.study_file import Compared, Study
-from debate_studies.tables import differences, tables
+from debate_studies.tables import differences, failed_starts, tables
 from debate_train.checkpoints.run_directory import as_written, with_hash, write_json
 from debate_train.interrupts import RunFailure, UsageError
 from studies.test_study import MINIATURE, RECIPE
@@ -206,7 +206,7 @@ def test_differences_are_of_seeds_that_have_both_sides(tmp_path: Path) -> None:
     over = Compared(arm="grpo", over="other", measures=("direct",))
     assert differences(runs, over, "direct") == {0: 0.25, 2: 0.125}
     gained = differences(runs, Compared(arm="grpo", measures=("direct",)), "direct")
-    assert gained == {0: 0.25, 1: 0.0, 2: 0.5}
+    assert gained == {0: 0.25, 2: 0.5}
     # Seeds that the file no longer names count nowhere.
     study = Study.model_validate(MINIATURE | {"seeds": [0], "plot": []})
     found = "\n".join(tables(study, lines, tmp_path / "plot.svg"))
@@ -228,11 +228,57 @@ def test_lines_of_one_run_that_differ_are_refused(tmp_path: Path) -> None:
         lines.read()
 
 
-def test_start_that_missed_counts_the_same_both_ways_and_by_level() -> None:
-    direct, both = {"direct": 0.5}, {"direct": 0.5, "judge": 0.5}
-    missed = Finished(arm="a", seed=0, start_met=False, steps=1, before=direct, after=direct)
-    run = Finished(arm="b", seed=0, start_met=True, steps=1, before=both, after=both)
-    runs = {("a", 0): missed, ("b", 0): run}
+def test_start_that_failed_is_in_no_interval_and_counted_beside(tmp_path: Path) -> None:
+    # Seeds 0 and 1 gain 1/4 and 3/4: mean 1/2, s = √2/4, standard error 1/4; t of one degree of
+    # freedom is 12.706, so half the interval is 3.177. With a third gain of 0: mean 1/3,
+    # s² = (1/144 + 25/144 + 16/144) / 2 = 7/48, standard error √(7/144) = .2205; t is 4.303 of
+    # two degrees of freedom, half the interval .949.
+    def run(seed: int, after: float, *, is_met: bool) -> Finished:
+        before = {"direct": 0.0 if is_met else after}
+        return Finished(
+            arm="grpo", seed=seed, start_met=is_met, steps=1, before=before, after={"direct": after}
+        )
+
+    lines = [run(0, 0.25, is_met=True), run(1, 0.75, is_met=True), run(2, 0.9, is_met=False)]
+    one = Compared(arm="grpo", measures=("direct",))
+    runs = {(line.arm, line.seed): line for line in lines}
+    assert differences(runs, one, "direct") == {0: 0.25, 1: 0.75}
+    assert failed_starts(runs, one) == [2]
+    study = Study.model_validate(MINIATURE | {"seeds": [0, 1, 2], "plot": []})
+    page = "\n".join(tables(study, lines, tmp_path / "plot.svg"))
+    assert "| grpo − start | direct | 2 | +0.500 [-2.677, +3.677] |" in page
+    assert "| 1 | +0.333 [-0.615, +1.282] |" in page
+
+
+def test_start_that_failed_counts_on_both_sides() -> None:
+    direct = {"direct": 0.5}
+    failed = Finished(arm="a", seed=0, start_met=False, steps=1, before=direct, after=direct)
+    ran = Finished(arm="b", seed=0, start_met=True, steps=1, before=direct, after=direct)
+    runs = {("a", 0): failed, ("b", 0): ran}
     for arm, over in (("a", "b"), ("b", "a")):
-        assert differences(runs, Compared(arm=arm, over=over, measures=()), "judge") == {}
-    assert differences(runs, Compared(arm="a", measures=()), "judge") == {0: 0.0}
+        one = Compared(arm=arm, over=over, measures=())
+        assert differences(runs, one, "direct") == {} and failed_starts(runs, one) == [0]
+    assert failed_starts(runs, Compared(arm="b", measures=())) == []
+
+
+def test_holm_adjusts_four_p_values_by_hand() -> None:
+    # Smallest first, times 4, 3, 2, 1: .005 → .02, .01 → .03, .03 → .06; .04 → .04, which is raised
+    # to .06, as no test survives where a smaller p does not.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_differences_that_survive_holm_are_marked(tmp_path: Path) -> None:
+    def run(seed: int, **after: float) -> Finished:
+        before = dict.fromkeys(after, 0.0)
+        return Finished(arm="grpo", seed=seed, start_met=True, steps=1, before=before, after=after)
+
+    # Gains 1, 2, 3 have p = .0742 (t = 2√3, 2 degrees of freedom), 10, 10.1, 10.2 p = .000033.
+    lines = [run(0, format=10.0, direct=1.0), run(1, format=10.1, direct=2.0)]
+    lines += [run(2, format=10.2, direct=3.0)]
+    compared = [{"arm": "grpo", "measures": ["direct", "format"]}]
+    study = Study.model_validate(MINIATURE | {"seeds": [0, 1, 2], "plot": [], "compared": compared})
+    *_, direct, marked = tables(study, lines, tmp_path / "plot.svg")
+    assert direct.endswith("| 0.074 | 0.074 |")
+    assert marked.endswith("| 3.3e-05 | **6.5e-05** |")

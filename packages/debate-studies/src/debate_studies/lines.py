@@ -142,6 +142,28 @@ def interval(values: Sequence[float]) -> tuple[float, float, float | None, float
     return mean, error, half, p
 
 
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust p-values for how many there are, by Holm's step-down procedure.
+
+    Source: Holm, "A simple sequentially rejective multiple test procedure", 1979.
+
+    Args:
+        p_values: Of all tests of a family.
+
+    Returns:
+        Adjusted p-values, in the order of `p_values`; those up to .05 survive at level .05.
+    """
+    num_tests = len(p_values)
+    smallest_first = sorted(range(num_tests), key=lambda test: p_values[test])
+    adjusted = [1.0] * num_tests
+    largest_so_far = 0.0
+    for rank, test in enumerate(smallest_first):
+        # A test that comes later never survives where an earlier one does not.
+        largest_so_far = max(largest_so_far, (num_tests - rank) * p_values[test])
+        adjusted[test] = min(1.0, largest_so_far)
+    return adjusted
+
+
 def with_interval(values: Sequence[float]) -> str:
     """Return the mean with its interval in brackets; one seed has none."""
     mean, _, half, _ = interval(values)

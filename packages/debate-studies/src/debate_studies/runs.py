@@ -236,7 +236,7 @@ class Runs:
         """Run an arm of a seed, and what it begins with where that is missing; return its line.
 
         An arm whose start missed an exit criterion is not run: the measures of that start are its
-        before and after, so that it counts with a gain of 0.
+        before and after. It is counted as a start that failed, and is in no interval.
 
         Raises:
             RunFailure: `debate-train` failed.

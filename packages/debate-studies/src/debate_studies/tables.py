@@ -1,19 +1,23 @@
 """Tables and a plot of a study: means over seeds with intervals, and differences paired by seed.
 
-Intervals are Student's t, 95 %, over seeds; p is the two-sided t test of a mean difference of 0, of
-each figure alone. `debate-study FILE --tables` prints them.
+Intervals are Student's t, 95 %, over the seeds that ran; p is the two-sided t test of a mean
+difference of 0. `debate-study FILE --tables` prints them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from debate_report.charts import MAX_SERIES, Bound, Chart, Series, image
 from debate_report.timeline import Along, phases, plain
-from debate_studies.lines import Finished, Runs, interval, seeds_of, table, with_interval
+from debate_studies.lines import Finished, Runs, holm, interval, seeds_of, table, with_interval
 from debate_studies.study_file import BEFORE, Compared, Study
 from debate_train.checkpoints.whole_files import write_whole
 from debate_train.recipe.files import opening
+
+LEVEL = 0.05
+"""A difference is marked up to this p, adjusted."""
 
 
 def tables(study: Study, lines: Sequence[Finished], plot: Path) -> list[str]:
@@ -110,38 +114,109 @@ def _totals(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
 
 
 def differences(runs: Runs, one: Compared, measure: str) -> dict[int, float]:
-    """Return the difference of each seed that has both sides."""
-    found = {}
+    """Return the difference of each seed that ran on both sides."""
+    by_seed = {}
     for seed in seeds_of(runs, [one.arm]):
         run, other = runs[one.arm, seed], runs.get((one.over, seed))
-        base = run.before if one.over == BEFORE else other.after if other else None
-        if base is None:
+        before_or_other = run.before if one.over == BEFORE else other.after if other else {}
+        if _start_failed(run, other):
             continue
-        if measure in run.after and measure in base:
-            found[seed] = run.after[measure] - base[measure]
+        if measure in run.after and measure in before_or_other:
+            by_seed[seed] = run.after[measure] - before_or_other[measure]
             if one.gains and other is not None:
-                found[seed] -= run.before[measure] - other.before[measure]
-        elif not run.start_met and (other is None or not other.start_met):
-            # A start may measure less than its arms.
-            found[seed] = 0.0
-    return found
+                by_seed[seed] -= run.before[measure] - other.before[measure]
+    return by_seed
+
+
+def failed_starts(runs: Runs, one: Compared) -> list[int]:
+    """Return the seeds in which a side was not trained, as its start missed its criterion."""
+    failed = []
+    for seed in seeds_of(runs, [one.arm]):
+        run, other = runs[one.arm, seed], runs.get((one.over, seed))
+        has_both = one.over == BEFORE or other is not None
+        if has_both and _start_failed(run, other):
+            failed.append(seed)
+    return failed
+
+
+def _start_failed(run: Finished, other: Finished | None) -> bool:
+    return not run.start_met or (other is not None and not other.start_met)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A comparison by one measure."""
+
+    compared: str
+    measure: str
+    values: Mapping[int, float]
+    """By seed that ran."""
+    failed_seeds: Sequence[int]
+
+    @property
+    def p(self) -> float | None:
+        return interval([*self.values.values()])[3] if self.values else None
 
 
 def _compared(study: Study, runs: Runs) -> list[str]:
     """What was to be compared, with interval and test."""
-    rows = list[list[object]]()
+    rows = _rows_compared(study, runs)
+    p_values = [row.p for row in rows if row.p is not None]
+    adjusted = iter(holm(p_values))
+    any_failed = any(row.failed_seeds for row in rows)
+    cells = list[list[object]]()
+    for row in rows:
+        p_holm = None if row.p is None else next(adjusted)
+        cells.append(_cells(row, p_holm) + (_failed_cells(row) if any_failed else []))
+    head = ["compared", "measure", "seeds", "mean [95 %]", "standard error", "range"]
+    head += ["p", "p, Holm"]
+    head += ["failed starts", "with those as 0 [95 %]"] if any_failed else []
+    return [*_how_to_read(len(p_values), any_failed), *table(head, cells)]
+
+
+def _rows_compared(study: Study, runs: Runs) -> list[_Row]:
+    rows = []
     for one in study.compared:
         for measure in one.measures:
-            values = list(differences(runs, one, measure).values())
-            if not values:
-                continue
-            _, error, _, p = interval(values)
-            between = f"{one.arm} − {one.over}{', gains' if one.gains else ''}"
-            ends = f"{min(values):+.3f} to {max(values):+.3f}"
-            tested = ["–", ends, "–"] if p is None else [f"{error:.3f}", ends, f"{p:.2g}"]
-            rows.append([between, measure, len(values), with_interval(values), *tested])
-    head = ["compared", "measure", "seeds", "mean [95 %]", "standard error", "range", "p"]
-    return table(head, rows)
+            row = _Row(
+                compared=f"{one.arm} − {one.over}{', gains' if one.gains else ''}",
+                measure=measure,
+                values=differences(runs, one, measure),
+                failed_seeds=failed_starts(runs, one),
+            )
+            rows += [row] if row.values else []
+    return rows
+
+
+def _how_to_read(num_tests: int, any_failed: bool) -> list[str]:
+    """Say what the columns after the interval are; nothing where nothing was tested."""
+    if not num_tests:
+        return []
+    text = f"p is of one row alone; *p, Holm* is adjusted for all {num_tests} tests of this table, "
+    text += f"and bold up to {LEVEL:.2f}."
+    if any_failed:
+        text += " Seeds whose start missed its criterion are in no interval; the last column "
+        text += "counts each as a difference of 0."
+    return [text, ""]
+
+
+def _cells(row: _Row, p_holm: float | None) -> list[object]:
+    values = [*row.values.values()]
+    ends = f"{min(values):+.3f} to {max(values):+.3f}"
+    tested = ["–", ends, "–", "–"]
+    if row.p is not None and p_holm is not None:
+        error = interval(values)[1]
+        mark = "**" if p_holm <= LEVEL else ""
+        tested = [f"{error:.3f}", ends, f"{row.p:.2g}", f"{mark}{p_holm:.2g}{mark}"]
+    return [row.compared, row.measure, len(values), with_interval(values), *tested]
+
+
+def _failed_cells(row: _Row) -> list[object]:
+    """How many starts failed, and the interval as if they had shown no difference."""
+    if not row.failed_seeds:
+        return ["–", "–"]
+    zeros = [0.0] * len(row.failed_seeds)
+    return [len(zeros), with_interval([*row.values.values(), *zeros])]
 
 
 def _warnings(runs: Runs, arms: Sequence[str]) -> list[str]:
