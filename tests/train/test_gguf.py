@@ -1,6 +1,7 @@
 """Models of GGUF files: what is written as llama.cpp writes it is read as it was."""
 
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,13 @@ def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, rows // heads // 2, width).swapaxes(1, 2).reshape(rows, width)
 
 
-def write(path: Path) -> LlamaForCausalLM:
+def write(
+    path: Path,
+    *,
+    left_out: tuple[str, ...] = (),
+    extra_keys: Mapping[str, str | int | float | bool] = {},
+    extra_tensors: Mapping[str, np.ndarray] = {},
+) -> LlamaForCausalLM:
     """Write a file of a random model; return the model."""
     torch.manual_seed(0)
     tokens = [*sorted(ByteLevel.alphabet()), "ab", "<end>"]
@@ -45,12 +52,22 @@ def write(path: Path) -> LlamaForCausalLM:
         rope_theta=10_000.0, rms_norm_eps=1e-5, tie_word_embeddings=True,
     )  # fmt: skip
     model = LlamaForCausalLM(config).eval()
-    held = {name: one.detach().numpy() for name, one in model.state_dict().items()}
+    weights = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+    tensors = {
+        "token_embd.weight": weights["model.embed_tokens.weight"],
+        "output_norm.weight": weights["model.norm.weight"],
+    }
+    for gguf_name, name in PARTS.items():
+        weight = weights[f"model.layers.0.{name}.weight"]
+        if gguf_name in ("attn_q", "attn_k"):
+            weight = interleaved(weight, 4 if gguf_name == "attn_q" else 2)
+        tensors[f"blk.0.{gguf_name}.weight"] = weight
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(128)
     writer.add_embedding_length(64)
     writer.add_feed_forward_length(96)
-    writer.add_block_count(1)
+    if "llama.block_count" not in extra_keys:
+        writer.add_block_count(1)
     writer.add_head_count(4)
     writer.add_head_count_kv(2)
     writer.add_rope_freq_base(10_000.0)
@@ -63,13 +80,12 @@ def write(path: Path) -> LlamaForCausalLM:
     writer.add_eos_token_id(257)
     writer.add_bos_token_id(257)
     writer.add_chat_template(TEMPLATE)
-    writer.add_tensor("token_embd.weight", held["model.embed_tokens.weight"])
-    writer.add_tensor("output_norm.weight", held["model.norm.weight"])
-    for theirs, name in PARTS.items():
-        weight = held[f"model.layers.0.{name}.weight"]
-        if theirs in ("attn_q", "attn_k"):
-            weight = interleaved(weight, 4 if theirs == "attn_q" else 2)
-        writer.add_tensor(f"blk.0.{theirs}.weight", np.ascontiguousarray(weight))
+    for key, value in extra_keys.items():
+        adders = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32}
+        adders.get(type(value), writer.add_float32)(key, value)  # type: ignore[operator]
+    for name, tensor in {**tensors, **extra_tensors}.items():
+        if name not in left_out:
+            writer.add_tensor(name, np.ascontiguousarray(tensor))
     for step in ("header", "kv_data", "tensors"):
         getattr(writer, f"write_{step}_to_file")()
     writer.close()
@@ -84,14 +100,79 @@ def test_model_of_a_file_or_its_folder_is_the_one_that_was_written(tmp_path: Pat
     for name in (str(file), str(file.parent)):
         loaded = PretrainedModel(name=name).load(0)
         with torch.no_grad():
-            found, wanted = loaded.model(ids).logits, written(ids).logits
-        assert float((found - wanted).abs().max()) < 1e-5
+            difference = loaded.model(ids).logits - written(ids).logits
+        assert float(difference.abs().max()) < 1e-5
         chat = [{"role": "user", "content": "hi"}]
         text = loaded.tokenizer.apply_chat_template(chat, tokenize=False)
         assert text == "<user>hi<assistant>"
     (folder,) = (tmp_path / "cache").iterdir()  # Made once, of the file's hash.
-    assert folder.name == f"tiny-{ours.sha256_of(file)[:16]}" and loaded.path == str(folder)
+    assert folder.name == f"tiny-{ours.sha256_of(file)[:16]}-{ours.CONVERSION}"
+    assert loaded.path == str(folder)
     assert not list(file.parent.glob("*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"left_out": ("blk.0.attn_q.weight",)}, "layers.0.self_attn.q_proj.weight"),
+        ({"left_out": ("token_embd.weight",)}, "embed_tokens.weight"),
+        ({"extra_keys": {"llama.block_count": 2}}, "layers.1."),
+        ({"extra_keys": {"llama.rope.scaling.type": "linear"}}, "rope.scaling.type = 'linear'"),
+        ({"extra_keys": {"llama.rope.scaling.factor": 4.0}}, "rope.scaling.factor = 4.0"),
+        ({"extra_keys": {"llama.attention.sliding_window": 16}}, "attention.sliding_window = 16"),
+        ({"extra_keys": {"llama.logit_scale": 0.5}}, "logit_scale = 0.5"),
+        ({"extra_keys": {"llama.embedding_scale": 2.0}}, "embedding_scale = 2.0"),
+        ({"extra_keys": {"tokenizer.ggml.pre": "no-such-rule"}}, "no-such-rule"),
+        ({"extra_keys": {"tokenizer.ggml.add_eos_token": True}}, "add_eos_token"),
+        ({"extra_tensors": {"rope_freqs.weight": np.full(8, 2.0, "f")}}, "rope_freqs.weight"),
+        ({"extra_tensors": {"blk.0.attn_q.bias": np.ones(64, "f")}}, "blk.0.attn_q.bias"),
+        ({"extra_tensors": {"output_norm.weight": np.full(64, np.nan, "f")}}, "norm.weight"),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else value,
+)
+def test_file_that_transformers_would_make_another_model_is_refused(
+    changes: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "tiny.gguf"
+    write(file, **changes)
+    with pytest.raises(ModelError) as refusal:
+        PretrainedModel(name=str(file)).load(0)
+    assert named in str(refusal.value)
+    assert not any((tmp_path / "cache").iterdir())
+
+
+def test_keys_that_change_nothing_are_taken(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    keys = {"llama.rope.scaling.type": "none", "llama.rope.dimension_count": 16}
+    write(file, extra_keys=keys | {"llama.attention.key_length": 16, "tokenizer.ggml.pre": "mpt"})
+    assert PretrainedModel(name=str(file)).load(0).model.config.head_dim == 16
+
+
+def test_rule_to_split_text_of_smollm_is_that_of_its_training(tmp_path: Path) -> None:
+    # llama.cpp cuts each digit off first: the spaces before one stay together.
+    plain = tmp_path / "plain.gguf"
+    split = tmp_path / "smollm.gguf"
+    write(plain)
+    write(split, extra_keys={"tokenizer.ggml.pre": "smollm"})
+    pieces = {
+        file.stem: [
+            piece
+            for piece, _ in PretrainedModel(name=str(file))
+            .load_tokenizer()
+            .backend_tokenizer.pre_tokenizer.pre_tokenize_str("x =  31")
+        ]
+        for file in (plain, split)
+    }
+    assert pieces["plain"] == ["x", "Ġ=", "Ġ", "Ġ31"]
+    assert pieces["smollm"] == ["x", "Ġ=", "ĠĠ", "3", "1"]
+
+
+def test_beginning_of_text_token_of_a_file_is_taken_over(tmp_path: Path) -> None:
+    for adds_bos in (True, False):
+        file = tmp_path / f"{adds_bos}.gguf"
+        write(file, extra_keys={"tokenizer.ggml.add_bos_token": adds_bos})
+        ids = PretrainedModel(name=str(file)).load_tokenizer().encode("ab")
+        assert ids == ([257, 256] if adds_bos else [256])
 
 
 def test_what_holds_no_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

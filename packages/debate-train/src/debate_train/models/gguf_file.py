@@ -1,0 +1,202 @@
+"""What a GGUF file says of its model and tokenizer, and whether transformers takes all of it over.
+
+transformers 5.19 drops keys and tensors that it does not know without an error, so a file with
+scaled rotary positions, biases or another rule to split text would become another model.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from debate_train.interrupts import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+MAX_NAMES_SHOWN = 3
+ARCHITECTURE = "general.architecture"
+# transformers' names for architectures that it spells in another way than the files.
+CONFIG_NAMES = {
+    "qwen2moe": "qwen2_moe",
+    "qwen3moe": "qwen3_moe",
+    "gpt-oss": "gpt_oss",
+    "minimax-m2": "minimax_m2",
+}
+# Keys that transformers drops, but whose value its configuration has by another way.
+ATTRIBUTE_OF_KEY = {
+    "attention.key_length": "head_dim",
+    "attention.value_length": "head_dim",
+    "rope.dimension_count": "head_dim",
+    "attention.sliding_window": "sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
+# Keys that transformers drops, and the value that changes nothing.
+NEUTRAL_VALUES: dict[str, object] = {
+    "rope.scaling.type": "none",
+    "rope.scaling.factor": 1.0,
+    "rope.scaling.attn_factor": 1.0,
+    "attention.sliding_window": 0,
+    "logit_scale": 1.0,
+    "embedding_scale": 1.0,
+    "residual_scale": 1.0,
+}
+# Rules to split text that are GPT-2's, which transformers takes for every name it does not know.
+GPT2_SPLITS = frozenset({"gpt-2", "phi-2", "mpt", "olmo", "jais", "roberta-bpe"})
+# The same after each digit is cut off by itself (llama.cpp, llama-vocab.cpp).
+DIGIT_SPLITS = frozenset(
+    {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
+)
+# Experts of a layer are one tensor in the file, which transformers takes apart.
+EXPERTS = re.compile(r"\.ffn_\w+_exps\.")
+
+
+class GgufFile:
+    """A GGUF file's keys and names of tensors.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from gguf import GGUFReader
+
+        reader = GGUFReader(path)
+        self.name = path.name
+        self.values: dict[str, Any] = {
+            key: field.contents()
+            for key, field in reader.fields.items()
+            if not key.startswith(("tokenizer.ggml.tokens", "tokenizer.ggml.merges"))
+        }
+        self.tensor_names = [tensor.name for tensor in reader.tensors]
+
+    @property
+    def architecture(self) -> str:
+        """Architecture that the file names, such as `llama`."""
+        return str(self.values.get(ARCHITECTURE))
+
+    def refuse_dropped_keys(self, config: "PreTrainedConfig") -> None:
+        """Refuse a file whose model depends on keys that transformers drops.
+
+        Args:
+            config: The configuration that transformers made of the file.
+
+        Raises:
+            ModelError: A key changes the model and is not in the configuration.
+        """
+        from transformers.integrations import GGUF_CONFIG_MAPPING
+
+        name = CONFIG_NAMES.get(self.architecture, self.architecture)
+        attributes = GGUF_CONFIG_MAPPING.get(name, {})
+        dropped = [
+            f"{key} = {value!r:.40}"
+            for key, value in self._model_keys().items()
+            if attributes.get(key) is None and not self._is_harmless(key, value, config)
+        ]
+        if dropped:
+            raise ModelError(
+                f"model.name: {self.name!r} has keys that transformers drops: "
+                f"{first_names(dropped)}; expected a file whose model does not depend on them, or "
+                "the folder that it was made of"
+            )
+
+    def refuse_dropped_tensors(self, model: "PreTrainedModel") -> None:
+        """Refuse a file with tensors that the model which transformers made of it does not use.
+
+        Raises:
+            ModelError: There are such tensors, for example biases or `rope_freqs.weight`.
+        """
+        from transformers.modeling_gguf_pytorch_utils import (
+            TENSOR_PROCESSORS,
+            TensorProcessor,
+            get_gguf_hf_weights_map,
+        )
+
+        processor = TENSOR_PROCESSORS.get(self.architecture, TensorProcessor)(
+            config=model.config.to_dict()
+        )
+        used = get_gguf_hf_weights_map(model, processor)
+        unused = [
+            name for name in self.tensor_names if name not in used and not EXPERTS.search(name)
+        ]
+        if unused:
+            raise ModelError(
+                f"model.name: {self.name!r} has tensors that transformers drops: "
+                f"{first_names(unused)}; expected only tensors that a model of architecture "
+                f"{self.architecture!r} has there"
+            )
+
+    def mend_tokenizer(self, tokenizer: "PreTrainedTokenizerFast") -> None:
+        """Give a tokenizer what transformers does not take over: the split rule, and BOS.
+
+        Raises:
+            ModelError: The file names a rule to split text that is not known.
+        """
+        from tokenizers import pre_tokenizers
+        from transformers.integrations.gguf.gguf_tokenizer_mapping import (
+            GGUF_PRE_TOKENIZER_SPLITS,
+        )
+
+        backend = tokenizer.backend_tokenizer
+        split = self.values.get("tokenizer.ggml.pre")
+        is_byte_level = self.values.get("tokenizer.ggml.model") == "gpt2"
+        if is_byte_level and split in DIGIT_SPLITS:
+            backend.pre_tokenizer = pre_tokenizers.Sequence(
+                [
+                    pre_tokenizers.Digits(individual_digits=True),
+                    pre_tokenizers.ByteLevel(add_prefix_space=False),
+                ]
+            )
+        elif is_byte_level and split is not None:
+            known = {*GGUF_PRE_TOKENIZER_SPLITS, *GPT2_SPLITS}
+            if split not in known:
+                raise ModelError(
+                    f"model.name: {self.name!r} has tokenizer.ggml.pre = {split!r}, a rule to "
+                    f"split text that is not known here; expected one of "
+                    f"{', '.join(sorted(known | DIGIT_SPLITS))}"
+                )
+        if self.values.get("tokenizer.ggml.add_eos_token"):
+            raise ModelError(
+                f"model.name: {self.name!r} has tokenizer.ggml.add_eos_token = True, which ends "
+                "each prompt; expected a model that goes on with a prompt"
+            )
+        if self.values.get("tokenizer.ggml.add_bos_token"):
+            begin_with_bos(tokenizer)
+
+    def _model_keys(self) -> Mapping[str, Any]:
+        prefix = f"{self.architecture}."
+        return {
+            key.removeprefix(prefix): value
+            for key, value in self.values.items()
+            if key.startswith(prefix)
+        }
+
+    def _is_harmless(self, key: str, value: object, config: "PreTrainedConfig") -> bool:
+        if self.architecture == "gpt-oss" and key.startswith("rope.scaling."):
+            return True  # of this architecture alone transformers takes them over
+        attribute = ATTRIBUTE_OF_KEY.get(key)
+        if attribute is not None and getattr(config, attribute, None) == value:
+            return True
+        return key in NEUTRAL_VALUES and value == NEUTRAL_VALUES[key]
+
+
+def begin_with_bos(tokenizer: "PreTrainedTokenizerFast") -> None:
+    """Let a tokenizer put its beginning-of-text token before each text that it encodes."""
+    from tokenizers.processors import TemplateProcessing
+
+    token = tokenizer.bos_token
+    token_id = tokenizer.bos_token_id
+    if token is None or token_id is None or tokenizer.encode("a")[:1] == [token_id]:
+        return
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{token} $A", pair=f"{token} $A {token} $B", special_tokens=[(token, token_id)]
+    )
+
+
+def first_names(names: Iterable[str]) -> str:
+    """Join the first names, and count the others."""
+    ordered = list(names)
+    text = ", ".join(ordered[:MAX_NAMES_SHOWN])
+    num_more = len(ordered) - MAX_NAMES_SHOWN
+    return f"{text} and {num_more} more" if num_more > 0 else text
