@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from debate_protocol.types import Ask, Message, Question, Reply
@@ -275,3 +276,21 @@ def test_text_encoded_by_paragraphs_has_the_ids_of_the_whole(
         patch.setattr(rendering, "_LONG", 0)
         assert renderer.encode(text) == renderer.encode(text) == whole
         assert renderer._encode_on(text) == going_on
+
+
+@pytest.mark.parametrize("has_template", [True, False])
+@pytest.mark.parametrize("adds_bos", [True, False])
+def test_prompt_begins_with_one_bos_where_the_tokenizer_adds_it(
+    adds_bos: bool, has_template: bool
+) -> None:
+    tokenizer = deepcopy(trained("gpt2"))
+    bos_id = tokenizer.convert_tokens_to_ids("<s>")
+    if adds_bos:
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", bos_id)]
+        )
+    if has_template:
+        tokenizer.chat_template = "{{ bos_token }}" + rendering.PLAIN_TEMPLATE
+    ids = Renderer(tokenizer).render(first_ask()).prompt_ids
+    assert (ids[0] == bos_id) is (adds_bos or has_template)
+    assert ids.count(bos_id) <= 1

@@ -1,5 +1,6 @@
 """Which engines and drivers a recipe may name."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from pydantic import ValidationError
 from debate_rollout.drivers import Auto, FreeRunning, LockStep
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
-from debate_train.recipe.check_parts import process_errors
+from debate_train.recipe.check_parts import adapter_warnings, process_errors
 
 
 def recipe(**rollout: Any) -> Recipe:
@@ -57,3 +58,29 @@ def test_driver_is_chosen_by_type_and_auto_when_none_is_given() -> None:
     assert recipe(driver={"type": "lock_step"}).rollout.driver == LockStep()
     with pytest.raises(ValidationError, match="in_flight"):
         recipe(driver={"type": "lock_step", "in_flight": 8})
+
+
+@pytest.mark.parametrize(("temperature", "is_refused"), [(0.005, True), (0.01, False)])
+def test_temperature_that_vllm_would_raise_is_refused(temperature: float, is_refused: bool) -> None:
+    debate = {"num_agents": 5, "personas": "none", "temperature": temperature}
+    engines = {"vllm": is_refused, "transformers": False}
+    for engine, expected in engines.items():
+        checked = Recipe.model_validate(
+            recipe().model_dump(exclude_unset=True)
+            | {"debate": debate, "rollout": {"engine": {"type": engine}}}
+        )
+        problem = checked.sampling_problem()
+        assert (problem is not None and "raises to 0.01" in problem) is expected
+
+
+@pytest.mark.parametrize(("dtype", "is_warned"), [("bfloat16", True), ("float32", False)])
+def test_adapter_that_rounding_would_undo_is_named(
+    dtype: str, is_warned: bool, tmp_path: Path
+) -> None:
+    # Of weights near 0.05 bfloat16 tells apart steps of 2^-13 = 1.2e-4; a step of training adds
+    # about the learning rate, 1e-5.
+    (tmp_path / "adapter_config.json").write_text("{}")
+    settings = recipe().model_dump(exclude_unset=True)
+    model = {"type": "pretrained", "name": str(tmp_path), "dtype": dtype}
+    warnings = adapter_warnings(Recipe.model_validate(settings | {"model": model}))
+    assert ["model.dtype" in warning for warning in warnings] == [True] * is_warned

@@ -94,7 +94,13 @@ NORM = "model.norm.weight"
         (weights(lambda t: t.pop(NORM) is None), "weights are missing: model.norm.weight;"),
         (weights(_prefix), "weights are missing: lm_head.weight, model.embed_tokens.weight, "),
         (weights(_replace(NORM, torch.ones(8))), r"model.norm.weight of shape \(8,\) instead of"),
-        (config(num_hidden_layers=1), "layers beyond those of its config.json: model.layers.1."),
+        (config(num_hidden_layers=1), "of layers or modules that its .* model.layers.1."),
+        (
+            weights(_replace("model.layers.0.self_attn.q_proj.bias", torch.ones(16))),
+            "of layers or modules that its .* model.layers.0.self_attn.q_proj.bias",
+        ),
+        (weights(_replace(NORM, torch.full((16,), torch.nan))), "not finite: model.norm.weight"),
+        (config(tie_word_embeddings=True), "holds a head of its own .*: lm_head.weight"),
         (config(num_hidden_layers=3), "weights are missing: model.layers.2."),
         (
             config(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}),

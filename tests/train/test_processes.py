@@ -121,6 +121,10 @@ def test_own_place_is_that_of_the_task_when_srun_started_it(
     one = {"SLURM_STEP_NODELIST": "node1,node2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
     alike = {**{f"SLURM_{k}": v for k, v in step.items()}, "SLURM_JOB_ID": "1"}
     assert slurm_place(alike | one | {"SLURM_NODEID": "1"})["MASTER_ADDR"] == "node1"
+    arbitrary = alike | {"SLURM_DISTRIBUTION": "arbitrary"}
+    with pytest.raises(UsageError, match="MASTER_ADDR set to the node of rank 0"):
+        slurm_place(arbitrary)
+    assert slurm_place(arbitrary | {"MASTER_ADDR": "node2"})["RANK"] == "4"
 
 
 def test_own_place_is_that_of_the_launcher_when_there_is_one(

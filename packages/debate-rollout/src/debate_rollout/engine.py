@@ -370,6 +370,8 @@ class EngineSettings(Config):
     """Whether replies are sampled; False where the source of the questions writes them."""
     takes_folders: ClassVar[bool] = False
     """Whether `open` takes a folder or hub id rather than a model in memory."""
+    lowest_temperature: ClassVar[float] = 0.0
+    """Positive temperatures below this are raised to it in silence, so they are refused."""
     one_in_process: ClassVar[bool] = False
     """Whether this process can hold no other such engine beside it."""
     libraries: ClassVar[tuple[str, ...]] = ()

@@ -219,6 +219,18 @@ _ANCHORS = ("a", "\n")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+def plain_template(tokenizer: "PreTrainedTokenizerFast") -> str:
+    """Return the template for a tokenizer without one.
+
+    A model whose tokenizer begins each text with a token was never trained without it. Texts of
+    chat templates are encoded without special tokens, so the template has to write it.
+    """
+    if tokenizer.bos_token_id is None:
+        return PLAIN_TEMPLATE
+    begins_texts = tokenizer.encode("a")[:1] == [tokenizer.bos_token_id]
+    return "{{ bos_token }}" + PLAIN_TEMPLATE if begins_texts else PLAIN_TEMPLATE
+
+
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """Prompt ids; `extended` when they go on from an earlier prompt and its sampled reply."""
@@ -246,7 +258,7 @@ class Renderer:
         self.tokenizer = tokenizer
         self._kwargs = dict(template_kwargs)
         if not getattr(tokenizer, "chat_template", None):
-            self._kwargs.setdefault("chat_template", PLAIN_TEMPLATE)
+            self._kwargs.setdefault("chat_template", plain_template(tokenizer))
         self._special = special_ids(tokenizer)
         self._special_names = {str(tokenizer.convert_ids_to_tokens(i)) for i in self._special}
         self._has_system_role = self._keeps_system_role()
@@ -256,13 +268,15 @@ class Renderer:
         self.end_ids = self._find_end_ids()
 
     def render(self, ask: Ask) -> Rendered:
-        """Return the prompt of an ask.
+        """Render the prompt of an ask.
 
         Args:
             ask: With `previous` set, its prompt is the previous prompt, the sampled reply, and
-                the template's text from the end of that reply on. A fresh prompt is rendered
-                (`extended` False) where the template rewrites earlier text, where the messages
-                do not hold the previous reply as it was sampled, or where it has no ids.
+                the template's text from the end of that reply on. So what the template would
+                change in earlier turns, such as an empty thinking block, stays as it was shown.
+                A fresh prompt is rendered (`extended` False) where the template's text after a
+                reply cannot be told, where the messages do not hold the previous reply as it was
+                sampled, or where it has no ids.
         """
         messages = self._accepted(ask.messages)
         if ask.previous is not None and ask.previous.prompt_ids:

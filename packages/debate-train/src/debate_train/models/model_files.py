@@ -131,7 +131,7 @@ def refuse_unfitting(name: str, model: "PreTrainedModel", info: Mapping[str, Any
     Raises:
         ModelError: Tensors are missing (one that is tied to another that is there is not), have
             another shape, are not finite, or belong to layers or modules that the configuration
-            does not have.
+            does not have; or the configuration ties a head that is not tied in the files.
     """
     surplus = sorted(map(str, info["unexpected_keys"]))
     problems = {
@@ -147,6 +147,8 @@ def refuse_unfitting(name: str, model: "PreTrainedModel", info: Mapping[str, Any
             key for key in surplus if _is_of_model(key, model)
         ],
         "weights are not finite": not_finite(model),
+        "its config.json ties the output head to the embedding, but it holds a head of its own "
+        "(tie_word_embeddings: false would be right)": untied_head(model),
     }
     for problem, names in problems.items():
         if names:
@@ -167,6 +169,20 @@ def _is_of_model(key: str, model: "PreTrainedModel") -> bool:
     modules = {name.rpartition(".")[0] for name in parameters}
     pattern = re.sub(r"\d+", "#", key)
     return pattern in parameters or pattern.rpartition(".")[0] in modules
+
+
+def untied_head(model: "PreTrainedModel") -> list[str]:
+    """Name the output head of a model that is tied by its configuration but not in its files.
+
+    transformers then keeps the head of the files, while a program that goes by the configuration
+    puts it into the embedding at the first update of the weights.
+    """
+    head = model.get_output_embeddings()
+    embedding = model.get_input_embeddings()
+    is_tied_by_config = bool(model.config.get_text_config().tie_word_embeddings)
+    if not is_tied_by_config or head is None or head.weight is embedding.weight:
+        return []
+    return [name for name, parameter in model.named_parameters() if parameter is head.weight]
 
 
 def not_finite(model: "PreTrainedModel") -> list[str]:

@@ -282,6 +282,15 @@ class Recipe(Config):
                 f"debate: agent {greedy[0]} has temperature 0, which draws nothing to learn from; "
                 "expected temperatures above 0 (evaluation.temperature may be 0)"
             )
+        lowest = self.rollout.engine.lowest_temperature
+        for agent in trained:
+            temperature = self.debate.temperature_of(agent)
+            if temperature < lowest:
+                return (
+                    f"debate: agent {agent} has temperature {temperature:g}, which engine "
+                    f"{self.rollout.engine.type} raises to {lowest:g}, so its log-probabilities "
+                    f"would be those of another policy; expected at least {lowest:g}"
+                )
         if self.rollout.top_p < 1 or self.rollout.top_k > 0 or self.rollout.min_p > 0:
             return (
                 "rollout: top_p < 1, top_k and min_p cut the distribution, so ratios to it are "

@@ -14,6 +14,7 @@ from debate_train.data.source import identity
 from debate_train.interrupts import RecipeError
 from debate_train.models import ModelConfig
 from debate_train.models.loaded_model import trained_adapters
+from debate_train.models.model_files import is_adapter
 from debate_train.models.policies import START, PolicyConfig, StartPolicy, Trained
 from debate_train.offline.example_set import harm_of, look_at_demonstrations, read_debates
 from debate_train.offline.offline_set import PLAYED, OfflineSettings
@@ -142,15 +143,25 @@ def _places(recipe: Recipe) -> list[tuple[str, Recipe]]:
 
 
 def adapter_warnings(recipe: Recipe) -> list[str]:
-    """Return which adapters no role trains."""
-    lora, phases = recipe.model.lora, recipe.phase_recipes().values()
-    used = {name for phase in phases for name in trained_adapters(lora, phase.debate)}
-    return [
+    """Name adapters that no role trains, and an adapter that rounding would undo."""
+    lora = recipe.model.lora
+    phases = recipe.phase_recipes().values()
+    trained_names = {name for phase in phases for name in trained_adapters(lora, phase.debate)}
+    adapter_names = () if lora is None else lora.adapters
+    warnings = [
         f"model.lora.adapters: found {name!r}, which no role that is trained on names; expected "
         f"debate.roles.NAME.adapter: {name}"
-        for name in (() if lora is None else lora.adapters)
-        if name not in used
+        for name in adapter_names
+        if name not in trained_names
     ]
+    source = recipe.model.source
+    if source is not None and is_adapter(source) and recipe.model.dtype != "float32":
+        # A weight in bfloat16 has eight bits: most of what an adapter adds is below its last.
+        warnings.append(
+            f"model.dtype: found {recipe.model.dtype} for the adapter {source!r}, which is merged "
+            "into its base; most of a small change is lost in rounding; expected float32"
+        )
+    return warnings
 
 
 NEEDED = {"tokens": "token ids", "logps": "log-probabilities"}

@@ -78,10 +78,18 @@ def slurm_place(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what a launcher would set, from the variables of `srun`; nothing for a lone task.
 
     A batch script has the variables of its job, but not those of a step: it is alone.
+
+    Raises:
+        RecipeError: The tasks are distributed so that rank 0 may be on any node.
     """
     size = environment.get("SLURM_STEP_NUM_TASKS", "1")
     if size == "1":
         return {}
+    if environment.get("SLURM_DISTRIBUTION") == "arbitrary" and "MASTER_ADDR" not in environment:
+        raise RecipeError(
+            "environment: found srun --distribution=arbitrary, where rank 0 need not be on the "
+            "first node; expected another distribution, or MASTER_ADDR set to the node of rank 0"
+        )
     # Such as `gpu[03-06,09],login1` and `2(x3),1`.
     first = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\])?", environment["SLURM_STEP_NODELIST"])
     assert first is not None

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from debate_rollout.engines.vllm.server import VllmServer
 
 
+LOWEST_TEMPERATURE = 0.01
+"""vLLM 0.32 samples at this where a lower one above 0 is asked for, and says nothing."""
 BACKEND = "debate_file"
 """Name of our weight-transfer backend inside vLLM."""
 EXTENSION = "debate_rollout.engines.vllm.worker.WorkerExtension"
@@ -105,6 +107,8 @@ class VllmSettings(EngineSettings):
     memory, the cache is dropped."""
     batch_invariant: bool = False
     """Take vLLM's slower kernels that do not depend on the batch; needs a server and a GPU."""
+
+    lowest_temperature: ClassVar[float] = LOWEST_TEMPERATURE
 
     @property
     def capabilities(self) -> frozenset[Capability]:

@@ -28,7 +28,7 @@ from debate_rollout.engine import (
     room_of,
 )
 from debate_rollout.engines.sampling import seed_bits
-from debate_rollout.engines.vllm import VllmSettings
+from debate_rollout.engines.vllm import LOWEST_TEMPERATURE, VllmSettings
 from debate_rollout.engines.weights import (
     base_tensors,
     blank_model,
@@ -183,8 +183,17 @@ class ServedModel:
         return room_of(request, self.window)
 
     def sampling(self, request: Request) -> dict[str, object]:
-        """Return the request's sampling by the names of vLLM, neutral values included."""
+        """Name the request's sampling as vLLM does, neutral values included.
+
+        Raises:
+            EngineConfigError: The temperature is one that vLLM would raise.
+        """
         sampling = request.sampling
+        if 0 < sampling.temperature < LOWEST_TEMPERATURE:
+            raise EngineConfigError(
+                f"temperature: found {sampling.temperature:g}, which vLLM samples at "
+                f"{LOWEST_TEMPERATURE:g}; expected 0, or at least {LOWEST_TEMPERATURE:g}"
+            )
         return {
             "max_tokens": self.room(request),
             "temperature": sampling.temperature,
