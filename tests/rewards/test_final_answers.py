@@ -113,7 +113,7 @@ PIECES = r"""\frac \sqrt { } ( ) [ ] , . 1 23 1,000 x i e \pi ^ _ \text{ \mathrm
         ("42", "\\boxed{42}\nAnswer: it cannot be known", "wrong"),
         ("3000000", r"\boxed{3 million}", "right"),
         ("3000000", r"\boxed{\$3\text{ million}}", "right"),
-        ("300", r"\boxed{3\text{ hundred dollars}}", "wrong"),
+        ("300", r"\boxed{3\text{ hundred dollars}}", "right"),
     ],
 )
 def test_check_reads_sentences_around_one_number(gold: str, response: str, verdict: str) -> None:

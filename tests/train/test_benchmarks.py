@@ -256,6 +256,15 @@ def test_questions_that_differ_in_choices_or_passage_are_not_repeats(tmp_path: P
     assert "data.test_path: 1 of 3 rows repeat a question and are left out" in source.notes
 
 
+def test_integers_of_mmlu_count_choices_also_where_a_choice_is_that_number(tmp_path: Path) -> None:
+    row = {"question": "degree?", "choices": ["0", "2", "1", "3"], "answer": 1}
+    config = Benchmark(name="mmlu", test_path=file_of(tmp_path / "rows.jsonl", [row]))
+    (question,) = config.open(0).split("test", 10)
+    assert question.answer == "B"
+    verdicts = {reply: check(question, f"Answer: {reply}").verdict for reply in ("B", "C", "2")}
+    assert verdicts == {"B": "right", "C": "wrong", "2": "right"}
+
+
 def test_unknown_benchmark_gets_the_nearest_name() -> None:
     with pytest.raises(ValidationError, match="did you mean 'gsm8k'"):
         Benchmark(name="gsm8")

@@ -114,6 +114,36 @@ def test_kind_is_inferred_from_choices(tmp_path: Path) -> None:
     assert "data.path: answers are compared as: choice 60, math 40" in look_at_data(data).lines
 
 
+NUMBERS = ["0", "2", "1", "3"]
+
+
+def test_integer_that_is_a_place_and_a_text_is_read_as_its_file_does(tmp_path: Path) -> None:
+    texts = ["red", "green", "blue", "grey"]
+    places = [{"question": f"{n}?", "choices": texts, "answer": n % 4} for n in range(10)]
+    both = {"question": "degree?", "choices": NUMBERS, "answer": 1}
+    degree = {q.text: q for q in every(config(tmp_path, [*places, both]))}["degree?"]
+    assert degree.answer == "B"
+    values = [{"question": f"{n}?", "choices": ["10", "20"], "answer": 10} for n in range(10)]
+    degree = {q.text: q for q in every(config(tmp_path, [*values, both]))}["degree?"]
+    assert degree.answer == "C"
+
+
+@pytest.mark.parametrize(
+    ("choices", "answer", "message"),
+    [
+        (NUMBERS, 1, "found 1, which is the text of C and the number of B"),
+        (["O", "A", "B", "AB"], "B", "found 'B', which is the label of B and the text of C"),
+    ],
+)
+def test_answer_that_may_mean_two_choices_is_refused_where_no_other_row_shows_it(
+    tmp_path: Path, choices: list[str], answer: object, message: str
+) -> None:
+    rows = [*GOOD, {"question": "which?", "choices": choices, "answer": answer}]
+    with pytest.raises(DataError, match="row 41: ") as caught:
+        config(tmp_path, rows).open()
+    assert message in str(caught.value)
+
+
 def test_choices_of_two_lists_and_labels_that_are_numbers(tmp_path: Path) -> None:
     two = {"text": ["red", "green"], "label": ["1", "2"]}
     rows = [{"question": f"{n}?", "choices": two, "answer": "2"} for n in range(40)]

@@ -59,7 +59,9 @@ def choice_texts(choices: object) -> dict[str, str]:
     return {}
 
 
-def chosen_label(text: str, texts: Mapping[str, str]) -> str | Unreadable:
+def chosen_label(
+    text: str, texts: Mapping[str, str], usual: Sequence[str] = USUAL_LABELS
+) -> str | Unreadable:
     """Return the label of the choice that a text names.
 
     A label alone, or one with a closing sign behind it, goes first, so that a choice's text may be
@@ -69,8 +71,9 @@ def chosen_label(text: str, texts: Mapping[str, str]) -> str | Unreadable:
     Args:
         text: The final answer.
         texts: Texts of the choices by label; empty where the question lists none.
+        usual: Labels where there are no texts.
     """
-    labels = tuple(texts) or USUAL_LABELS
+    labels = tuple(texts) or tuple(usual)
     plain = plain_text(text)[:MAX_SENTENCE_CHARS]
     bare = plain.strip(" \t\n().:[]{}*_\"'`").upper()
     if bare in labels:

@@ -11,16 +11,19 @@ import re
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from string import ascii_uppercase
 from typing import NamedTuple
 
 from debate_protocol.types import Question
 from debate_rewards.answers.folding import plain_text, text_form
 from debate_rewards.answers.labels import USUAL_LABELS, choice_texts, chosen_label
+from debate_rewards.answers.numbers import read_number
 from debate_rewards.answers.polynomials import polynomial
 from debate_rewards.answers.reply import FinalAnswer, Kind, Unreadable, final_answer
 from debate_rewards.answers.sentences import (
     formulas,
     is_formula,
+    listed_numbers,
     settled_number,
     yes_or_no,
 )
@@ -42,11 +45,11 @@ from debate_rewards.answers.types import (
     read_element,
     read_mathematics,
 )
-from debate_rewards.answers.units import unit_of
+from debate_rewards.answers.units import LETTER_UNITS, unit_of
 
 _ABOUT_PERCENT = re.compile(r"percent|\bper cent\b|%", re.IGNORECASE)
 _ONE_NAME = re.compile(r"\s*(\\?[a-zA-Z]+)\s*=(?!=)")
-_BRACE = re.compile(r"[{}]")
+_WORD_CHARACTER = re.compile(r"\w")
 _CACHE_SIZE = 1 << 14
 _PERCENT_RANGE = 10
 """How many times the gold percentage a number may be and still be one, not a fraction of 1."""
@@ -62,11 +65,8 @@ class AnswerForm:
     asks_percent: bool = False
     """Whether the question's text speaks of percent."""
     holds_braces: bool = False
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Labels that may be chosen."""
-        return tuple(self.choices) or USUAL_LABELS
+    labels: tuple[str, ...] = USUAL_LABELS
+    """Labels where no choices are listed."""
 
     def read_reply(self, reply: str) -> Answer | Unreadable:
         """Return the final answer of a whole reply."""
@@ -78,7 +78,7 @@ class AnswerForm:
     def read(self, statement: FinalAnswer) -> Answer | Unreadable:
         """Return the answer that a final answer states."""
         if self.kind == "choice":
-            label = chosen_label(statement.text, self.choices)
+            label = chosen_label(statement.text, self.choices, self.labels)
             return Label(label, label) if isinstance(label, str) else label
         if self.kind == "yes_no":
             is_yes = yes_or_no(statement.text)
@@ -119,6 +119,8 @@ class AnswerForm:
             return whole
         if statement.in_box and not isinstance(whole, Expression | Text):
             return whole
+        if isinstance(self.gold, List) and (listed := listed_numbers(text)) is not None:
+            return read_mathematics(listed)
         in_prose = _formula_in(text)
         if not isinstance(in_prose, Unreadable):
             return in_prose
@@ -136,6 +138,8 @@ class AnswerForm:
             answer = self._equation(answer)
         elif isinstance(gold, Equation) and type(answer) in (Expression, Number):
             answer = _equation_for(gold, answer)
+        if isinstance(gold, Number) and isinstance(answer, Expression):
+            answer = _in_letter_unit(answer, gold.unit)
         if isinstance(answer, Number):
             return self._number(answer)
         if isinstance(gold, Point | Matrix):
@@ -151,16 +155,17 @@ class AnswerForm:
 
     def _number(self, answer: Number) -> Number:
         gold = self.gold if isinstance(self.gold, Number) else None
-        value = self._percentage(answer, gold)
+        value: Fraction | None = self._percentage(answer, gold)
         unit = answer.unit if gold is not None and gold.unit is not None else None
-        base = None
-        if gold is not None:
-            unit = unit or gold.unit
-            base = gold.base
-        if answer.base == NO_BASE or (base is not None and answer.base is not None):
+        unit = unit or (None if gold is None else gold.unit)
+        base = None if gold is None else gold.base
+        if answer.base is not None and (base is not None or answer.base == NO_BASE):
             base = answer.base
-        if (answer.base is None) != (base is None):
-            value = _reread(answer, base)
+        if answer.base != base:
+            value = _digits_in_base(answer, base or 10)
+            base = base if value is not None else NO_BASE
+        if value is None:
+            value = answer.value
         return Number(answer.text, value, unit=unit, base=base)
 
     def _percentage(self, answer: Number, gold: Number | None) -> Fraction:
@@ -234,12 +239,25 @@ def _form(asked: _Asked) -> AnswerForm:
         kind=asked.kind,
         choices=dict(asked.choices),
         asks_percent=asked.asks_percent,
-        holds_braces=gold is not None and asked.kind == "text" and bool(_BRACE.search(gold)),
+        labels=_usual_labels(gold),
+        holds_braces=asked.kind == "text" and _holds_braces(gold),
     )
     if gold is None or asked.kind not in ("math", "number"):
         return bare
     answer = _read_gold(bare, gold)
     return bare if isinstance(answer, Unreadable) else replace(bare, gold=answer)
+
+
+def _holds_braces(gold: str | None) -> bool:
+    """Return whether answers may hold braces, as where the gold does or consists of signs."""
+    return gold is None or "{" in gold or "}" in gold or _WORD_CHARACTER.search(gold) is None
+
+
+def _usual_labels(gold: str | None) -> tuple[str, ...]:
+    """Return A to J, or the whole alphabet where the gold answer is a later letter."""
+    letter = "" if gold is None else gold.strip(" ().")
+    is_later = len(letter) == 1 and letter in ascii_uppercase and letter not in USUAL_LABELS
+    return tuple(ascii_uppercase) if is_later else USUAL_LABELS
 
 
 @functools.lru_cache(maxsize=_CACHE_SIZE)
@@ -278,6 +296,14 @@ def _has_symbols(answer: Answer) -> bool:
 
 def _with_unit(answer: Answer, text: str) -> Answer:
     return replace(answer, unit=unit_of(text)) if isinstance(answer, Number) else answer
+
+
+def _in_letter_unit(answer: Expression, unit: str | None) -> Answer:
+    """Read `17 m` as meters where the question's answer is in meters."""
+    if unit is None or LETTER_UNITS.get(answer.text[-1:]) != unit:
+        return answer
+    value = read_number(answer.text[:-1])
+    return answer if value is None else Number(answer.text, value, unit=unit)
 
 
 def _valued(answer: Answer) -> Answer:
@@ -338,13 +364,13 @@ def _renamed(gold: Equation, answer: Equation) -> Answer:
     return read_mathematics(f"{name[1]}={answer.named.text}")
 
 
-def _reread(answer: Number, base: int | None) -> Fraction:
-    """Return the value of digits without a base in the question's base, or the other way round."""
+def _digits_in_base(answer: Number, base: int) -> Fraction | None:
+    """Return the value that an answer's digits have in another base, None where they have none."""
     digits = re.match(r"\(?([0-9A-Za-z]+)", answer.text)
     try:
-        return Fraction(int(digits[1], base or 10)) if digits is not None else answer.value
+        return None if digits is None else Fraction(int(digits[1], base))
     except ValueError:
-        return answer.value
+        return None
 
 
 def _ordered(gold: Answer, answer: Answer) -> Answer:

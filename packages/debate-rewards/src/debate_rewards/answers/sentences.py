@@ -15,6 +15,7 @@ _AFTER_NO = frozenset(
     ("doubt", "longer", "one", "matter", "reason", "question", "more", "less", "other", "evidence")
 )
 _NEGATION_REACH = 2
+_BOTH = re.compile(r"\byes\s+(?:and|or)\s+no\b|\btrue\s+(?:and|or)\s+false\b", re.IGNORECASE)
 _REASON_CLAUSE = re.compile(
     r",?\s+(?:because|since)\s|[,;]\s+(?:as|for|while|although|though)\s", re.I
 )
@@ -27,6 +28,8 @@ def yes_or_no(text: str) -> bool | Unreadable:
     words before `true`, `correct` or `valid` turns it; a negated `yes` or `no` says neither.
     """
     plain = plain_text(text)[:MAX_LINE_CHARS]
+    if _BOTH.search(plain):
+        return Unreadable("yes and no")
     for part in (_REASON_CLAUSE.split(plain, maxsplit=1)[0], plain):
         polarities = _polarities(part)
         if not polarities:
@@ -57,11 +60,13 @@ def _polarities(part: str) -> dict[int, bool]:
 
 _AMOUNT = r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:\s*+/\s*+\d+)?"
 _NUMBER = re.compile(rf"(?<![\w.])(?<!\d,)\$?\s?({_AMOUNT})(\s*\\?%)?(?![\w])", re.IGNORECASE)
+_NUMBER_LIST = re.compile(rf"{_AMOUNT}(?:,\s*{_AMOUNT})*,?\s*(?:and|or|,)\s*{_AMOUNT}\s*\.?\s*$")
 _BARE_WORD = re.compile(r"(?<![\\a-zA-Z])[A-Za-z]{3,}")
 _PAREN_FORMULA = re.compile(r"\\\((.+?)\\\)|\\\[(.+?)\\\]")
 _FUNCTION = re.compile(
     r"(?i)(?<![a-z])(?:sin|cos|tan|cot|sec|csc|log|sqrt|exp|max|min|gcd)(?![a-z])"
 )
+_BETWEEN_VALUES = re.compile(r"(?<![a-zA-Z])(?:and|or)(?=\s+\S*\d)")
 _COMMAND = re.compile(r"\\[a-zA-Z]+(?:\s*+\{[a-zA-Z\s]*+\})?")
 _TWO_LETTERS = re.compile(r"[A-Za-z]{2,}")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
@@ -81,7 +86,7 @@ _VERB = re.compile(
 
 def is_formula(text: str) -> bool:
     """Return whether a text is a formula rather than a sentence."""
-    bare = _FUNCTION.sub(" ", _COMMAND.sub(" ", text))
+    bare = _FUNCTION.sub(" ", _COMMAND.sub(" ", _BETWEEN_VALUES.sub(" ", text)))
     return _BARE_WORD.search(bare) is None and len(_TWO_LETTERS.findall(bare)) < 2
 
 
@@ -143,3 +148,11 @@ def _number_of_sentence(sentence: str) -> str | None:
 
 def _numbers(text: str) -> list[str]:
     return [number + sign for number, sign in _NUMBER.findall(text)]
+
+
+def listed_numbers(text: str) -> str | None:
+    """Return the list that a sentence ends with, where no other number is in it."""
+    match = _NUMBER_LIST.search(text[-MAX_LINE_CHARS:])
+    if match is None or _NUMBER.search(text[-MAX_LINE_CHARS:], 0, match.start()):
+        return None
+    return match[0].strip(" .")

@@ -38,6 +38,10 @@ _SPACED = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 _SHORT = r"(\d|\\[a-zA-Z]++(?!\s*[{\[]))"
 _PLAIN_NAME = re.compile(r"(?<![\\a-zA-Z])(pi|sqrt|exp|sin|cos|tan|log|ln)(?![a-zA-Z])")
 _PERCENT = re.compile(r"(?<=[\d})])\s*+(?:\\text\{\s*+)?per ?cent\b\s*+\}?\.?$", re.IGNORECASE)
+_LABEL_BEFORE = re.compile(r"\\text\{\s*\([A-E]\)\s*\}\s*(?=[^\s.])")
+_SCALED_UNIT = re.compile(
+    r"(?<=\d)\s*\\text\{\s*(hundred|thousand|million|billion|trillion)\s+[a-zA-Z]+\s*\}$", re.I
+)
 _NAME_ALONE = re.compile(r"\\?[a-zA-Z]+(?:\([a-zA-Z\d]*\))?=?")
 _LIST = re.compile(r",\s*")
 _TIGHT = re.compile(r"\s*([-+*/^_=<>()\[\]{}|])\s*|(?<=\d)\s+(?=[a-zA-Z])|\s+(?=\\)")
@@ -132,7 +136,7 @@ def _matrices(text: str) -> str:
 
 def _without_ends(text: str) -> str:
     r"""Drop what stands around: outer braces, `x \in`, `=`, `\approx`, punctuation."""
-    text = text.strip()
+    text = _LABEL_BEFORE.sub("", text.strip())
     while text.endswith(("\\\\", ".", ",", ";", ":")):
         text = text.removesuffix("\\\\").rstrip(".,;: ")
     if text.startswith("{") and _closing(text) == len(text) - 1:
@@ -149,7 +153,7 @@ def _without_ends(text: str) -> str:
 
 def without_units(text: str) -> str:
     """Drop the unit at the end of a number, and write `million` and `percent` as mathematics."""
-    text = _PERCENT.sub(r"\\%", text)
+    text = _SCALED_UNIT.sub(r" \1", _PERCENT.sub(r"\\%", text))
     for _ in range(3):
         found = _TEXT_UNIT.search(text)
         if found and _is_unit(found[1]) and _QUANTITY.search(text, 0, found.start()):

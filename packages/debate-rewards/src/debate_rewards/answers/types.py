@@ -503,7 +503,8 @@ class Equation(Answer):
         left, right = polynomial(sides[0]), polynomial(sides[-1])
         whole = None if left is None or right is None else difference(left, right)
         scaled = whole.scaled() if whole is not None and whole.symbols else None
-        is_name = _NAME.fullmatch(sides[0]) and not _names_itself(left, right)
+        is_call = sides[0].endswith(")")
+        is_name = _NAME.fullmatch(sides[0]) and (is_call or not _names_itself(left, right))
         return cls(text, scaled, last if is_name else None)
 
 

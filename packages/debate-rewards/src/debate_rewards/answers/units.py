@@ -39,7 +39,7 @@ UNITS = {
     for spelling in (name, *spellings.split())
 }
 """Each spelling of a unit with the unit's name. Powers do not count: cm and cm² are one."""
-_LETTER_UNITS = {"m": "meter", "g": "gram", "s": "second", "h": "hour", "L": "liter"}
+LETTER_UNITS = {"m": "meter", "g": "gram", "s": "second", "h": "hour", "L": "liter"}
 """Units that are variables, too, and so are read only inside of text commands."""
 
 _LONGEST_TAIL = 60
@@ -55,7 +55,7 @@ def unit_of(text: str) -> str | None:
     """Return the name of the unit that an answer is written with, None for none that is known."""
     tail = text[-_LONGEST_TAIL:]
     if (letter := _LETTER_IN_TEXT.search(tail)) is not None:
-        return _LETTER_UNITS[letter[1]]
+        return LETTER_UNITS[letter[1]]
     words = _SYMBOLS.sub(" ", tail)
     is_rate = "/" in words or " per " in words
     match = None if is_rate else _LAST_WORD.search(words)
