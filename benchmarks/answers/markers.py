@@ -77,7 +77,7 @@ def verl() -> Mark:
     places = [Path(folder) / "verl" for folder in sys.path]
     package = next(place for place in places if (place / "utils" / "reward_score").is_dir())
     stand_in = types.ModuleType("verl.utils.import_utils")
-    stand_in.deprecated = lambda *_, **__: lambda function: function  # type: ignore[attr-defined]
+    stand_in.deprecated = lambda *_, **__: lambda function: function
     sys.modules.update(
         {name: types.ModuleType(name) for name in ("verl", "verl.utils")},
         **{"verl.utils.import_utils": stand_in},
@@ -86,8 +86,8 @@ def verl() -> Mark:
     def load(name: str) -> Any:
         path = package / "utils" / "reward_score" / f"{name}.py"
         spec = importlib.util.spec_from_file_location(name, path)
-        module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-        spec.loader.exec_module(module)  # type: ignore[union-attr]
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
         return module
 
     math_reward, gsm8k = load("math_reward"), load("gsm8k")
@@ -119,7 +119,7 @@ def inspect() -> Mark:
 
     def mark(pair: Pair) -> bool | None:
         state = TaskState(
-            model="mockllm/model",  # type: ignore[arg-type]
+            model="mockllm/model",
             sample_id=1,
             epoch=1,
             input=pair.get("question") or "?",
@@ -127,7 +127,7 @@ def inspect() -> Mark:
             output=ModelOutput.from_content("mockllm/model", pair["reply"]),
         )
         gold = pair["gold"].strip("()") if pair["kind"] == "choice" else pair["gold"]
-        score = asyncio.run(scorers[pair["kind"]](state, Target(gold)))  # type: ignore[arg-type]
+        score = asyncio.run(scorers[pair["kind"]](state, Target(gold)))
         return score is not None and score.value == CORRECT
 
     return mark
