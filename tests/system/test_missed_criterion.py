@@ -31,6 +31,6 @@ def test_missed_criterion_may_end_the_run(
     assert {row["phase"] for row in rows} == {"warm_start"}
     state = json.loads((output / "checkpoints/step-000004/state.json").read_text())
     assert state["exit_criteria"] == {"warm_start": False}
-    assert train("skip_rest", "--resume") == 0
+    assert train("skip_rest", "--resume", "--changed") == 0
     results = json.loads((output / "results.json").read_text())
     assert results["exit_criteria"] == {"warm_start": False}

@@ -120,7 +120,8 @@ def test_two_processes_make_the_run_of_one_when_interrupted_and_resumed(
     assert out.count("recipe: ") == out.count("report: ") == 1
 
     # The rest at another stage, as its checkpoint does not depend on that.
-    more = start(recipe, model, "trainer.zero_stage=1", "--nproc", 2, "--output", two, "--resume")
+    stage = ("trainer.zero_stage=1", "--resume", "--changed")
+    more = start(recipe, model, *stage, "--nproc", 2, "--output", two)
     out, errors = more.communicate()
     assert more.returncode == 0, errors
     assert "Traceback" not in errors

@@ -229,3 +229,30 @@ def test_job_that_cannot_be_is_refused(
 ) -> None:
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("left", [(), ("recipe.yaml",), ("recipe.yaml", "checkpoints/step-000001")])
+def test_job_resumes_wherever_it_was_lost(
+    left: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The job file runs under bash, with programs that say what SLURM would be told to start."""
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    output = tmp_path / "out"
+    command = [str(tmp_path / "recipe.yaml"), "--output", str(output), "--slurm", "1", "--dry-run"]
+    assert main([*command, "--nproc", "1"]) == 0
+    job = tmp_path / "job.sh"
+    job.write_text(capsys.readouterr().out.partition("#!/bin/bash")[2])
+    for name, text in (("scontrol", "echo node1"), ("srun", f'echo "$@" > {tmp_path}/started')):
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    for name in left:
+        (output / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        (output / "run" / name).touch()
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node1")
+    run("bash", str(job))
+    started = (tmp_path / "started").read_text().split()
+    assert ("--resume" in started) == bool(left)

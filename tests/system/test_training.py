@@ -282,7 +282,7 @@ def test_resuming_without_a_folder_is_refused(
 ) -> None:
     assert train(tmp_path / "none", "--resume") == 2
     assert main([recipe, "--resume"]) == 2
-    assert "found no --output" in capsys.readouterr().err
+    assert "found no directory of a run" in capsys.readouterr().err
     assert train(whole) == 2  # without --resume: the folder is in use
     assert "continue that run with --resume" in capsys.readouterr().err
 

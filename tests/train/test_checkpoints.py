@@ -285,3 +285,18 @@ def test_random_states_go_on_where_they_were(tmp_path: Path) -> None:
     first = draws()
     seed_all(3)
     assert draws() == first
+
+
+@pytest.mark.parametrize("name", [".writing-000002", ".removed-000001", ".replaced-000009"])
+def test_link_in_the_place_of_a_folder_is_removed_and_what_it_leads_to_stays(
+    tmp_path: Path, name: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").write_text("mine")
+    root = tmp_path / "c"
+    checkpoints = written(root, 1, 9)
+    (root / name).symlink_to(elsewhere)
+    checkpoints.write(RunState(step=2), saver("weights of 2"))
+    assert names(root) == {"step-000001", "step-000002", "step-000009"}
+    assert (elsewhere / "file").read_text() == "mine"

@@ -32,6 +32,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, str, Path | Non
         output: Path | None = None,
         resume: bool = False,
         echo_s: float = 0.0,
+        changed: bool = False,
     ) -> int:
         noted.append((recipe, text, output, resume))
         return 0
@@ -138,7 +139,7 @@ def test_main_tells_users_mistakes_from_failures(
     code: int,
     shown: str,
 ) -> None:
-    def run(*arguments: object) -> int:
+    def run(*arguments: object, **settings: object) -> int:
         raise raised
 
     monkeypatch.setattr(run_module, "run", run)

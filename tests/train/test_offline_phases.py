@@ -145,7 +145,7 @@ def test_set_of_a_later_phase_is_dropped_where_the_run_goes_back_before_it(
     back_to(run, 2)
     # Other weights will have made it: those of the second agent.
     faster = "phases.prefer.trainer.learning_rate=0.5"
-    assert main([recipe, faster, "--resume", "--output", str(run)]) == 0
+    assert main([recipe, faster, "--resume", "--changed", "--output", str(run)]) == 0
     before, after = (lines(folder / path)[0]["turns"] for folder in (whole, run))
     assert before[0]["text"] == after[0]["text"]
     assert before[1]["text"] != after[1]["text"]
@@ -182,7 +182,7 @@ def test_other_settings_make_another_set_before_training_begins(
     back_to(run, 0)
     shutil.copytree(tmp_path / "offline", run / "offline")
     key = "phases.prefer.offline.questions=3"
-    assert main([recipe, key, "--resume", "--output", str(run)]) == 0
+    assert main([recipe, key, "--resume", "--changed", "--output", str(run)]) == 0
     assert len(lines(run / "offline/prefer-000000.jsonl")) == 2
 
 

@@ -74,7 +74,7 @@ def test_changes_of_the_recipe_are_kept_when_resumed(
     refuse_checkpoints_after(output, 1)
     capsys.readouterr()
     change = "trainer.learning_rate=0.0005"
-    assert run("--resume", "steps=3", change) == 0
+    assert run("--resume", "--changed", "steps=3", change) == 0
     told = "steps: 2 → 3; trainer.learning_rate: 0.001 → 0.0005"
     warning = f"warning: resumed with another recipe from step 2 on: {told}\n"
     assert warning in capsys.readouterr().err
@@ -99,15 +99,52 @@ def test_changes_of_the_recipe_are_kept_when_resumed(
 
     # The same again changes nothing; the first recipe, from the start, undoes the change.
     refuse_checkpoints_after(output, 2)
-    assert run("--resume", "steps=3", change) == 0
+    assert run("--resume", "--changed", "steps=3", change) == 0
     assert "resumed with another" not in capsys.readouterr().err
     assert resumed(output)[-1]["changes"] == {}
     assert later_recipes(output) == ["recipe-from-step-000002.yaml"]
     assert row in unescape((output / "report.html").read_text())
     refuse_checkpoints_after(output, 1)
-    assert run("--resume", "steps=2") == 0
+    assert run("--resume", "--changed", "steps=2") == 0
     assert resumed(output)[-1]["changes"] == {} and later_recipes(output) == []
     assert row not in unescape((output / "report.html").read_text())
+
+
+def test_resume_takes_the_runs_own_recipe_and_refuses_another(
+    run: Run, output: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("steps=1", "trainer.learning_rate=0.0005") == 0
+    metrics = (output / "metrics.jsonl").read_bytes()
+    for forgotten in ([], ["steps=1"]):
+        assert run("--resume", *forgotten) == 2
+        rows = [line.split() for line in capsys.readouterr().err.splitlines()]
+        assert ["trainer.learning_rate", "0.0005", "→", "0.001"] in rows
+    assert later_recipes(output) == []
+
+    # With the folder alone, in either place, the run goes on as it was.
+    assert main(["--resume", str(output)]) == 0
+    assert main(["--resume", "--output", str(output)]) == 0
+    assert (output / "metrics.jsonl").read_bytes() == metrics
+    # The recipe that was agreed to last is the run's own from then on.
+    assert main(["--resume", str(output), "steps=2"]) == 2
+    assert main(["--resume", "--changed", str(output), "steps=2"]) == 0
+    assert main(["--resume", str(output)]) == 0
+    assert all(one["changes"] == {} for one in resumed(output) if one["from_step"] == 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--resume"], "expected debate-train --resume RUN"),
+        (["--resume", "no-such-run"], "no-such-run"),
+        (["quickstart", "--changed"], "--changed"),
+    ],
+)
+def test_resume_refuses_what_names_no_run(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -192,19 +229,19 @@ def test_finished_run_trains_no_more_and_measures_again_only_other_questions(
     results = output / "results.json"
     before = results.stat().st_mtime_ns
     capsys.readouterr()
-    assert run("--resume", "steps=3") == 0
+    assert run("--resume", "--changed", "steps=3") == 0
     printed = capsys.readouterr()
     assert "this run is finished: none of its phases trains more" in printed.out + printed.err
     assert "measuring" not in printed.out + printed.err
     assert results.stat().st_mtime_ns == before
     assert len((output / "metrics.jsonl").read_text().splitlines()) == 1
-    assert run("--resume", "steps=3", "evaluation.questions=3") == 0
+    assert run("--resume", "--changed", "steps=3", "evaluation.questions=3") == 0
     assert results.stat().st_mtime_ns > before
     results.unlink()  # As a run leaves it that was killed after its last checkpoint.
-    assert run("--resume", "steps=3", "evaluation.questions=3") == 0
+    assert run("--resume", "--changed", "steps=3", "evaluation.questions=3") == 0
     written = json.loads(results.read_text())
     results.write_text(json.dumps({**written, "steps": written["steps"] + 1}))
-    assert run("--resume", "steps=3", "evaluation.questions=3") == 0
+    assert run("--resume", "--changed", "steps=3", "evaluation.questions=3") == 0
     again = json.loads(results.read_text())
     assert {**again, "seconds": 0, "sha256": 0} == {**written, "seconds": 0, "sha256": 0}
 
@@ -212,7 +249,7 @@ def test_finished_run_trains_no_more_and_measures_again_only_other_questions(
 def test_run_trains_more_steps_when_resumed_within_a_phase(run: Run, output: Path) -> None:
     assert run("steps=2") == 0
     refuse_checkpoints_after(output, 1)
-    assert run("--resume", "steps=4") == 0
+    assert run("--resume", "--changed", "steps=4") == 0
     rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert [row["time_s"] for row in rows] == sorted(row["time_s"] for row in rows)
@@ -236,7 +273,7 @@ def test_run_resumes_with_what_its_own_recipe_wrote(
     assert run("steps=3", *before) == 0
     for step in (2, 1):  # The second time by a recipe that is no longer a change.
         refuse_checkpoints_after(output, step)
-        assert run("--resume", "steps=3", *after) == 0
+        assert run("--resume", "--changed", "steps=3", *after) == 0
         assert f"refused-{step:06d}" not in {p.name for p in (output / "checkpoints").iterdir()}
 
 

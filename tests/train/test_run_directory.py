@@ -237,3 +237,21 @@ def test_write_results_keeps_the_old_file_when_a_value_cannot_be_written(tmp_pat
     with pytest.raises(TypeError):
         run.write_results({"table": object()})
     assert json.loads(path.read_text())["table"][0]["before"] == {"mean": 0.5}
+
+
+def test_create_takes_a_folder_in_which_a_killed_process_had_only_begun(tmp_path):
+    (tmp_path / ".recipe.yaml.123").write_text(RECIPE[:9])
+    assert RunDirectory.create(tmp_path, RECIPE).recipe == RECIPE
+    assert not (tmp_path / ".recipe.yaml.123").exists()
+
+
+@pytest.mark.parametrize("damage", ["missing", "null"])
+def test_results_do_not_count_when_their_evaluation_is_another(tmp_path, damage):
+    run = RunDirectory.create(tmp_path / "run", RECIPE)
+    evaluation = run.evaluations_path / "after-000003.json"
+    evaluation.write_text("{}")
+    run.note_record(evaluation)
+    run.write_results({"table": []})
+    assert run.has_results
+    evaluation.unlink() if damage == "missing" else evaluation.write_text("null\n")
+    assert not run.has_results

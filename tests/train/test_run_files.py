@@ -93,7 +93,9 @@ def test_refused_resume_changes_nothing(
     assert stopped("--resume") == 0
     (tmp_path / "run/checkpoints/step-000002").rename(tmp_path / "later")
     before = contents(tmp_path / "run")
-    assert stopped("--resume", "loss.kl.weight=0.1") == 2  # No such reference is in it.
+    assert (
+        stopped("--resume", "--changed", "loss.kl.weight=0.1") == 2
+    )  # No such reference is in it.
     assert contents(tmp_path / "run") == before
     assert "found the reference phase_start" in capfd.readouterr().err
 

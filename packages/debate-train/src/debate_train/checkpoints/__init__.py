@@ -373,7 +373,7 @@ def _remove(root: Path, prefix: str) -> None:
 
 
 def _remove_one(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():  # A link is removed, not what it leads to.
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

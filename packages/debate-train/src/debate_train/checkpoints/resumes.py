@@ -17,6 +17,7 @@ from debate_train.checkpoints.run_directory import (
     RECIPE,
     RunDirectory,
     describe_environment,
+    refuse_no_run,
 )
 from debate_train.checkpoints.whole_files import write_whole
 from debate_train.interrupts import RecipeError
@@ -43,6 +44,36 @@ def _kept(recipe_yaml: str) -> dict[str, object]:
     recipe = yaml.safe_load(recipe_yaml)
     model = {key: value for key, value in (recipe.get("model") or {}).items() if key != "name"}
     return {"model": model, "phases": list(recipe.get("phases") or ())}
+
+
+def latest_recipe(folder: Path) -> Path:
+    """Return the file of the recipe that a run was last trained with.
+
+    Raises:
+        RunDirectoryError: There is no run in the folder.
+    """
+    refuse_no_run(folder)
+    return max(folder.glob(LATER_RECIPES), key=_first_step, default=folder / RECIPE)
+
+
+def refuse_changes(directory: RunDirectory, resolved_yaml: str) -> None:
+    """Refuse to go on with another recipe than the run was last trained with.
+
+    Raises:
+        RecipeError: They differ; the message is a table of the keys that do.
+    """
+    path = latest_recipe(directory.path)
+    changes = recipe_changes(path.read_text(encoding="utf-8"), resolved_yaml)
+    if not changes:
+        return
+    width = max(map(len, changes))
+    rows = [f"  {key:{width}}  {shown_change(change)}" for key, change in changes.items()]
+    raise RecipeError(
+        f"found another recipe than in {path}, which the run was trained with:\n"
+        + "\n".join(rows)
+        + "\nexpected its own recipe (debate-train --resume RUN takes it), or --changed to go on "
+        "with this one"
+    )
 
 
 Changes = dict[str, dict[str, object]]

@@ -24,6 +24,7 @@ from debate_train.checkpoints.whole_files import (
     LOCK,
     DirectoryLock,
     cut_torn_line,
+    is_unfinished,
     remove_unfinished,
     whole_file,
     write_whole,
@@ -39,13 +40,14 @@ class RunDirectoryError(UsageError):
 
 
 def refuse_used(path: Path) -> None:
-    """Refuse to start a run in a folder that holds anything but a lock.
+    """Refuse to start a run in a folder that holds anything but a lock or a half written file.
 
     Raises:
         RunDirectoryError: It does, or cannot be read.
     """
     try:
-        found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+        entries = path.iterdir() if path.is_dir() else ()
+        found = sorted(entry.name for entry in entries if not is_unfinished(entry))
     except OSError as error:
         raise not_writable(path, error) from error
     found = [name for name in found if name != LOCK]
@@ -54,6 +56,20 @@ def refuse_used(path: Path) -> None:
         raise RunDirectoryError(
             f"cannot start a run in {path}: it holds {shown}; expected a new or empty folder; "
             "choose another --output, or continue that run with --resume"
+        )
+
+
+def refuse_no_run(path: Path) -> None:
+    """Refuse to go on in a folder that holds no run.
+
+    Raises:
+        RunDirectoryError: It holds none.
+    """
+    if not (path / RECIPE).is_file():
+        found = f"no {RECIPE}" if path.is_dir() else "no such folder"
+        raise RunDirectoryError(
+            f"cannot resume {path}: found {found}, expected the folder of an earlier "
+            "run; check the path, or start a new run without --resume"
         )
 
 
@@ -247,6 +263,16 @@ class MetricsFile:
         self._opened_at = time.monotonic()
 
 
+def file_digest(path: Path) -> str | None:
+    """Return the SHA-256 of a file; None where it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+EVALUATIONS = "evaluation_files"
+"""Key of results.json: SHA-256 of the evaluation files that the results are made of, by name."""
 METRICS = "metrics.jsonl"
 RESULTS = "results.json"
 ENVIRONMENT = "environment.json"
@@ -306,12 +332,7 @@ class RunDirectory:
             DirectoryInUseError: Another process writes there.
         """
         path = Path(path)
-        if not (path / RECIPE).is_file():
-            found = f"no {RECIPE}" if path.is_dir() else "no such folder"
-            raise RunDirectoryError(
-                f"cannot resume {path}: found {found}, expected the folder of an earlier "
-                "run; check the path, or start a new run without --resume"
-            )
+        refuse_no_run(path)
         try:
             run = cls(path, DirectoryLock(path))
             run._mend()
@@ -342,8 +363,12 @@ class RunDirectory:
 
     @property
     def has_results(self) -> bool:
-        """Whether the run has found what it was to find, and that is as it was written."""
-        return read_as_written(self.path / RESULTS) is not None
+        """Whether the run has its results, and they and their evaluations are as written."""
+        results = read_as_written(self.path / RESULTS)
+        if results is None:
+            return False
+        evaluations: dict[str, str] = results.get(EVALUATIONS, {})
+        return all(file_digest(self.path / name) == sha for name, sha in evaluations.items())
 
     def count_into(self, state: RunState) -> None:
         """Let a state know the rows so far and the samples of its steps.
@@ -394,13 +419,20 @@ class RunDirectory:
 
     def note_record(self, path: Path) -> str:
         """Note the hash of a sample, which a checkpoint names; return it."""
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = file_digest(path) or ""
         self.records[path.relative_to(self.path).as_posix()] = digest
         return digest
 
     def write_results(self, results: Mapping[str, object]) -> Path:
-        """Write `results.json`: what the run found, its `table` shown first in the report."""
-        return write_json(self.path / RESULTS, with_hash(plain(results)))
+        """Write `results.json`: what the run found, its `table` shown first in the report.
+
+        The hashes of the evaluations that it is made of are written with it.
+        """
+        prefix = f"{self.evaluations_path.name}/after-"
+        evaluations = {name: sha for name, sha in self.records.items() if name.startswith(prefix)}
+        return write_json(
+            self.path / RESULTS, with_hash(plain({**results, EVALUATIONS: evaluations}))
+        )
 
     def drop_results(self) -> None:
         """Remove `results.json`, which is of another policy or of other measures."""

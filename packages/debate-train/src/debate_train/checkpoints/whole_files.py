@@ -35,8 +35,14 @@ def whole_file(path: Path) -> Iterator[Path]:
 def remove_unfinished(folder: Path) -> None:
     """Remove what a process that was killed left half written in a folder."""
     for path in folder.iterdir():
-        if _UNFINISHED.fullmatch(path.name) and (path.is_file() or path.is_symlink()):
+        if is_unfinished(path):
             path.unlink()
+
+
+def is_unfinished(path: Path) -> bool:
+    """Return whether a process that was killed left this file half written."""
+    is_file = path.is_file() or path.is_symlink()
+    return is_file and _UNFINISHED.fullmatch(path.name) is not None
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -12,6 +12,7 @@ from debate_protocol.parsing import get_contract
 from debate_protocol.transcripts.files import json_line, to_json
 from debate_protocol.transcripts.showing import escaped
 from debate_report.rollout_files import debates_in
+from debate_train.checkpoints.resumes import latest_recipe
 from debate_train.commands import slurm
 from debate_train.commands.recipe_command import (
     DONE,
@@ -32,7 +33,7 @@ from debate_train.recipe import Recipe
 from debate_train.recipe.check import CheckReport, check
 from debate_train.recipe.check_parts import process_errors
 from debate_train.recipe.describe import template
-from debate_train.recipe.files import headings
+from debate_train.recipe.files import headings, named_recipe
 from debate_train.trainers.launching import heed_interrupts, launch
 from debate_train.trainers.processes import Place, end_at_once, own_place, serve, stop_workers
 
@@ -137,7 +138,8 @@ commands:
 
 examples:
   debate-train quickstart --check
-  debate-train recipes/quickstart.yaml --output runs/first --resume
+  debate-train recipes/quickstart.yaml --output runs/first
+  debate-train --resume runs/first
   debate-train recipes/selfplay_v2.yaml model.name=./my-model trainer.type=torch steps=10"""
 
 
@@ -197,15 +199,41 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
         say_loading()
         from debate_train.running.run import run
 
-        return run(checked.recipe, checked.text, arguments.output, arguments.resume, echo_s)
+        return run(
+            checked.recipe,
+            checked.text,
+            arguments.output,
+            arguments.resume,
+            echo_s,
+            changed=arguments.changed,
+        )
 
     if arguments.check_data:
         # Nothing is trained, so nothing else of the recipe is checked.
         return run_recipe(arguments, lambda _: CheckReport(), act)
     processes = arguments.nproc or (_GPUS if arguments.slurm else place.size)
+    take_own_recipe(arguments)
     return run_recipe(
         arguments, lambda recipe: _check(recipe, processes, with_tokenizer=not arguments.plan), act
     )
+
+
+def take_own_recipe(arguments: argparse.Namespace) -> None:
+    """Let `--resume RUN`, and `--resume --output RUN`, take the recipe that is kept in the run."""
+    if not arguments.resume:
+        if arguments.changed:
+            raise UsageError("--changed: found without --resume; expected both")
+        return
+    named: Path | None = arguments.recipe and Path(arguments.recipe)
+    if named is not None and named.is_dir() and named_recipe(arguments.recipe) is None:
+        arguments.output = arguments.output or named
+        arguments.recipe = str(latest_recipe(named))
+    elif named is None and arguments.output is not None:
+        arguments.recipe = str(latest_recipe(arguments.output))
+    elif named is None and arguments.explain is None:
+        raise UsageError(
+            "--resume: found no directory of a run; expected debate-train --resume RUN"
+        )
 
 
 def _check_data(recipe: Recipe) -> int:
@@ -231,7 +259,10 @@ def command_parser() -> argparse.ArgumentParser:
     """Return what the command takes."""
     parser = recipe_parser(NAME, _DESCRIPTION, _EPILOG)
     add = parser.add_argument
-    add("--resume", action="store_true", help="go on from the last checkpoint in --output")
+    resume = "go on from a run's last checkpoint: --resume RUN, or --resume --output RUN"
+    add("--resume", action="store_true", help=resume)
+    changed = "resume with another recipe than the run was trained with"
+    add("--changed", action="store_true", help=changed)
     add("--output", type=Path, metavar="DIR", help="run directory (default: runs/NAME-TIME)")
     data = "read all questions, on hubs too, check that their answers count as right, then stop"
     add("--check-data", action="store_true", help=data)

@@ -25,8 +25,8 @@ if ((${#serving[@]})); then
   export DEBATE_VLLM_URLS
 fi
 
-# A job that SLURM has put back after a lost node goes on from the last checkpoint.
+# A job that SLURM has put back after a lost node goes on from the last checkpoint, or begins again.
 resume=()
-if [ -d @output@/run/checkpoints ]; then resume=(--resume); fi
+if [ -e @output@/run/recipe.yaml ]; then resume=(--resume); fi
 srun --overlap --kill-on-bad-exit=1 --nodes=@training@ --ntasks=@ranks@ --ntasks-per-node=@processes@ @gpus@ --nodelist="$(listed "${nodes[@]:0:@training@}")" \
   @train@ --output @output@/run "${resume[@]}"

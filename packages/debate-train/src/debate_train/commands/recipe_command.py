@@ -93,7 +93,9 @@ def command(
     """Run a command; return its exit code."""
     arguments = parser.parse_intermixed_args(argv)
     heed_options(arguments)
-    if "explain" in arguments and arguments.recipe is None and arguments.explain is None:
+    resumes_by_folder = "changed" in arguments and arguments.resume
+    needs_recipe = "explain" in arguments and arguments.explain is None and not resumes_by_folder
+    if needs_recipe and arguments.recipe is None:
         parser.error("the following arguments are required: RECIPE")
 
     def checked() -> int:

@@ -26,7 +26,8 @@ from debate_train.monitoring.tracking import Tracking
 from debate_train.offline import OfflineChoice
 from debate_train.playing import Pipeline, Rollout
 from debate_train.playing.rollouts import start_mode
-from debate_train.recipe.problems import WHOLE_PHASES, Schema, merge
+from debate_train.recipe.merging import merge_recipes
+from debate_train.recipe.problems import WHOLE_PHASES, Schema
 from debate_train.trainers import TrainerChoice
 
 
@@ -155,7 +156,7 @@ class Recipe(Config):
         base = self.model_dump(exclude={"phases"}, exclude_unset=True)
         schema = Schema((Recipe,))
         return {
-            name: Recipe.model_validate(merge(base, difference, schema))
+            name: Recipe.model_validate(merge_recipes(base, difference, schema))
             for name, difference in self.phases.items()
         }
 

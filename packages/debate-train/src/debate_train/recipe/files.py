@@ -25,6 +25,7 @@ from pydantic import BaseModel, ValidationError
 
 from debate_protocol.plugins import did_you_mean
 from debate_train.interrupts import RecipeError
+from debate_train.recipe.merging import merge_recipes
 from debate_train.recipe.problems import (
     PHASES,
     WHOLE_PHASES,
@@ -34,7 +35,6 @@ from debate_train.recipe.problems import (
     Reading,
     Schema,
     holds,
-    merge,
     value_at,
 )
 
@@ -125,10 +125,12 @@ def read_overrides(arguments: Overrides) -> Source:
             below = place.get(part)
             place[part] = below if isinstance(below, dict) else {}
             place = place[part]
-        place[path[-1]] = _value(argument, text.strip())
+        place[path[-1]] = value = _value(argument, text.strip())
         origins[path] = Origin(COMMAND_LINE, raw=text.strip())
-        for below_path in _paths(place[path[-1]], path):
-            origins.setdefault(below_path, Origin(COMMAND_LINE))
+        if isinstance(value, dict | list):
+            inner = parse(f"value: {text.strip()}", COMMAND_LINE).origins
+            for below, origin in inner.items():
+                origins.setdefault((*path, *below[1:]), Origin(COMMAND_LINE, raw=origin.raw))
     return Source(data, origins)
 
 
@@ -144,12 +146,6 @@ def _value(argument: str, text: str) -> object:
     if isinstance(value, str) and text[:1] not in "\"'":
         return text
     return value
-
-
-def _paths(value: object, path: KeyPath) -> Iterator[KeyPath]:
-    for key, below in value.items() if isinstance(value, dict) else ():
-        yield (*path, key)
-        yield from _paths(below, (*path, key))
 
 
 _ABSENT = object()
@@ -348,7 +344,7 @@ def phase_reading(reading: Reading, name: str, schema: Schema) -> Reading:
     """Return what was said of one phase: the recipe's values with the phase's differences."""
     difference = reading.values[PHASES][name]
     base = {key: value for key, value in reading.values.items() if key != PHASES}
-    values = merge(base, difference, schema)
+    values = merge_recipes(base, difference, schema)
     kept = {
         path: text
         for path, text in reading.kept.items()
@@ -382,7 +378,7 @@ def _extended(child: Source, path: Path, schema: Schema, chain: tuple[Path, ...]
 
 
 def _merged(base: Source, change: Source, schema: Schema, dropped: list[str]) -> Source:
-    data = merge(base.data, change.data, schema, dropped=dropped)
+    data = merge_recipes(base.data, change.data, schema, dropped=dropped)
     return Source(data, {**base.origins, **change.origins})
 
 
@@ -471,6 +467,8 @@ def _difference(base: dict[str, object], whole: dict[str, object]) -> dict[str, 
     if base.get("type") != whole.get("type"):
         return whole
     found: dict[str, object] = {}
+    if _reward_type(base) != _reward_type(whole):
+        base = _without_streams(base)  # They go with the type of the reward, so all are said.
     for key, value in whole.items():
         old = base.get(key)
         if key == PHASES or (key in base and old == value):
@@ -479,6 +477,19 @@ def _difference(base: dict[str, object], whole: dict[str, object]) -> dict[str, 
             value = _difference(old, value)
         found[key] = value
     return found
+
+
+def _reward_type(values: Mapping[str, object]) -> object:
+    reward = values.get("reward")
+    return reward.get("type") if isinstance(reward, Mapping) else None
+
+
+def _without_streams(values: dict[str, object]) -> dict[str, object]:
+    advantage = values.get("advantage")
+    if not isinstance(advantage, Mapping):
+        return values
+    others = {key: value for key, value in advantage.items() if key != "streams"}
+    return {**values, "advantage": others}
 
 
 def _as_text(value: object) -> object:

@@ -252,6 +252,8 @@ class Reading:
 
 MOST_PROBLEMS = 7
 _WANT_TEXT = ("string_type", "literal_error", "enum", "path_type")
+_OLD_NUMBER = re.compile(r"[-+]?(0[0-9_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+"""Octal numbers and numbers to the base 60 of YAML 1.1, which look like decimal ones or times."""
 _UNSAID = re.compile(r"^(?:Input|String) should (be )?|, (unable|got) .*| or instance of .*|'")
 """What pydantic says beside what it expects."""
 _OUR_WORDS = {
@@ -317,9 +319,24 @@ class Problems:
         return typed
 
     def refuse_misread_numbers(self, recipe: BaseModel) -> None:
-        """Refuse `yes` where a number stands, which pydantic reads as 1."""
+        """Refuse what is read as another number than it is written as.
+
+        Pydantic reads `yes` as 1, YAML 1.1 `010` as 8 and `1:30` as 90. Phases have a validation
+        of their own.
+        """
         for path in _misread(self.reading.values, recipe.model_dump(exclude={PHASES})):
             raise RecipeError(self._say(path, f"found {self._found(path)}; expected a number"))
+        for path, origin in self.origins.items():
+            number = _held(self.reading.values, path)
+            is_number = isinstance(number, int | float) and not isinstance(number, bool)
+            if (
+                path[:1] == (PHASES,)
+                or not is_number
+                or not _OLD_NUMBER.fullmatch(origin.raw or "")
+            ):
+                continue
+            text = f"found {origin.raw}, which YAML reads as {number}; expected a decimal number"
+            raise RecipeError(self._say(path, text))
 
     def _path(self, detail: ErrorDetails) -> KeyPath:
         """Return where in the data an error stands: its location without union branches."""

@@ -25,6 +25,7 @@ from debate_train.checkpoints.policy_files import model_print, weight_prints
 from debate_train.checkpoints.resumes import (
     note_resume,
     refuse_another_run,
+    refuse_changes,
     refuse_other_files,
     shown_changes,
 )
@@ -56,6 +57,7 @@ def run(
     resume: bool = False,
     echo_s: float = 0.0,
     on_step_end: Callable[[StepEnd], object] | None = None,
+    changed: bool = False,
 ) -> int:
     """Train as the recipe says; return the exit code.
 
@@ -66,13 +68,18 @@ def run(
         resume: go on from the directory's last complete checkpoint.
         echo_s: seconds after an interrupt in which another is taken for the same.
         on_step_end: called after each step.
+        changed: resume although the recipe is not the one that the run was trained with.
     """
     if resume and output is None:
-        raise RecipeError("--resume: found no --output; expected the directory of the run")
+        raise RecipeError("--resume: found no directory of a run; expected one, or --output")
     path = output or new_folder(recipe.name)
     _refuse_early(recipe)
     directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
     with _held(directory, is_new=not resume):
+        if resume:
+            refuse_another_run(directory, resolved_yaml)
+        if resume and not changed:
+            refuse_changes(directory, resolved_yaml)
         source = recipe.data.open(recipe.seed)
         loaded = _load_model(recipe)
         prints = weight_prints(loaded)
@@ -175,7 +182,6 @@ def _plan(
     """
     if not resume:
         return None, directory.begin
-    refuse_another_run(directory, text)
     start = checkpoints.newest(partial(refuse_other_files, directory))
     if start is None:
         print("warning: no checkpoint was written yet: the run begins again", file=sys.stderr)
@@ -253,6 +259,7 @@ def train(
     resume: bool = False,
     reward: RewardFunction | RewardConfig | type[RewardConfig] | None = None,
     on_step_end: OnStepEnd | None = None,
+    changed: bool = False,
 ) -> Trained:
     """Train as a recipe says, in this process; what `debate-train` does, with two doors more.
 
@@ -269,6 +276,7 @@ def train(
             a sequence of numbers for its turns in order, or a `Score`; None is no signal.
         on_step_end: Called after each step with what it was; what it raises ends the run, after
             a checkpoint.
+        changed: Resume although the recipe is not the one that the run was trained with.
 
     Returns:
         The run directory, its results and its metrics.
@@ -289,7 +297,9 @@ def train(
         print(loaded.reading.redact(f"warning: {line}"), file=sys.stderr)
     folder = new_folder(wanted.name)
     path = folder if output is None else Path(output)
-    code = run(wanted, resolved_yaml(loaded), path, resume, on_step_end=on_step_end)
+    code = run(
+        wanted, resolved_yaml(loaded), path, resume, on_step_end=on_step_end, changed=changed
+    )
     return _trained(path, finished=code == 0)
 
 
