@@ -235,7 +235,7 @@ def test_verify_fails_with_one_message_without_math_verify(tmp_path):
         assert done.returncode == code
         if code:
             assert len(done.stderr.splitlines()) == 1
-            assert "pip install 'debate-rewards[math]'" in done.stderr
+            assert "pip install 'math-verify" in done.stderr
 
 
 def test_stats_has_every_statistic_with_its_interval(capsys, tmp_path, hold):

@@ -213,9 +213,7 @@ def test_pool_says_what_to_install_when_math_verify_is_missing(
     (tmp_path / "sympy.py").write_text("raise ImportError('it is not there')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     pool = MathPool(size=1)
-    with pytest.raises(
-        RuntimeError, match=r"it is not there.*pip install 'debate-rewards\[math\]'"
-    ):
+    with pytest.raises(RuntimeError, match=r"it is not there.*pip install 'math-verify"):
         pool.compare("x", "x", 5)
 
 

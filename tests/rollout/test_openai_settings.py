@@ -130,7 +130,7 @@ def test_open_takes_the_name_of_the_model_where_the_config_has_none() -> None:
 def test_open_says_what_to_install_when_httpx_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
     monkeypatch.delitem(sys.modules, "debate_rollout.engines.endpoints", raising=False)
-    with pytest.raises(MissingExtraError, match=r"pip install 'debate-rollout\[openai\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'httpx"):
         OpenAIEngine(model="m", api_key_env=None).open()
 
 

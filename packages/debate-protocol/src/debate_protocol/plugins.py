@@ -12,10 +12,11 @@ A program hands over a variant of its own without an entry point: the class, an 
 mapping whose `type` is one of them stands wherever a mapping of a file does.
 """
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, reduce
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
 from operator import or_
 from typing import Annotated, Any, Generic, Literal, TypeVar, cast, get_args, get_origin
 
@@ -40,6 +41,30 @@ OF_PYTHON = (
     "resume=True to go on, or let an installed package offer it under a type"
 )
 """What is expected where a file has the name of a class, see `named`."""
+
+
+_EXTRA = re.compile(r"(?P<package>[\w.-]+)\[(?P<extra>[\w-]+)\]")
+
+
+def install_command(requirement: str) -> str:
+    """Return the command that installs what a package or an extra asks for.
+
+    An extra of an installed package is named by the libraries that it stands for: our own packages
+    are on no index, where `pip install` would take whatever somebody has put there by that name.
+
+    Args:
+        requirement: NAME or NAME[EXTRA].
+    """
+    named_extra = _EXTRA.fullmatch(requirement)
+    if named_extra is None:
+        return f"pip install '{requirement}'"
+    try:
+        lines = requires(named_extra["package"]) or []
+    except PackageNotFoundError:  # Imported from its sources, without an installation.
+        return f"pip install 'packages/{requirement}', in a clone of the repository"
+    marker = re.compile(rf"extra == ['\"]{re.escape(named_extra['extra'])}['\"]")
+    libraries = [line.partition(";")[0].strip() for line in lines if marker.search(line)]
+    return " ".join(["pip install", *(f"'{library}'" for library in libraries)])
 
 
 def named(thing: object) -> str:

@@ -10,6 +10,7 @@ from typing import cast, get_args
 
 from debate_protocol.command_line import UsageError, transcripts_in
 from debate_protocol.parsing import get_contract
+from debate_protocol.plugins import install_command
 from debate_protocol.transcripts.files import TranscriptError, from_json, json_lines, json_value
 from debate_protocol.types import Message, Protocol, Question, Role, Transcript, Turn
 
@@ -262,7 +263,8 @@ def rows_of(path: Path) -> list[Row]:
             with path.open("rb") as file:
                 found = [line[:2] for line in json_lines(file, str(path))]
     except ImportError as error:
-        raise UsageError(f"rollouts: {path}: install debate-report[parquet] to read it") from error
+        needed = install_command("debate-report[parquet]")
+        raise UsageError(f"rollouts: {path}: to read it, install pyarrow: {needed}") from error
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"rollouts: {path}: cannot be read ({error})") from error
     for number, row in found:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from debate_protocol.plugins import install_command
 from debate_rewards.confinement import minimal_environment
 
 Outcome = Literal[
@@ -101,9 +102,10 @@ class _Worker:
         if message is None or "error" in message:
             self.kill()
             cause = message["error"] if message else f"no answer in {START_TIMEOUT_S:g} s"
+            install = " ".join([install_command("debate-rewards[math]"), *_needed])
             raise RuntimeError(
                 f"math answers: cannot start a Math-Verify worker ({cause}); "
-                f"install it with: pip install 'debate-rewards[math]' {' '.join(_needed)}".rstrip()
+                f"install it with: {install}"
             )
 
     def compare(self, job: dict[str, object], limit_s: float) -> Outcome:

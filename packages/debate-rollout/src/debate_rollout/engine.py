@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, cast
 
-from debate_protocol.plugins import Config
+from debate_protocol.plugins import Config, install_command
 from debate_protocol.types import Ask, Reply, Transcript
 
 __all__ = [
@@ -78,7 +78,7 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
     except ImportError as error:
         raise MissingExtraError(
             f"{what} needs libraries that cannot be imported ({error}). "
-            f"Install them: pip install 'debate-rollout[{extra}]'"
+            f"Install them: {install_command(f'debate-rollout[{extra}]')}"
         ) from error
 
 
@@ -426,7 +426,7 @@ class EngineSettings(Config):
             return None
         return (
             f"needs {' and '.join(absent)}, not installed here; expected "
-            f"`pip install '{self.install}'`"
+            f"`{install_command(self.install)}`"
         )
 
     def problems(self, place: Place) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from debate_protocol.plugins import Config, did_you_mean
+from debate_protocol.plugins import Config, did_you_mean, install_command
 from debate_protocol.types import Question
 from debate_rewards.answer_checking import check
 from debate_rewards.math_pool import TASK
@@ -51,7 +51,7 @@ class GymTask(Config):
 
 
 class ReasoningGym(DataSettings):
-    """Procedural tasks of the library reasoning-gym (`debate-train[gym]`).
+    """Procedural tasks of the library reasoning-gym (`pip install reasoning-gym`).
 
     A question's split follows from its text, so splits never meet: a tenth is `dev`, one `test`.
     """
@@ -87,7 +87,8 @@ class ReasoningGym(DataSettings):
 def _task(key: str, name: str, task: GymTask) -> tuple[Any, Mapping[str, Any]]:
     """Return the library's task and what it is made with."""
     if find_spec(TASK) is None:
-        raise DataError(f"{key}: needs the library reasoning-gym; expected debate-train[gym]")
+        needed = install_command("debate-train[gym]")
+        raise DataError(f"{key}: needs the library reasoning-gym; install it with: {needed}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of a library that it brings, when it is compiled.
         from reasoning_gym.factory import (

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from debate_protocol.parsing import ContractKind
+from debate_protocol.plugins import install_command
 from debate_protocol.types import Question
 from debate_rewards.answer_checking import check_many
 from debate_train.data.question_rows import Fields, Reading, checked
@@ -84,7 +85,7 @@ def _set_rows(
     except ImportError as error:
         raise DataError(
             f"{key}: hub data sets and parquet files need the datasets package; "
-            "install it with: pip install 'debate-train[hub]'"
+            f"install it with: {install_command('debate-train[hub]')}"
         ) from error
     try:
         if path.endswith(".parquet"):

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from debate_protocol.plugins import install_command
 from debate_train.interrupts import ModelError, UsageError
 from debate_train.models.gguf_file import GgufFile
 from debate_train.models.model_files import (
@@ -123,7 +124,8 @@ def convert(file: Path, folder: Path) -> None:
     """
     if find_spec("gguf") is None:
         raise ModelError(
-            f"model.name: {file.name!r} needs the package gguf; expected debate-train[gguf]"
+            f"model.name: {file.name!r} needs the package gguf; install it with: "
+            f"{install_command('debate-train[gguf]')}"
         )
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer

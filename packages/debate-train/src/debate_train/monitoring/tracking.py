@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from debate_protocol.plugins import Config
+from debate_protocol.plugins import Config, install_command
 from debate_protocol.types import role_of
 from debate_train.batches.rows import Step, earned
 from debate_train.checkpoints.run_directory import RunDirectory
@@ -168,7 +168,7 @@ class Tracking(Config):
         if self.tensorboard and find_spec("tensorboard") is None:
             yield (
                 "tracking.tensorboard: found true, which needs tensorboard; install it with "
-                "pip install 'debate-train[tensorboard]', or leave it out"
+                f"{install_command('debate-train[tensorboard]')}, or leave it out"
             )
 
     def _view(self, phase: str, step: Step) -> list[list[Cell]]:

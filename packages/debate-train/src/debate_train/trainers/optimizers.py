@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from debate_protocol.plugins import Config, did_you_mean
+from debate_protocol.plugins import Config, did_you_mean, install_command
 from debate_train.interrupts import RecipeError
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class AdamW8bit(AdamBase):
         except ImportError as error:
             raise RecipeError(
                 f"trainer.optimizer.type: found adamw_8bit, and no bitsandbytes ({error}); "
-                'expected it to be installed, as with pip install "debate-train[bitsandbytes]"'
+                f"install it with: {install_command('debate-train[bitsandbytes]')}"
             ) from error
         found: Optimizer = AdamW8bit(list(parameters.values()), **self._settings(learning_rate))
         return found

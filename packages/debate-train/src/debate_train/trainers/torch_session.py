@@ -16,6 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from debate_protocol.plugins import install_command
 from debate_rollout.engine import Weights
 from debate_train.batches.forward import attention_of, check_packing, token_logps
 from debate_train.batches.packs import Pack
@@ -342,7 +343,8 @@ def use_liger_kernel(model: "PreTrainedModel") -> None:
         from transformers.integrations.liger import apply_liger_kernel
     except ImportError as error:
         raise RecipeError(
-            f"{KEY}: liger-kernel cannot be imported ({error}); expected debate-train[liger]"
+            f"{KEY}: liger-kernel cannot be imported ({error}); install it with: "
+            f"{install_command('debate-train[liger]')}"
         ) from None
     if model.config.model_type not in KNOWN:
         raise RecipeError(
