@@ -35,8 +35,33 @@ def test_last_user_message_is_the_question_where_a_prompt_is_a_conversation(tmp_
     prompt = [{"role": role, "content": text} for role, text in turns]
     (question, *_) = source(tmp_path, [{"prompt": prompt, "answer": 2}] * 9).open().batch(0)
     assert (question.text, question.answer) == ("1 + 1 = ?", "2")
+    assert question.meta["passage"] == "system: Be brief.\n\nuser: Hello\n\nassistant: Hi"
     with pytest.raises(DataError, match="no text under question or problem or prompt"):
         source(tmp_path, [{"prompt": prompt[:1], "answer": 2}]).open()
+
+
+def test_dialogues_that_end_alike_are_different_questions(tmp_path: Path) -> None:
+    dialogues: list[dict[str, object]] = [
+        {
+            "prompt": [
+                {"role": "system", "content": "All amounts are in dozens."},
+                {"role": "user", "content": [{"type": "text", "text": f"A box holds {size}."}]},
+                {"role": "user", "content": "How many eggs are that?"},
+                {"role": "assistant", "content": "Twelve times as many."},
+            ],
+            "answer": 12 * size,
+        }
+        for size in range(2, 42)
+    ]
+    opened = source(tmp_path, dialogues).open()
+    questions = opened.batch(0)
+    assert len({question.id for question in questions}) == len(questions) > 1
+    for question in questions:
+        size = int(str(question.answer)) // 12
+        assert question.text == "How many eggs are that?"
+        assert question.meta["passage"].endswith(f"dozens.\n\nuser: A box holds {size}.")
+    (note,) = [note for note in opened.notes if "earlier turns" in note]
+    assert "40 of 40 rows" in note
 
 
 def test_question_key_that_is_named_is_the_only_one(tmp_path: Path) -> None:

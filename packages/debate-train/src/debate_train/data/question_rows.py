@@ -64,7 +64,7 @@ class Fields(Config):
 
     question: str | None = None
     """Key of the question; None takes the first of question, problem and prompt of a row. Of a list
-    of messages the last one of the user is the question."""
+    of messages the user's last is the question; those before it are shown as its passage."""
     answer: str | None = "answer"
     """Key of the answer; None for open-ended questions."""
     solution: str | None = "solution"
@@ -103,6 +103,8 @@ class Placed:
     where: str
     pattern_missed: bool = False
     """Whether the answer pattern was not found, so that the answer was taken whole."""
+    has_earlier_messages: bool = False
+    """Whether a system message or earlier turns come before the question."""
     number: int | None = None
     """The answer where the row holds an integer."""
 
@@ -125,13 +127,17 @@ def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Pl
     """
     fields = reading.fields
     keys = QUESTION_KEYS if fields.question is None else (fields.question,)
-    text = _asked(next((found for key in keys if (found := _value(row, key))), None))
+    values = (_value(row, key) for key in keys)
+    text, earlier_messages = split_dialogue(next(filter(None, values), None))
     if not isinstance(text, str) or not text.strip():
         raise DataError(
             f"{where}: no text under {' or '.join(keys)} (found keys: "
             f"{', '.join(map(str, row)):.200}); expected a question, or set data.fields.question"
         )
     meta = _meta(row, reading, where)
+    if earlier_messages:
+        passages = (meta.get("passage"), earlier_messages)
+        meta["passage"] = "\n\n".join(str(passage) for passage in passages if passage)
     answer, missed = None, False
     found = None if fields.answer is None else _value(row, fields.answer)
     if found is not None:
@@ -157,16 +163,41 @@ def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Pl
         question=Question(str(identity), text, answer, meta),
         where=where,
         pattern_missed=missed,
+        has_earlier_messages=bool(earlier_messages),
         number=int(str(found)) if is_integer and not isinstance(found, bool) else None,
     )
 
 
-def _asked(found: object) -> object:
-    """Return the question; of messages, as TRL and verl have prompts, what the user said last."""
-    if not isinstance(found, list | tuple):
-        return found
-    said = [one for one in found if isinstance(one, Mapping) and one.get("role") == "user"]
-    return said[-1].get("content") if said else found
+def split_dialogue(prompt: object) -> tuple[object, str]:
+    """Split a prompt of messages, as TRL and verl have them, at the user's last message.
+
+    Messages after it answer the question, so they are left out.
+
+    Returns:
+        The user's last message, and the messages before it as one text, each after its role. A
+        prompt that is no list of messages comes back as it is.
+    """
+    if not isinstance(prompt, list | tuple):
+        return prompt, ""
+    messages = [message for message in prompt if isinstance(message, Mapping)]
+    user_indices = [i for i, message in enumerate(messages) if message.get("role") == "user"]
+    if not user_indices:
+        return prompt, ""
+    last = user_indices[-1]
+    earlier = [
+        f"{message.get('role', 'user')}: {message_text(message.get('content'))}"
+        for message in messages[:last]
+    ]
+    content = messages[last].get("content")
+    return (message_text(content) if isinstance(content, list) else content), "\n\n".join(earlier)
+
+
+def message_text(content: object) -> str:
+    """Join the texts of a message's content, which may come in parts."""
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        return "".join(text for text in texts if isinstance(text, str))
+    return content if isinstance(content, str) else ""
 
 
 def with_kinds(placed: Sequence[Placed], choice_answers: Way | None = None) -> list[Question]:

@@ -198,17 +198,23 @@ def read_questions(
         DataError: There is none, or one cannot be read.
     """
     placed: dict[str, Placed] = {}
-    number = missed = 0
+    number = missed = num_dialogues = 0
     for number, row in enumerate(rows, start=1):
-        one = read_question(row, reading, f"{key}: {path!r}, row {number}")
-        missed += one.pattern_missed
-        placed.setdefault(identity(one.question), one)
+        row_question = read_question(row, reading, f"{key}: {path!r}, row {number}")
+        missed += row_question.pattern_missed
+        num_dialogues += row_question.has_earlier_messages
+        placed.setdefault(identity(row_question.question), row_question)
     if not placed:
         raise DataError(f"{key}: {path!r} is empty; expected one question a line")
     questions = _with_wrong_answers(with_kinds(list(placed.values()), reading.choice_answers))
     notes = [f"{key}: {_kinds(questions)}"]
     if repeats := number - len(placed):
         notes.append(f"{key}: {repeats:,} of {number:,} rows repeat a question and are left out")
+    if num_dialogues:
+        notes.append(
+            f"{key}: {num_dialogues:,} of {number:,} rows have a system message or earlier turns, "
+            "which agents are shown before the question"
+        )
     if missed:
         notes.append(
             f"{key}: data.answer_pattern holds nothing in {missed:,} of {number:,} rows, "
