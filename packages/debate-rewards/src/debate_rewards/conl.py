@@ -45,8 +45,9 @@ class ConlReward(JudgeSettings, PeerReward):
     printed. A solution's own agent has no vote on it in any case. None where V0 or Vf has no vote.
 
     Source: "Conversation for Non-verifiable Learning" (Sui and Hooi, arXiv 2601.21464):
-    `rises` is its text, `falls` its published code and the document that it came with, which scale
-    by 5 and pay agreement of a whole ranking. What streams weigh is set with the advantage.
+    `rises` is its text, `falls` its published code and the document that it came with. Both pay
+    agreement of a whole ranking. The document and the code's `rewards.py` scale critiques by 5, its
+    `train.py` by 2. What streams weigh is set with the advantage.
     """
 
     type: Literal["conl"] = "conl"
@@ -55,8 +56,11 @@ class ConlReward(JudgeSettings, PeerReward):
     diagnostic: Literal["rises", "falls"] = "rises"
     """Whether a critique is paid when its target's value rises, or when it falls."""
     acceptance: float = Field(0.0, ge=0)
-    """What a first solution earns more where its agent's value has risen: 0.5 in the authors'
-    document. A wrong one that is mended then earns more than one that was right: see the study."""
+    """What a first solution earns more where its agent's value has risen.
+
+    The authors' document pays .5 times .5 beside a reward scaled to standard deviation 1. V has a
+    deviation of about .37, so 0.1 is as much here. The study had 0.5: a wrong solution that is
+    mended then earns more than one that was right."""
     first_solutions: Literal["last", "blind"] = "last"
     """Which ranking values first solutions: the last, as printed, or their own, the blind one."""
     consensus: Literal["leave_one_out", "inclusive"] = "leave_one_out"
