@@ -14,8 +14,8 @@ from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.interrupts import RunFailure
 from debate_train.models.scratch import word_tokenizer
-from debate_train.monitoring.detectors import OWN
-from debate_train.monitoring.health import alarms_of, is_evaluation
+from debate_train.monitoring.detectors import OWN, Facts
+from debate_train.monitoring.health import Health, HealthWatch, alarms_of, is_evaluation
 from debate_train.running.phases import write_results
 from train.contexts import Trainer, context, trained
 from train.health_watching import ALARMS, changing, recipe, recorded, steady, watch_of, watched
@@ -34,7 +34,8 @@ def test_watch_is_silent_on_the_quickstart(name: str, evaluations: int) -> None:
     assert watched(rows) == ALARMS[name] == {}
     figures = {key for row in rows for key in row if key.startswith("health/")}
     due = {model().type for model in OWN if evaluations or model.due == "step"}
-    elsewhere = OF_PAIRS | {"fooled_judge"}  # Of debates before a judge.
+    # Of debates before a judge; of a metric that is younger than these rows.
+    elsewhere = OF_PAIRS | {"fooled_judge", "no_signal"}
     assert figures == {f"health/{name}" for name in due - elsewhere}
 
 
@@ -58,7 +59,8 @@ def test_watch_notices_a_run_that_was_made_to_fail(name: str) -> None:
 
 def test_each_detector_noticed_a_run_that_was_made_to_fail() -> None:
     noticed = {name for run in ALARMS.values() for name in run}
-    assert noticed == {model().type for model in OWN}
+    # `no_signal` is younger than these runs, and has a test of its own below.
+    assert noticed | {"no_signal"} == {model().type for model in OWN}
 
 
 def held(votes: Sequence[str], round_0: str = "") -> dict[str, float]:
@@ -181,8 +183,9 @@ def test_run_stops_on_an_alarm_and_goes_on_past_it(
         turns = 6  # of a step
         return "<solution> + - + </solution>" + " +" * (20 if sampled["value"] > 3 * turns else 0)
 
+    off = {"coverage": None, "diversity": None, "no_signal": None}
     form = recipe(
-        {"window": 2, "stop_on": ["length"], "detectors": {"coverage": None, "diversity": None}},
+        {"window": 2, "stop_on": ["length"], "detectors": off},
         steps=8,
         data={"type": "signs_puzzle", "batch_size": 1},
         recording={"debates": 0},
@@ -191,7 +194,7 @@ def test_run_stops_on_an_alarm_and_goes_on_past_it(
     engine = ScriptedEngine().open(None, tokenizer, script=longer)
     run = context(form, tmp_path / "run", engine, source, tokenizer)
     # Means of two steps: the first at which both are longer is step 5, of more than twice as much.
-    with pytest.raises(RunFailure, match=r"train 5: health: length: .*stop_on ends the run here"):
+    with pytest.raises(RunFailure, match=r"train 5: health: length: .*the run ends here"):
         trained(run, Trainer())
     rows = run.directory.metrics.rows()
     alarms = [
@@ -205,3 +208,19 @@ def test_run_stops_on_an_alarm_and_goes_on_past_it(
     resumed.state.step = 5
     ended, kept = trained(resumed, Trainer())
     assert (ended, kept.logged) == ("finished", [5, 6, 7])
+
+
+@pytest.mark.parametrize("settings", [{}, {"detectors": {"no_signal": {"stops": False}}}])
+def test_run_in_which_no_token_is_moved_stops_with_the_cause(settings: dict[str, Any]) -> None:
+    watch = HealthWatch("train", Health(window=3, **settings), Facts(), [], 0)
+    row = {"advantage/zero/share": 1.0, "judged/unread": 1.0}
+    said = [line for step in (1, 2, 3) for line in watch.see(step, row)[1]]
+    assert len(said) == 1 and "no_signal" in said[0] and "judged/unread" in said[0]
+    if settings:
+        watch.refuse_alarms()
+    else:
+        with pytest.raises(RunFailure, match="no_signal"):
+            watch.refuse_alarms()
+    # One turn that learns is enough.
+    watch = HealthWatch("train", Health(window=3), Facts(), [], 0)
+    assert not [watch.see(s, row | {"advantage/zero/share": 0.9})[1] for s in (1, 2, 3)][-1]

@@ -24,7 +24,7 @@ def results(found: Mapping[str, object] | None) -> Markup:
     others = {
         key: value
         for key, value in found.items()
-        if key not in ("table", "sha256", "summary", "headline")
+        if key not in ("table", "sha256", "summary", "headline", "evaluation_files")
     }
     return render(
         "results.html",

@@ -24,6 +24,7 @@ from debate_report.browsing import Browser, browser, read_all
 from debate_report.comparison import as_text, comparison, results, setting_of, shared_setting
 from debate_report.curves import curves, picture, seconds_of
 from debate_report.debates import Debates
+from debate_report.nothing_learned import warning_of
 from debate_report.run_files import RunFiles, finite, read_run, read_source
 from debate_report.society import society
 from debate_report.timeline import render, write_duration
@@ -90,13 +91,20 @@ def make_page(run: RunFiles) -> str:
             run.name, Markup(), (*_figures(run), ("debates", "Debates", debates.shown)), debates
         )
     parts = (
-        ("results", "Before and after", _part(lambda: results(run.results))),
+        ("results", "Before and after", _part(lambda: _first(run))),
         ("curves", "Learning curves", _part(lambda: curves(run))),
         ("society", "Who convinces whom", _part(lambda: society(found.found))),
         ("debates", "Debates", debates.shown),
         ("repeat", "To repeat it", _part(lambda: _to_repeat(run))),
     )
     return _page(run.name, _part(lambda: _facts(run)), parts, debates)
+
+
+def _first(run: RunFiles) -> Markup:
+    """Return the results, below what makes them worth nothing."""
+    warning = warning_of(run.rows)
+    shown = Markup('<p class="verdict">{}</p>').format(warning) if warning else Markup()
+    return shown + results(run.results)
 
 
 def run_html(run_dir: Path) -> str:

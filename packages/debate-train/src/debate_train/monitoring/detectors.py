@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from debate_protocol.plugins import Config
+from debate_report.nothing_learned import ZERO, why_nothing_learned
 
 Row = Mapping[str, Any]
 Due = Literal["step", "evaluation"]
@@ -123,6 +124,8 @@ class Detector(Config):
     """Standard errors that a change must exceed, too."""
     advice: str = ""
     """What to do about it."""
+    stops: bool = False
+    """Whether the first alarm ends the run, as if `health.stop_on` named the detector."""
 
     def figure(self, seen: History) -> float | None:
         """Return the figure after the last row, None where it is not known."""
@@ -491,6 +494,19 @@ class Reference(Detector):
         return None
 
 
+class NoSignal(Detector):
+    """Turns that no advantage reaches: 1 where no token of a step is moved."""
+
+    type: Literal["no_signal"] = "no_signal"
+    metric: str = ZERO
+    stops: bool = True
+    advice: str = "look at the debates of these steps in transcripts/, and at --check"
+
+    def _changed(self, value: float, seen: History) -> str | None:
+        reason = why_nothing_learned(list(seen.last))
+        return None if reason is None else f"1 for {seen.window} steps: {reason}"
+
+
 class PairSides(SetDetector):
     """The share of a set's pairs on the side that has fewer of them."""
 
@@ -540,6 +556,15 @@ OWN = (
     *(RewardAccuracy, FooledJudge, Collapse, KeptRight, TurnedRight, EqualVotes, Coverage),
     *(Format, StrictFormat),
     *(SelfPlayStrength, OneWinner, FirstPosition, Length, AnswerLength, Truncation, Entropy),
-    *(Diversity, Unheard, Reference, PairSides, PairTruth, PreferenceMargin, PreferenceAccuracy),
+    *(
+        NoSignal,
+        Diversity,
+        Unheard,
+        Reference,
+        PairSides,
+        PairTruth,
+        PreferenceMargin,
+        PreferenceAccuracy,
+    ),
 )
 """All that are watched unless the recipe says otherwise."""

@@ -146,7 +146,7 @@ class HealthWatch:
                 what = f"{detector.metric} {finding.alarm}".strip()
                 line = f"{where}: health: {name}: {what}"
                 said.append(f"warning: {line}" + (f"; {detector.advice}" * bool(detector.advice)))
-                if name in self._stop_on and self._stop is None:
+                if (name in self._stop_on or detector.stops) and self._stop is None:
                     self._stop = line
         return found, said
 
@@ -158,7 +158,8 @@ class HealthWatch:
         """
         if self._stop is not None:
             raise RunFailure(
-                f"{self._stop}; health.stop_on ends the run here; --resume goes on past this alarm"
+                f"{self._stop}; the run ends here (health.stop_on, or stops of the detector); "
+                "--resume goes on past this alarm"
             )
 
 
