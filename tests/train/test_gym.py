@@ -15,6 +15,7 @@ pytest.importorskip("reasoning_gym")
 from reasoning_gym.factory import DATASETS
 
 from debate_rewards.answer_checking import answer_classes, check, check_many
+from debate_rewards.puzzle_answers import REFUSED
 from debate_train.data import ReasoningGym, gym
 from debate_train.interrupts import DataError
 
@@ -27,9 +28,10 @@ def source(tasks: dict[str, Any], batch_size: int = 8, seed: int = 0, **settings
 
 ELSEWHERE = """\
 import json
-from debate_train.data import ReasoningGym, gym
+from debate_train.data import ReasoningGym
+from debate_rewards.puzzle_answers import REFUSED
 from reasoning_gym.factory import DATASETS
-names = sorted(set(DATASETS) - set(gym.UNFIT))
+names = sorted(set(DATASETS) - set(REFUSED))
 made = {name: ReasoningGym(tasks={name: {}}, batch_size=3).open(0).batch(0) for name in names}
 texts = {name: [question.text for question in own] for name, own in made.items()}
 print("", json.dumps(texts), sep="\\n")
@@ -51,8 +53,8 @@ def elsewhere() -> dict[str, list[str]]:
 def test_every_task_accepts_its_own_answer_and_no_other(
     name: str, elsewhere: dict[str, list[str]]
 ) -> None:
-    if name in gym.UNFIT:
-        with pytest.raises(DataError, match=f"{name}: {gym.UNFIT[name]}"):
+    if name in REFUSED:
+        with pytest.raises(DataError, match=f"{name}: {REFUSED[name]}"):
             source({name: {}})
         return
     questions = source({name: {}}, batch_size=3).batch(0)
@@ -128,6 +130,9 @@ def test_answers_are_judged_by_the_tasks_own_verifier() -> None:
         ({"gcd": {"min_num": 3}}, "data.tasks.gcd: refused by reasoning-gym: .*min_num"),
         ({"gsm_symbolic": {"level": 1}}, "data.tasks.gsm_symbolic: refused .*: it has no levels"),
         ({"gcd": {"min_numbers": 9}}, "data.tasks.gcd: refused by reasoning-gym"),
+        ({"chain_sum": {"level": 99}}, "data.tasks.chain_sum.level: found 99; expected at most 4,"),
+        ({"gcd": {"size": 9}}, "data.tasks.gcd.size: found a setting that the data gives"),
+        ({"gcd": {"seed": 9}}, "data.tasks.gcd.seed: found a setting that the data gives"),
     ],
 )
 def test_what_the_library_does_not_have_is_refused(tasks: dict[str, Any], said: str) -> None:

@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 from debate_protocol.plugins import did_you_mean
 from debate_protocol.types import Question
-from debate_rewards.answers.questions import answer_id, read_accepted, read_answer
+from debate_rewards.answers.questions import answer_id, form_of, read_accepted, read_answer
 from debate_rewards.answers.reply import KINDS, Kind, Unreadable, final_answer
-from debate_rewards.answers.types import Answer, List
-from debate_rewards.math_pool import TASK, Comparison, shared_pool, task_text
+from debate_rewards.answers.types import Answer, List, Text
+from debate_rewards.math_pool import TASK, Comparison, TaskJob, shared_pool
+from debate_rewards.puzzle_answers import judge_puzzle, plain_answer, puzzle_form
 
 LIMIT_S = 5.0
 # Most pairs of answers that one division into classes compares by more than their text.
@@ -48,7 +49,7 @@ def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_
     The prediction's own final answer is read once, against the question's answer, and their keys
     are compared (see `debate_rewards.answers`); Math-Verify compares only formulas without a key.
     `meta["accept"]` may list further answers that are right. A task of reasoning-gym
-    (`meta["reasoning_gym"]`) is judged by that library's verifier.
+    (`meta["reasoning_gym"]`) is judged as `debate_rewards.puzzle_answers` has it.
 
     Args:
         question: With `answer`, the gold answer.
@@ -203,12 +204,12 @@ def _decide(question: Question, prediction: str | None) -> Verdict | list[_Compa
     accepted = accepted_answers(question)
     if question.answer is None:
         return Verdict("unverifiable", "no_gold")
+    if TASK in question.meta:
+        return _by_task(question, kind, prediction)
     read_golds = [read_accepted(question, gold) for gold in accepted]
     golds = [gold for gold in read_golds if isinstance(gold, Answer)]
     if not golds:
         return Verdict("unverifiable", "gold_unparsable")
-    if TASK in question.meta:
-        return _by_task(question, kind, prediction)
     answer = _NO_ANSWER if prediction is None else read_answer(question, prediction)
     if isinstance(answer, Unreadable):
         reason = "no_answer" if answer == _NO_ANSWER else "unparsable"
@@ -227,15 +228,30 @@ _NO_ANSWER = Unreadable("no answer")
 
 
 def _by_task(question: Question, kind: Kind, prediction: str | None) -> Verdict | list[_Compare]:
-    """Leave an answer to a task of reasoning-gym to that library's verifier."""
-    answer = None if prediction is None else final_answer(prediction, kind)
+    """Judge an answer to a task of reasoning-gym."""
+    answer = None if prediction is None else _task_answer(question, kind, prediction)
     if answer is None:
         return Verdict("wrong", "no_answer")
-    gold = task_text(question.meta[TASK])
-    return [lambda limit_s: _compare(gold, answer.text, limit_s)]
+    judgment = judge_puzzle(question, accepted_answers(question), answer)
+    if isinstance(judgment, TaskJob):
+        return [lambda limit_s: _compare(judgment, plain_answer(answer), limit_s)]
+    if judgment == "right":
+        return Verdict("right", "equivalent")
+    if judgment == "gold_unparsable":
+        return Verdict("unverifiable", judgment)
+    return Verdict("wrong", "different" if judgment == "wrong" else judgment)
+
+
+def _task_answer(question: Question, kind: Kind, reply: str) -> str | None:
+    statement = final_answer(reply, kind, holds_braces=form_of(question).holds_braces)
+    return None if statement is None else statement.text
 
 
 def _read(question: Question, reply: str | None) -> Answer | None:
+    if reply is not None and TASK in question.meta:
+        text = _task_answer(question, kind_of(question), reply)
+        form = None if text is None else puzzle_form(question, text)
+        return None if form is None else Text(form)
     answer = None if reply is None else read_answer(question, reply)
     return answer if isinstance(answer, Answer) else None
 

@@ -47,16 +47,18 @@ else:
 
 
 TASK = "reasoning_gym"
-"""The library whose verifiers judge its own tasks, and what their golds begin with."""
+"""The library whose tasks `puzzle_answers` judges; the key of `Question.meta` that names one."""
 _needed: list[str] = []
 """Libraries that workers import before they take a job."""
 
 
-def task_text(task: object) -> str:
-    """Return the gold for `MathPool.compare` of a task of reasoning-gym, see `data.gym`."""
-    if TASK not in _needed:
-        _needed.append(TASK)
-    return f"{TASK}{json.dumps(task, sort_keys=True)}"
+class TaskJob(str):
+    """A gold for `MathPool.compare` that is a question of reasoning-gym, as JSON.
+
+    A class of its own, so that no gold answer of a file is taken for one.
+    """
+
+    __slots__ = ()
 
 
 class Comparison(NamedTuple):
@@ -252,7 +254,10 @@ class MathPool:
 
     def _try(self, gold: str, prediction: str, limit_s: float) -> Comparison:
         started = time.monotonic()
-        job = {"gold": gold, "prediction": prediction, "cached": self._cached}
+        is_task = isinstance(gold, TaskJob)
+        if is_task and TASK not in _needed:
+            _needed.append(TASK)
+        job = {"gold": gold, "prediction": prediction, "cached": self._cached, "is_task": is_task}
         try:
             with self._lent() as worker:
                 started = time.monotonic()

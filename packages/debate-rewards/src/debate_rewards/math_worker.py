@@ -40,7 +40,6 @@ from debate_rewards.confinement import (
     limit_resources,
     refuse_evaluators,
 )
-from debate_rewards.math_pool import TASK
 
 _SPELLING = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
@@ -330,15 +329,18 @@ def _entry(task: str) -> tuple[Any, dict[str, Any]]:
 
     said = json.loads(task)
     dataset = create_dataset(said["task"], seed=said["seed"], size=said["size"], **said["config"])
-    return dataset, dataset[said["index"]]
+    entry = dataset[said["index"]]
+    if entry["question"] != said["question"]:
+        raise ValueError("the question is another one")
+    return dataset, entry
 
 
 def _compare(job: dict[str, Any], say: Say) -> str:
     """Return the outcome; say `gold` once the gold answer has been read and compared with 1."""
     if not job["cached"]:
         read.cache_clear()
-    if job["gold"].startswith(TASK):
-        return _scored(job["gold"].removeprefix(TASK), job["prediction"], say)
+    if job["is_task"]:
+        return _scored(job["gold"], job["prediction"], say)
     try:
         gold = read(job["gold"])
         equal(gold, ONE)

@@ -1,4 +1,4 @@
-"""Tasks of reasoning-gym: questions made as needed, judged by the library's own verifiers."""
+"""Tasks of reasoning-gym: questions made as needed, judged as `puzzle_answers` has it."""
 
 import random
 import re
@@ -16,6 +16,7 @@ from debate_protocol.plugins import Config, did_you_mean, install_command
 from debate_protocol.types import Question
 from debate_rewards.answer_checking import check
 from debate_rewards.math_pool import TASK
+from debate_rewards.puzzle_answers import JUDGED, REFUSED, open_task
 from debate_train.data.signs_puzzle import DrawnSource
 from debate_train.data.source import DataSettings, Seeds
 from debate_train.interrupts import DataError
@@ -26,17 +27,10 @@ OTHERS = 5
 """Other questions of a task whose answers are tried as a wrong one."""
 _INTEGER = re.compile(r"-?\d+")
 
-_NO_ANSWER = "its questions have no answer of their own"
-_UNSTABLE = "its questions differ between processes"
-UNFIT = {
-    **dict.fromkeys(
-        ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"), _NO_ANSWER
-    ),
-    **dict.fromkeys(("isomorphic_strings", "polynomial_multiplication", "ransom_note"), _UNSTABLE),
-    "composite": "it is itself several tasks",
-    "game_of_life_halting": "its verifier takes any text for True",
-}
-"""Tasks that cannot be debated and judged again, and why."""
+SLOW_SIZES = {"acre": 500}
+"""Numbers of questions of tasks that make all of them at once."""
+_OWN_KEYS = ("size", "seed")
+"""Settings that the data itself gives each task."""
 
 
 class GymTask(Config):
@@ -99,20 +93,44 @@ def _task(key: str, name: str, task: GymTask) -> tuple[Any, Mapping[str, Any]]:
         )
     if name not in DATASETS:
         raise DataError(f"{key}: found no such task{did_you_mean(name, DATASETS)}")
-    if name in UNFIT:
-        raise DataError(f"{key}: {UNFIT[name]}; expected another task")
+    if name in REFUSED:
+        raise DataError(f"{key}: {REFUSED[name]}; expected another task")
+    if name not in JUDGED:
+        raise DataError(f"{key}: how its answers are judged is not known; expected another task")
     settings = task.model_extra or {}
+    for own_key in _OWN_KEYS:
+        if own_key in settings:
+            raise DataError(
+                f"{key}.{own_key}: found a setting that the data gives; expected none here, and "
+                "data.seed for other questions"
+            )
     try:
         if task.level is not None:
             if not has_curriculum(name):
                 raise ValueError("it has no levels")
             curriculum = create_curriculum(name)
+            highest = max(len(each.levels) for each in curriculum.attributes.values()) - 1
+            if task.level > highest:
+                raise DataError(
+                    f"{key}.level: found {task.level}; expected at most {highest}, "
+                    "the highest that changes anything"
+                )
             curriculum.set_global_level(task.level)
             leveled, plain = curriculum.generate_configuration({}), create_dataset(name).config
             settings = {k: v for k, v in vars(leveled).items() if v != getattr(plain, k)} | settings
-        return create_dataset(name, seed=0, size=SIZE, **settings), settings
+        dataset = create_dataset(name, seed=0, size=_size(name), **settings)
     except (AssertionError, TypeError, ValueError) as error:
         raise DataError(f"{key}: refused by reasoning-gym: {error}") from error
+    open_task(_made_with(name, settings))
+    return dataset, settings
+
+
+def _made_with(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {"task": name, "config": dict(settings), "seed": 0, "size": _size(name)}
+
+
+def _size(name: str) -> int:
+    return SLOW_SIZES.get(name, SIZE)
 
 
 class ReasoningGymSource(DrawnSource):
@@ -130,19 +148,23 @@ class ReasoningGymSource(DrawnSource):
         self._question = lru_cache(maxsize=1 << 14)(self._made)
 
     def draw(self, rng: random.Random) -> Question:
-        """Return one of a task's `SIZE` questions."""
+        """Return one of a task's questions."""
         (name,) = rng.choices(self._names, cum_weights=self._weights)
-        return self._question(name, rng.randrange(SIZE))
+        return self._question(name, rng.randrange(_size(name)))
 
     def _made(self, name: str, index: int) -> Question:
         dataset, settings = self._tasks[name]
         entry = dataset[index]
-        task = {"task": name, "config": settings, "seed": 0, "size": SIZE, "index": index}
-        meta = {"kind": "text", TASK: task, "subject": name}
+        task = {**_made_with(name, settings), "index": index}
+        meta: dict[str, Any] = {"kind": "text", TASK: task, "subject": name}
+        if name == "n_queens":
+            meta["accept"] = list(entry["metadata"]["valid_answers"])
         question = Question(f"{name}/{index}", entry["question"], str(entry["answer"]), meta)
         if _INTEGER.fullmatch(str(entry["answer"])):
             return question  # Another number is as good a wrong answer.
-        others = (str(dataset[(index + step) % SIZE]["answer"]) for step in range(1, 1 + OTHERS))
+        others = (
+            str(dataset[(index + step) % _size(name)]["answer"]) for step in range(1, 1 + OTHERS)
+        )
         wrong = next((one for one in others if check(question, one).verdict == "wrong"), None)
         named = {} if wrong is None else {"wrong_answers": [wrong]}
         return replace(question, meta=meta | named)

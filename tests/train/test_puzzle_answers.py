@@ -1,0 +1,154 @@
+"""Answers to tasks of reasoning-gym: one key a task, own checks, and no evaluator."""
+
+import ast
+import inspect
+import textwrap
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("reasoning_gym")
+from reasoning_gym.factory import DATASETS
+
+from debate_protocol.types import Question
+from debate_rewards import puzzle_answers
+from debate_rewards.answer_checking import answer_classes, check
+from debate_rewards.puzzle_answers import CHECKED, EXACT, JUDGED, REFUSED, VERIFIED
+from debate_train.data import ReasoningGym
+
+EVALUATORS = {"eval", "exec", "compile", "parse_expr", "sympify", "lambdify", "literal_eval"}
+
+
+def puzzle(task: str, gold: str, **more: Any) -> Question:
+    return Question("q", "?", gold, {"kind": "text", "reasoning_gym": {"task": task}, **more})
+
+
+def test_every_task_of_the_library_is_judged_in_one_way_or_refused() -> None:
+    rows = [*EXACT, *CHECKED, *VERIFIED, *REFUSED]
+    assert len(rows) == len({*rows})
+    assert {*rows} == {*DATASETS}
+
+
+def called_names(function: Any) -> set[str]:
+    """What a function of the library calls, with what these call of its own module and class."""
+    found: set[str] = set()
+    waiting = [(function, inspect.getmodule(function), None)]
+    dataset = getattr(function, "__self__", None)
+    while waiting:
+        one, module, _ = waiting.pop()
+        tree = ast.parse(textwrap.dedent(inspect.getsource(one)))
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            called = node.func
+            name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            if not name or name in found:
+                continue
+            found.add(name)
+            inner = getattr(dataset, name, None) or getattr(module, name, None)
+            if inspect.isfunction(inner) or inspect.ismethod(inner):
+                waiting.append((inner, inspect.getmodule(inner), None))
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(VERIFIED))
+def test_no_offered_verifier_evaluates_text(name: str) -> None:
+    dataset = object.__new__(DATASETS[name][0])
+    assert called_names(dataset.score_answer) & EVALUATORS == set()
+
+
+@pytest.mark.parametrize("name", ["countdown", "n_queens", "simple_integration"])
+def test_the_reading_of_source_finds_evaluators(name: str) -> None:
+    dataset = object.__new__(DATASETS[name][0])
+    assert called_names(dataset.score_answer) & EVALUATORS
+
+
+WRONG = [
+    ("coin_flip", "0.3125", "0"),
+    ("coin_flip", "0.3125", "0.3126"),
+    ("coin_flip", "1", "1.004"),
+    ("gsm_symbolic", "44", "-44"),
+    ("gsm_symbolic", "44", "44 or 7"),
+    ("puzzle24", "1*3*5 + 9", "4*6*1*1"),
+    ("puzzle24", "1*3*5 + 9", "9+15"),
+    ("countdown", "94*4 - 61 - 6", "309"),
+    ("number_sorting", "['1.5', '2.5']", "['2.4', '3.4']"),
+    ("decimal_arithmetic", "6.32098837209", "6.32098837208"),
+    ("pool_matrix", "5 8\n6 2", "5.02 8\n6 2"),
+    ("game_of_life", "[[0,1],[1,0]]", "[[0,1],[1,0],[0,0]]"),
+    ("word_sorting", "any, best", "any, best, cat"),
+    ("letter_jumble", "and may", "and may not"),
+    ("spell_backward", "noremopyh", "noremopyh or so"),
+    ("time_intervals", "5 days", "5 years"),
+    ("time_intervals", "10:21:28.080", "10:21:28.80"),
+    ("fraction_simplification", r"$\dfrac{79}{173}$", r"\dfrac{158}{346}"),
+    ("fraction_simplification", r"$\dfrac{79}{173}$", r"\dfrac{79}{173} or 1/2"),
+    ("kakurasu", "1 0\n0 1", "1 2\n0 1"),
+    ("advanced_geometry", "(4.051, -5.487)", "(4.051, -5.487) or 7"),
+    ("figlet_font", "STANDARDIZED", "STANDARDIZER"),
+    ("palindrome_generation", "oucuo", "ucocu"),
+    ("n_queens", "_ Q\nQ _", "Q _\n_ Q"),
+    # Its value is the gold's, if something evaluates it.
+    ("string_insertion", "2", "1 + 1"),
+    ("spiral_matrix", "2", "[1 + 1]"),
+]
+RIGHT = [
+    ("calendar_arithmetic", "Yes", "yes."),
+    ("chain_sum", "-14282", "-14,282.0"),
+    ("gsm_symbolic", "28080", "28,080"),
+    ("prime_factorization", "2 × 433", "433 x 2."),
+    ("word_sorting", "Hart, find", "hart,find."),
+    ("time_intervals", "10:21:28.840", "10:21:28.84"),
+    ("power_function", "9.360000138304076e-18", "9.36e-18"),
+    ("polynomial_equations", "0.0, 0.5909", "0.590909, 0"),
+    ("sudoku", "1 2\n2 1", "1 2 \n2 1 "),
+    ("dice", "1/2", "0.5"),
+    ("puzzle24", "1*3*5 + 9", "9 + 5*(3*1)"),
+    ("countdown", "94*4 - 61 - 6", "4*94-(61+6) = 309"),
+    ("kakurasu", "1 0\n0 1", "1 0 \n0 1."),
+    ("palindrome_generation", "oucuo", "uocou"),
+    ("knights_knaves", "Ann is a knight, and Bob is a knave.", "Bob is a knave, Ann is a knight"),
+    ("group_anagrams", '[["ai", "ia"], ["on", "no"]]', '[["no","on"],["ia","ai"]]'),
+    ("bitwise_arithmetic", "0x3eb2", "0x3EB2."),
+    ("complex_arithmetic", "-15.0 + 3.0i", "-15+3i"),
+]
+
+
+@pytest.mark.parametrize(("task", "gold", "answer"), WRONG)
+def test_wrong_answers_are_wrong(task: str, gold: str, answer: str) -> None:
+    assert check(puzzle(task, gold), rf"\boxed{{{gold}}}").verdict == "right"
+    assert check(puzzle(task, gold), rf"\boxed{{{answer}}}").verdict == "wrong"
+
+
+@pytest.mark.parametrize(("task", "gold", "answer"), RIGHT)
+def test_other_forms_of_right_answers_are_right(task: str, gold: str, answer: str) -> None:
+    assert check(puzzle(task, gold), rf"\boxed{{{answer}}}").verdict == "right"
+    if task in EXACT:
+        boxes = [rf"\boxed{{{gold}}}", rf"\boxed{{{answer}}}"]
+        assert answer_classes(puzzle(task, gold), boxes) == [0, 0]
+
+
+def test_a_task_of_a_file_never_reaches_the_librarys_verifier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (question,) = ReasoningGym(tasks={"sokoban": {}}, batch_size=1).open(0).batch(0)
+    verdict = check(question, rf"\boxed{{{question.answer}}}.")
+    assert verdict.verdict == "right"
+    # Another process has not opened the task; another setting was not opened here.
+    task = question.meta["reasoning_gym"]
+    other = replace(question, meta={**question.meta, "reasoning_gym": {**task, "seed": 5}})
+    assert check(other, r"\boxed{LRUD}").verdict == "unverifiable"
+    monkeypatch.setattr(puzzle_answers, "_opened", set())
+    assert check(question, r"\boxed{LRUD}").verdict == "unverifiable"
+    unknown = puzzle("unheard_of", "1")
+    assert check(unknown, r"\boxed{1}").verdict == "unverifiable"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(JUDGED))
+def test_golds_are_right_with_a_full_stop_too(name: str) -> None:
+    for question in ReasoningGym(tasks={name: {}}, batch_size=5).open(0).batch(0):
+        for ending in ("", "."):
+            reply = rf"\boxed{{{question.answer}{ending}}}"
+            assert check(question, reply, limit_s=120).verdict == "right", question.answer
