@@ -119,6 +119,8 @@ def _task(key: str, name: str, task: GymTask) -> tuple[Any, Mapping[str, Any]]:
             leveled, plain = curriculum.generate_configuration({}), create_dataset(name).config
             settings = {k: v for k, v in vars(leveled).items() if v != getattr(plain, k)} | settings
         dataset = create_dataset(name, seed=0, size=_size(name), **settings)
+    except DataError:
+        raise
     except (AssertionError, TypeError, ValueError) as error:
         raise DataError(f"{key}: refused by reasoning-gym: {error}") from error
     open_task(_made_with(name, settings))
