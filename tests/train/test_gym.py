@@ -130,7 +130,7 @@ def test_answers_are_judged_by_the_tasks_own_verifier() -> None:
         ({"gcd": {"min_num": 3}}, "data.tasks.gcd: refused by reasoning-gym: .*min_num"),
         ({"gsm_symbolic": {"level": 1}}, "data.tasks.gsm_symbolic: refused .*: it has no levels"),
         ({"gcd": {"min_numbers": 9}}, "data.tasks.gcd: refused by reasoning-gym"),
-        ({"chain_sum": {"level": 99}}, "data.tasks.chain_sum.level: found 99; expected at most 10,"),
+        ({"chain_sum": {"level": 99}}, "tasks.chain_sum.level: found 99; expected at most 10,"),
         ({"gcd": {"size": 9}}, "data.tasks.gcd.size: found a setting that the data gives"),
         ({"gcd": {"seed": 9}}, "data.tasks.gcd.seed: found a setting that the data gives"),
     ],
