@@ -38,15 +38,15 @@ _CUE_BEFORE = re.compile(
     r"[(\[*\"]*$",
     re.IGNORECASE,
 )
+# "Plan B", "vitamin D": a capital that is part of a name.
 _NAMED_THING = re.compile(
-    r"\b(?!(?:option|choice|answer|letter|select|pick|choose|chose|picked|say|so|thus|hence|is|be"
-    r"|therefore|leaving|leaves|prefer|get|got|gives|makes|with|or|and|but|not|as|than|over|of|to|the|for|in|either|both|it|my|final)\b)"
-    r"[A-Za-z]{2,}\s+[(\[*]*$",
-    re.IGNORECASE,
+    r"(?:(?i:\b(?:plan|vitamin|group|type|class|hepatitis|point|section|figure|grade|team|part|step"
+    r"|case|agent|player|set|event|line|company|country|person|city|box|school|town|region|phase))"
+    r"|(?<=[a-z,;] )(?!(?:Option|Choice|Answer|Letter|So|Thus|Hence)\b)[A-Z][a-z]+)\s+[(\[*]*$"
 )
 _ALTERNATIVE = re.compile(r"[)\]*]*(?:\s+(?:or|and)|\s*[,/&])\s*[(\[*]*$", re.IGNORECASE)
 _REASON = re.compile(r",?\s+(?:because|since)\s|[,;]\s+(?:as|for|while|whereas|though)\s", re.I)
-_NOT_FIRST = re.compile(r"\W*(?:not|none|neither)\b", re.IGNORECASE)
+_DENIED_WORDS = re.compile(r"\b(?:not|n t|n't|n’t|never|than|neither|nor|without)(?: \S+){0,1}$")
 
 
 def choice_texts(choices: object) -> dict[str, str]:
@@ -203,13 +203,15 @@ def _contained_text(plain: str, texts: Mapping[str, str]) -> str | Unreadable:
         for label, words in contained.items()
         if words and not any(words in other and words != other for other in contained.values())
     }
-    if len(longest) != 1:
-        return Unreadable("several choices" if longest else "no choice")
-    ((label, words),) = longest.items()
+    affirmed = [label for label, words in longest.items() if not _is_denied(words, sentence)]
+    if len(affirmed) != 1:
+        return Unreadable("several choices" if affirmed else "no choice")
+    return affirmed[0]
+
+
+def _is_denied(words: str, sentence: str) -> bool:
     before = sentence[: sentence.index(f" {words} ")]
-    if _NOT_FIRST.match(sentence) or re.search(r"(?:\bnot|\bn t|\bnever|\bthan)(?: \w+)?$", before):
-        return Unreadable("a choice is denied")
-    return label
+    return _DENIED_WORDS.search(before) is not None
 
 
 def _words(text: str) -> str:

@@ -17,12 +17,13 @@ Monomial = tuple[tuple[str, Fraction], ...]
 """Atoms with their exponents, sorted. Primes are written in digits, with exponents below 1."""
 
 MAX_TERMS = 200
-MAX_PRODUCTS = 20_000
+MAX_PRODUCTS = 6_000
 """Most products of monomials that one formula may cost; beyond that it has no canonical form."""
 MAX_EXPONENT = 2_000
 MAX_BITS = 20_000
 MAX_FACTORED = 10**8
 MAX_DEPTH = 60
+MAX_FACTORIAL = 100
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
 PRECISION = 50
 
@@ -302,7 +303,8 @@ class _Reader:
         if not token:
             raise NotPolynomial
         if _is_number(token):
-            return self._number(token)
+            is_factorial = token.isdigit() and int(token) <= MAX_FACTORIAL and self._take("!")
+            return _constant(math.factorial(int(token))) if is_factorial else self._number(token)
         if token in ("(", "{"):
             inner = self._sum()
             self._expect(")" if token == "(" else "}")

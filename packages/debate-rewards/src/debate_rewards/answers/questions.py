@@ -49,6 +49,7 @@ from debate_rewards.answers.units import LETTER_UNITS, unit_of
 
 _ABOUT_PERCENT = re.compile(r"percent|\bper cent\b|%", re.IGNORECASE)
 _ONE_NAME = re.compile(r"\s*(\\?[a-zA-Z]+)\s*=(?!=)")
+_BEFORE_WORD = re.compile(r"^(?:(?:it|this|that) (?:is|was|will be) )?(?:(?:on|in|at|a|an|the) )*")
 _WORD_CHARACTER = re.compile(r"\w")
 _CACHE_SIZE = 1 << 14
 _PERCENT_RANGE = 10
@@ -121,6 +122,9 @@ class AnswerForm:
             return whole
         if isinstance(self.gold, List) and (listed := listed_numbers(text)) is not None:
             return read_mathematics(listed)
+        inner = formulas(text) if isinstance(self.gold, List) else []
+        if len(inner) > 1:
+            return read_mathematics(",".join(inner))
         in_prose = _formula_in(text)
         if not isinstance(in_prose, Unreadable):
             return in_prose
@@ -342,7 +346,7 @@ def _is_structured(answer: Answer) -> bool:
 def _worded(text: str) -> Text:
     spelled = read_mathematics(text)
     words = spelled.text if isinstance(spelled, Text) else plain_text(text)
-    return Text(text_form(words).strip("()., "))
+    return Text(_BEFORE_WORD.sub("", text_form(words).strip("()., ")))
 
 
 def _equation_for(gold: Equation, answer: Answer) -> Answer:

@@ -21,6 +21,15 @@ _REASON_CLAUSE = re.compile(
 )
 
 
+_SHORT_REPLY = re.compile(
+    r"\W*(?:i\s+(?P<doubt>do\s?n['’]t\s+|do\s+not\s+)?think\s+so"
+    r"|(?:it|he|she|they|that|this|there)\s+(?:is|are|was|were|does|do|did|can|could|will|has|have)"
+    r"(?P<not>n['’]t|\s+not)?)\W*",
+    re.IGNORECASE,
+)
+_NOT_THE_CASE = re.compile(r"\bnot\s+the\s+case\s+that\b", re.IGNORECASE)
+
+
 def yes_or_no(text: str) -> bool | Unreadable:
     """Return whether a text says yes.
 
@@ -30,6 +39,11 @@ def yes_or_no(text: str) -> bool | Unreadable:
     plain = plain_text(text)[:MAX_LINE_CHARS]
     if _BOTH.search(plain):
         return Unreadable("yes and no")
+    if (short := _SHORT_REPLY.fullmatch(plain)) is not None:
+        return short["doubt"] is None and short["not"] is None
+    if (denial := _NOT_THE_CASE.search(plain)) is not None:
+        claim = yes_or_no(plain[denial.end() :])
+        return claim if isinstance(claim, Unreadable) else not claim
     for part in (_REASON_CLAUSE.split(plain, maxsplit=1)[0], plain):
         polarities = _polarities(part)
         if not polarities:
@@ -66,10 +80,12 @@ _PAREN_FORMULA = re.compile(r"\\\((.+?)\\\)|\\\[(.+?)\\\]")
 _FUNCTION = re.compile(
     r"(?i)(?<![a-z])(?:sin|cos|tan|cot|sec|csc|log|sqrt|exp|max|min|gcd)(?![a-z])"
 )
-_BETWEEN_VALUES = re.compile(r"(?<![a-zA-Z])(?:and|or)(?=\s+\S*\d)")
+_BETWEEN_VALUES = re.compile(r"(?<![a-zA-Z])(?:and|or)(?=\s+(?:\S*\d|\\?[a-zA-Z]\s*[=<>]))")
 _COMMAND = re.compile(r"\\[a-zA-Z]+(?:\s*+\{[a-zA-Z\s]*+\})?")
 _TWO_LETTERS = re.compile(r"[A-Za-z]{2,}")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
+_IN_PARENTHESES = re.compile(r"\s\((?=[^()]*+\))[^()]*[a-zA-Z]{2}[^()]*\)")
+_OUT_OF = re.compile(r"[^\d]*(\d+)\s+out\s+of\s+(\d+)[^\d]*")
 _CONCLUSION = re.compile(
     r"\b(?:so|thus|hence|therefore|in\s+total|altogether|total|leaving|leaves|in\s+all)\b",
     re.IGNORECASE,
@@ -116,6 +132,9 @@ def settled_number(text: str) -> str | Unreadable:
     """
     text = text.replace("\\$", "$").replace("\\!", "").replace("{,}", ",").replace("−", "-")
     text = text[-MAX_LINE_CHARS:]
+    text = _IN_PARENTHESES.sub(" ", text)
+    if (share := _OUT_OF.fullmatch(text)) is not None:
+        return f"{share[1]}/{share[2]}"
     parts = [part for part in _SENTENCE_END.split(text) if _NUMBER.search(part)]
     if not parts:
         return Unreadable("no number")

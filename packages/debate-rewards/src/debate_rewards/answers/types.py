@@ -43,10 +43,11 @@ _AND_OR = re.compile(
 _ALTERNATIVES = re.compile(
     r"\\text\{\s*or\s*\}|(?<![a-zA-Z\\])or(?![a-zA-Z])|\\(?:lor|vee)(?![a-zA-Z])"
 )
+_BOTH_HOLD = re.compile(r"\\text\{\s*and\s*\}|(?<![a-zA-Z\\])and(?![a-zA-Z])|\\(?:land|wedge)\b|,")
 _ORDER = re.compile(r"(<=|>=|[<>]|\\(?:le|ge|lt|gt)(?![a-zA-Z]))")
 _MEANS_LESS = {"<": "<", "\\lt": "<", "\\le": "<=", "<=": "<="}
 _MEANS_MORE = {">": "<", "\\gt": "<", "\\ge": "<=", ">=": "<="}
-_EQUALS = re.compile(r"(?<![<>!\\:])=")
+_EQUALS = re.compile(r"(?<![<>\\:])(?:(?<!!)|(?<=\d!))=")
 _SYMBOL = re.compile(r"\\?[a-zA-Z]+")
 _NAME = re.compile(
     r"\\?[a-zA-Z](?:_(?:\w|\{\w+\}))?'*|\\[a-zA-Z]+(?:_(?:\w|\{\w+\}))?|\\text\{[^{}]*\}"
@@ -393,6 +394,7 @@ class Interval(_Compound):
         (r"(2,\infty)", "x>2", True),
         (r"(-\infty,2)\cup(3,\infty)", r"x<2\text{ or }x>3", True),
         (r"(-\infty,2)\cup(3,\infty)", r"(3,\infty)\cup(-\infty,2)", True),
+        ("[0,5)", r"x\ge 0\text{ and }x<5", True),
     )
 
     @property
@@ -414,6 +416,10 @@ class Interval(_Compound):
     @classmethod
     def read(cls, text: str) -> "Interval | None":
         """Read brackets, unions and inequalities."""
+        overlap = _overlap(text)
+        if overlap is not None:
+            brackets, low, high = overlap
+            return cls(text, (read_element(low), read_element(high)), (brackets,))
         pieces = split_outside(text, "\\cup")
         if len(pieces) == 1:
             pieces = _ALTERNATIVES.split(text)
@@ -591,6 +597,17 @@ def _inequality_span(text: str) -> tuple[str, str, str] | None:
         return None
     opening = "[" if _MEANS_LESS[first] == "<=" else "("
     return opening + ("]" if _MEANS_LESS[second] == "<=" else ")"), low, high
+
+
+def _overlap(text: str) -> tuple[str, str, str] | None:
+    r"""Read `x\ge0\text{ and }x<5`, what two bounds have in common."""
+    pieces = _BOTH_HOLD.split(text)
+    spans = [_inequality_span(piece) for piece in pieces] if len(pieces) == 2 else []
+    below = next((span for span in spans if span and span[1] == "-\\infty"), None)
+    above = next((span for span in spans if span and span[2] == "\\infty"), None)
+    if below is None or above is None:
+        return None
+    return above[0][0] + below[0][1], above[1], below[2]
 
 
 def _turned(sign: str) -> str:
