@@ -113,6 +113,22 @@ def test_dual_clip_bounds_what_a_negative_advantage_costs() -> None:
     assert each(Dapo(), x) == pytest.approx([30.0, 18.0, 1.6, -2.56])
 
 
+def test_clip_fraction_counts_actions_without_a_gradient() -> None:
+    # Bounds .8 and 1.28, dual clip 10. Clipped: 3 at +1 and .5 at -1; 15 at -1 by the dual clip.
+    # Not clipped, though outside: 3 at -1, .5 at +1; nor 1.1, nor an action without an advantage.
+    ratios = [3.0, 0.5, 3.0, 0.5, 1.1, 3.0, 15.0]
+    x = inputs(ratios, [1.0, -1.0, -1.0, 1.0, 1.0, 0.0, -1.0])
+    x.logps_A.requires_grad_()
+    for loss, expected in (
+        (Dapo(), [True, True, False, False, False, False, False]),
+        (Dapo(dual_clip=10.0), [True, True, False, False, False, False, True]),
+    ):
+        assert loss.diagnostics(x)["optim/clip_fraction"].tolist() == expected
+        (gradient,) = torch.autograd.grad(loss(x), x.logps_A)
+        has_no_gradient = (gradient == 0) & (x.advantages_A != 0)
+        assert has_no_gradient.tolist() == expected
+
+
 def test_grpo_clips_alike_on_both_sides_and_adds_the_penalty() -> None:
     # Ratio 3 at advantage 2: capped at 1.2, -2.4. r = ref - p = ln 2: k3 = 2 - ln 2 - 1.
     p = math.log(3.0) - 1.0
@@ -160,6 +176,19 @@ def test_kl_is_k3() -> None:
     logps = vector([-1.0, -1.0, -1.0])
     reference = logps + vector([LN2, -LN2, 0.0])
     assert Kl(weight=9.0)(logps, reference).tolist() == pytest.approx([1 - LN2, LN2 - 0.5, 0.0])
+
+
+def test_kl_has_the_gradient_of_the_divergence_from_the_reference() -> None:
+    # Two tokens: policy (.5, .5), reference (.8, .2). The gradient of KL(reference || policy) in
+    # the logits is policy - reference = (-.3, .3). That of KL(policy || reference) is another one:
+    # p(x)·(log(p/r) - KL) = .5·(log(.5/.8) - .2231) = -.3466 for the first token.
+    logits = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    logps = logits.log_softmax(0)
+    reference = vector([0.8, 0.2]).log()
+    # Samples of the policy, in expectation: each token weighs its probability, held fixed.
+    mean_k3 = (logps.exp().detach() * Kl(weight=1.0)(logps, reference)).sum()
+    (gradient,) = torch.autograd.grad(mean_k3, logits)
+    assert gradient.tolist() == pytest.approx([-0.3, 0.3])
 
 
 def pairs() -> LossInputs:

@@ -101,8 +101,8 @@ def row(tokens: list[int], *, advantage: float, sampler: float, temperature: flo
 def test_metrics_are_means_over_all_sampled_tokens(tiny: MakeModel) -> None:
     loaded = tiny()
     rows = (
-        row([7, 30, 31, 32, 33], advantage=1.0, sampler=-4.0, temperature=0.5),
-        row([7, 50, 51], advantage=-2.0, sampler=-5.0, temperature=2.0),
+        row([7, 30, 31, 32, 33], advantage=-1.0, sampler=-4.0, temperature=0.5),
+        row([7, 50, 51], advantage=2.0, sampler=-5.0, temperature=2.0),
     )
     p: list[float] = []
     entropy: list[float] = []
@@ -119,14 +119,16 @@ def test_metrics_are_means_over_all_sampled_tokens(tiny: MakeModel) -> None:
     metrics = trainer.step(Batch(rows, ("generator",), 4, 2))
     gaps = [b - a for a, b in zip(p, q, strict=True)]
     capped = [min(max(r, 0.8), 1.28) for r in ratio]
-    advantages = [1.0, 1.0, 1.0, -2.0]
+    advantages = [-1.0, -1.0, -1.0, 2.0]
     gains = [min(r * a, c * a) for r, c, a in zip(ratio, capped, advantages, strict=True)]
+    # Only where the ratio has moved as far as the advantage wants is the gradient 0.
+    clipped = [r > 1.28 if a > 0 else r < 0.8 for r, a in zip(ratio, advantages, strict=True)]
     expected = {
         "loss": -sum(gains) / 4,
         "optim/kl_sample_train_v1": sum(gaps) / 4,
         "optim/kl_sample_train_v2": sum(g * g for g in gaps) / 8,
         "optim/entropy": sum(entropy) / 4,
-        "optim/clip_fraction": sum(not 0.8 <= r <= 1.28 for r in ratio) / 4,
+        "optim/clip_fraction": sum(clipped) / 4,
         "optim/ratio_min": min(ratio),
         "optim/ratio_max": max(ratio),
         "optim/kl_reference": 0.0,

@@ -62,7 +62,8 @@ def test_several_updates_are_those_made_by_hand(tiny: MakeModel, random_batch: M
             ratio, credit = (p - old[row.debate]).exp(), torch.from_numpy(row.advantages)
             worst = torch.minimum(ratio * credit, ratio.clamp(0.8, 1.28) * credit)
             total = total - (worst * (old[row.debate] - q).exp().clamp(max=1.5)).sum()
-            outside += int(((ratio < 0.8) | (ratio > 1.28)).sum())
+            outside += int(((ratio < 0.8) & (credit < 0)).sum())
+            outside += int(((ratio > 1.28) & (credit > 0)).sum())
             tokens += len(p)
         loss_of_part = total / part.sampled_tokens
         losses.append(float(loss_of_part.detach()))

@@ -103,9 +103,14 @@ class Loss(Config):
 
 
 class Kl(Config):
-    """Penalty for leaving a reference policy, estimated by k3 = exp(r) - r - 1, r = ref - p.
+    """Penalty for leaving a reference policy, k3 = exp(r) - r - 1 with r = ref - p.
 
-    Source: Schulman, "Approximating KL divergence" (2020); over every sampled token.
+    On the policy's own samples the mean of k3 is KL(policy || reference). Its gradient, as the loss
+    takes it, is that of KL(reference || policy), exactly: the gradient of one sample is
+    (1 - exp(r)) grad log p, and the mean of exp(r) grad log p over the policy is the mean of
+    grad log p over the reference.
+
+    Source: Schulman, "Approximating KL divergence" (2020); GRPO's eq. 4; over every sampled token.
     """
 
     weight: float = Field(0.0, ge=0)
@@ -247,9 +252,9 @@ class _Clipped(RatioLoss):
     """
 
     clip_low: float = Field(0.2, gt=0, lt=1)
-    """Ratios below 1 - this are cut."""
+    """Ratios below 1 - this are cut where the advantage is negative."""
     clip_high: float = Field(0.28, gt=0)
-    """Ratios above 1 + this are cut."""
+    """Ratios above 1 + this are cut where the advantage is positive."""
     dual_clip: float | None = Field(None, gt=1)
     """Ratios above this are cut where the advantage is negative, too; null cuts none."""
 
@@ -261,10 +266,15 @@ class _Clipped(RatioLoss):
         return -(ratio_A * advantages_A).minimum(clipped_A * advantages_A)
 
     def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
-        """Return which ratios were clipped, too."""
+        """Return which actions have no gradient because of a clip, too."""
         ratio_A = (x.logps_A - x.old_logps_A).exp()
-        outside_A = (ratio_A < 1 - self.clip_low) | (ratio_A > 1 + self.clip_high)
-        return super().diagnostics(x) | {"optim/clip_fraction": outside_A}
+        # The minimum takes the clipped side only where the ratio has already moved as far as the
+        # advantage wants: a ratio of 3 with a negative advantage still has its whole gradient.
+        is_clipped_A = (ratio_A > 1 + self.clip_high) & (x.advantages_A > 0)
+        is_clipped_A |= (ratio_A < 1 - self.clip_low) & (x.advantages_A < 0)
+        if self.dual_clip is not None:
+            is_clipped_A |= (ratio_A > self.dual_clip) & (x.advantages_A < 0)
+        return super().diagnostics(x) | {"optim/clip_fraction": is_clipped_A}
 
 
 class PpoClip(_Clipped):
