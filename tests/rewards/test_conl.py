@@ -1,6 +1,10 @@
 """The rewards of CoNL, on one conversation that is worked by hand."""
 
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +15,9 @@ from debate_protocol.types import Ask, Question, Reply, Transcript
 from debate_rewards import ConlReward, Score
 from debate_rewards.decisions import bradley_terry
 from debate_rewards.metrics import debate_metrics
+from debate_rewards.reward import read_debate
+from debate_rewards.strengths import log_strengths, wins_of
+from debate_rewards.votes import Vote, ballots
 
 BLIND = {0: "1>2 1>3 2>3", 1: "0>2 0>3 2>3", 2: "0>1 0=3 1>3", 3: "0>1 1>2 0>2"}
 LAST = {0: "1<2 1>3 2>3", 1: "0>2 0>3 2>3", 2: "0>1 0>3 1=3", 3: "0<2 1<2 0>1"}
@@ -161,6 +168,89 @@ def test_nothing_is_worth_anything_without_votes() -> None:
     assert {*turns(found, "critic").values()} == {None}
     assert {*turns(found, "judge").values()} == {None}
     assert found.metrics["conl/critiques"] == 2 and "conl/diagnostic" not in found.metrics
+
+
+def test_a_last_ranking_counts_where_nobody_could_rank_blind() -> None:
+    # The first solutions of agents 1 and 2 fail, so that the blind round has no two to compare.
+    last = {0: "1>2", 1: "0>2", 2: "0>1"}
+    transcript = held(blind=dict.fromkeys(range(3), ""), last=last, critiques={}, num_agents=3)
+    unreadable = [
+        replace(turn, text="nothing") if turn.round == 0 and turn.agent else turn
+        for turn in transcript.turns
+    ]
+    found = score(replace(transcript, turns=tuple(unreadable)), judge_credit="line")
+    # Of two votes each, agent 0 wins 2, agent 1 wins 1 and agent 2 none. Failed turns earn -1.
+    assert turns(found, "generator") == {
+        (0, 0): 1.0, (1, 0): -1.0, (2, 0): -1.0, (0, 2): 1.0, (1, 2): 0.5, (2, 2): 0.0
+    }  # fmt: skip
+    assert {key[1] for key in turns(found, "judge")} == {3}
+    blind = turns(
+        score(replace(transcript, turns=tuple(unreadable)), first_solutions="blind"), "generator"
+    )
+    assert blind[0, 0] is None and blind[0, 2] == 1.0
+
+
+def slow_value(votes: Sequence[Vote], agent: int, values: str) -> float | None:
+    """The value of an agent by its definition, all votes counted again."""
+    counted = [v for v in votes if not (v.is_own and v.judge.agent == agent)]
+    about = [v for v in counted if agent in (v.left.agent, v.right.agent)]
+    if not about:
+        return None
+    if values == "win_fraction":
+        halves = {">": (1.0, 0.0), "=": (0.5, 0.5), "<": (0.0, 1.0)}
+        return fmean(halves[v.verdict][agent == v.right.agent] for v in about)
+    logs = log_strengths(wins_of(counted, "half", lambda key: key.agent), 1.0)
+    low, high = min(logs.values()), max(logs.values())
+    return 0.5 if high - low < 1e-8 else (logs[agent] - low) / (high - low)
+
+
+@pytest.mark.parametrize("values", ["win_fraction", "bradley_terry"])
+@pytest.mark.parametrize("consensus", ["leave_one_out", "inclusive"])
+@pytest.mark.parametrize("ranks_own", [False, True])
+def test_critics_are_paid_as_if_all_votes_were_counted_again_for_each(
+    values: str, consensus: str, ranks_own: bool
+) -> None:
+    draw = random.Random(f"{values} {consensus} {ranks_own}")
+    num_checked = 0
+    for _ in range(12):
+        agents = range(draw.randint(3, 6))
+
+        def ranking(judge: int, agents: range = agents) -> str:
+            pairs = combinations([a for a in agents if ranks_own or a != judge], 2)
+            return " ".join(f"{a}{draw.choice('>=<')}{b}" for a, b in pairs if draw.random() < 0.8)
+
+        transcript = held(
+            blind={a: ranking(a) for a in agents},
+            last={a: ranking(a) for a in agents},
+            critiques={a: f"Agent {(a + 1) % len(agents)}: no." for a in agents},
+            num_agents=len(agents),
+            ranks_own=ranks_own,
+        )
+        debate = read_debate(transcript)
+        cast = {
+            number: [
+                v for key, b in ballots(debate).items() if key.round == number for v in b.votes
+            ]
+            for number in (1, 3)
+        }
+        found = score(transcript, values=values, consensus=consensus)
+        last_values = {a: slow_value(cast[3], a, values) for a in agents}
+        assert {k: v for k, v in turns(found, "generator").items() if k[1] == 2} == pytest.approx(
+            {(a, 2): value for a, value in last_values.items()}, abs=1e-8
+        )
+        for critic in agents:
+            counted = {
+                number: [v for v in votes if consensus == "inclusive" or v.judge.agent != critic]
+                for number, votes in cast.items()
+            }
+            before, after = (
+                slow_value(counted[number], (critic + 1) % len(agents), values) for number in (1, 3)
+            )
+            known = before is not None and after is not None
+            expected = max(0.0, after - before) if known else None
+            assert turns(found, "critic")[critic, 1] == pytest.approx(expected, abs=1e-8)
+            num_checked += known
+    assert num_checked > 12
 
 
 def test_blind_ranking_is_never_the_last() -> None:

@@ -1,5 +1,6 @@
 """What CoNL pays: solutions by final rankings, critiques by what became of their targets."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -21,12 +22,17 @@ from debate_rewards.votes import (
     Ballot,
     JudgeSettings,
     PeerReward,
+    Ties,
     Vote,
     all_votes,
     ballots,
     consensus_values,
-    tally,
+    points,
 )
+
+# Two agents; wins of the first over the second are counted.
+Contest = tuple[int, int]
+_PRIOR_WINS = 1.0
 
 
 class ConlReward(JudgeSettings, PeerReward):
@@ -84,9 +90,16 @@ class ConlReward(JudgeSettings, PeerReward):
     def score(self, debate: ReadDebate) -> Score:
         """Return the score of one debate."""
         cast = ballots(debate, self.duplicates)
-        rounds = sorted({key.round for key, its in cast.items() if its.owed})
-        blind, last = (_of_round(cast, rounds[n]) if len(rounds) > 1 else {} for n in (0, -1))
-        before, after = self._values(all_votes(blind)), self._values(all_votes(last))
+        rounds = ranking_rounds(debate)
+        blind: dict[TurnKey, Ballot] = {}
+        last: dict[TurnKey, Ballot] = {}
+        if len(rounds) > 1:
+            blind = _of_round(cast, rounds[0])
+            last = _of_round(cast, rounds[-1])
+        first_ranking = Ranking(all_votes(blind), self.ties, self.values)
+        last_ranking = Ranking(all_votes(last), self.ties, self.values)
+        before = first_ranking.agent_values()
+        after = last_ranking.agent_values()
         # A fit of strengths ends within a tolerance.
         rose = {a: after[a] - before[a] > 1e-6 for a in before.keys() & after.keys()}
         first = min((key.round for key in debate.turns), default=0)
@@ -102,8 +115,12 @@ class ConlReward(JudgeSettings, PeerReward):
             parts, targets = critique_targets(debate, critic)
             if critic.failed or critic.key not in blind:
                 continue
-            changes = self._changes(critic.key.agent, all_votes(blind), all_votes(last))
-            paid = {target: self._paid(changes.get(target)) for target in targets}
+            left_out = critic.key.agent if self.consensus == "leave_one_out" else None
+            paid: dict[int, float | None] = {}
+            for target in targets:
+                value_before = first_ranking.value_of(target, left_out)
+                value_after = last_ranking.value_of(target, left_out)
+                paid[target] = self._paid(value_before, value_after)
             critiques += paid.values()
             credits += critique_credits(critic, parts, paid)
         agreement = consensus_values(all_votes(last), self.consensus)
@@ -117,42 +134,140 @@ class ConlReward(JudgeSettings, PeerReward):
         }
         return scored(debate.transcript, credits, metrics)
 
-    def _values(self, votes: Sequence[Vote]) -> dict[int, float]:
-        """Return the value of each agent that a ranking has votes on."""
-        if self.values == "win_fraction":
-            shares = tally(votes, self.ties)
-            return {key.agent: share.up / (share.up + share.down) for key, share in shares.items()}
-        found = self._strengths(votes)
-        for agent in {vote.judge.agent for vote in votes}:
-            # What an agent says of its own solution counts for others alone.
-            others = [v for v in votes if agent != v.judge.agent or not v.is_own]
-            if len(others) < len(votes):
-                own = self._strengths(others)
-                found = {a: one for a, one in found.items() if a != agent or a in own}
-                found |= {a: one for a, one in own.items() if a == agent}
-        return found
+    def _paid(self, value_before: float | None, value_after: float | None) -> float | None:
+        if value_before is None or value_after is None:
+            return None
+        change = value_after - value_before
+        return max(0.0, change if self.diagnostic == "rises" else -change)
 
-    def _strengths(self, votes: Sequence[Vote]) -> dict[int, float]:
-        """Return Bradley-Terry strengths, scaled from 0 to 1."""
-        found = log_strengths(wins_of(votes, self.ties, lambda key: key.agent), 1.0)
-        low, high = min(found.values(), default=0.0), max(found.values(), default=0.0)
+
+def ranking_rounds(debate: ReadDebate) -> list[int]:
+    """Return the rounds in which agents were asked to rank turns of at least two agents.
+
+    A round counts even where all of these turns failed, so that nobody owed a comparison: without
+    it the last ranking would be taken for the blind one.
+    """
+    rules = debate.transcript.protocol
+    rounds = {
+        key.round
+        for key, judge in debate.judges.items()
+        if "comparison" in rules.contract_of(key.round).sections
+        and len(debate.judged_by(judge)) > 1
+    }
+    return sorted(rounds)
+
+
+class Ranking:
+    """The votes of one ranking, counted by judge, and what they make each agent worth.
+
+    A critic is paid by values without its own votes. Votes are counted once here and a critic's
+    are then subtracted: counting all N³ votes again for each of N critics takes N⁴ steps.
+
+    Args:
+        votes: Of one ranking.
+        ties: What `=` is worth.
+        values: What the votes are made into.
+    """
+
+    def __init__(
+        self, votes: Sequence[Vote], ties: Ties, values: Literal["win_fraction", "bradley_terry"]
+    ) -> None:
+        self._values = values
+        # Votes that an agent won and got, in all and from each judge. None is its own.
+        self._won: defaultdict[int, float] = defaultdict(float)
+        self._received: defaultdict[int, int] = defaultdict(int)
+        self._won_from: defaultdict[tuple[int, int], float] = defaultdict(float)
+        self._received_from: defaultdict[tuple[int, int], int] = defaultdict(int)
+        # Wins of the first agent of a pair over the second, in all and by judge.
+        self._wins: dict[Contest, float] = {}
+        self._wins_by_judge: dict[int, dict[Contest, float]] = {}
+        self._count_shares(votes, ties)
+        self._strengths: dict[tuple[int | None, int | None], dict[int, float]] = {}
+        self._start: dict[int, float] = {}
+        if values == "bradley_terry":
+            self._count_contests(votes, ties)
+            self._start = log_strengths(self._wins, _PRIOR_WINS)
+
+    def _count_shares(self, votes: Sequence[Vote], ties: Ties) -> None:
+        for vote in votes:
+            share = points(vote.verdict, ties)
+            if share is None:
+                continue
+            judge = vote.judge.agent
+            for turn, won in zip(vote.pair, share, strict=True):
+                agent = turn.agent
+                if agent != judge:
+                    self._won[agent] += won
+                    self._received[agent] += 1
+                    self._won_from[agent, judge] += won
+                    self._received_from[agent, judge] += 1
+
+    def _count_contests(self, votes: Sequence[Vote], ties: Ties) -> None:
+        votes_by_judge: dict[int, list[Vote]] = {}
+        for vote in votes:
+            votes_by_judge.setdefault(vote.judge.agent, []).append(vote)
+        for judge, own_votes in votes_by_judge.items():
+            own_wins = wins_of(own_votes, ties, lambda key: key.agent)
+            self._wins_by_judge[judge] = own_wins
+            for contest, won in own_wins.items():
+                self._wins[contest] = self._wins.get(contest, 0.0) + won
+
+    def agent_values(self) -> dict[int, float]:
+        """Return the value of each agent that the ranking has votes on."""
+        values = {agent: self.value_of(agent) for agent in self._received}
+        return {agent: value for agent, value in values.items() if value is not None}
+
+    def value_of(self, agent: int, left_out: int | None = None) -> float | None:
+        """Return the value of an agent, from 0 to 1; None without a vote on it.
+
+        Args:
+            agent: The agent. What it says of its own solution counts for others alone.
+            left_out: A judge whose votes do not count.
+        """
+        received = self._received.get(agent, 0)
+        won = self._won.get(agent, 0.0)
+        if left_out is not None:
+            received -= self._received_from.get((agent, left_out), 0)
+            won -= self._won_from.get((agent, left_out), 0.0)
+        if received == 0:
+            return None
+        if self._values == "win_fraction":
+            return won / received
+        has_own_votes = any(agent in contest for contest in self._wins_by_judge.get(agent, ()))
+        return self._scaled_strengths(left_out, agent if has_own_votes else None)[agent]
+
+    def _scaled_strengths(self, left_out: int | None, own_of: int | None) -> dict[int, float]:
+        """Return Bradley-Terry strengths, scaled from 0 to 1.
+
+        Args:
+            left_out: A judge whose votes do not count.
+            own_of: An agent whose votes on its own solution do not count.
+        """
+        known = self._strengths.get((left_out, own_of))
+        if known is not None:
+            return known
+        logs = log_strengths(self._wins_without(left_out, own_of), _PRIOR_WINS, self._start)
+        low = min(logs.values(), default=0.0)
+        high = max(logs.values(), default=0.0)
         # The fit ends within its tolerance: what is closer than that is equally strong.
         if high - low < 1e-8:
-            return dict.fromkeys(found, 0.5)
-        return {agent: (one - low) / (high - low) for agent, one in found.items()}
+            scaled = dict.fromkeys(logs, 0.5)
+        else:
+            scaled = {agent: (log - low) / (high - low) for agent, log in logs.items()}
+        self._strengths[left_out, own_of] = scaled
+        return scaled
 
-    def _changes(
-        self, critic: int, blind: Sequence[Vote], last: Sequence[Vote]
-    ) -> dict[int, float]:
-        """Return by how much the value of each agent rose, as a critic is paid for it."""
-        if self.consensus == "leave_one_out":
-            blind, last = ([v for v in one if v.judge.agent != critic] for one in (blind, last))
-        before, after = self._values(blind), self._values(last)
-        return {agent: after[agent] - before[agent] for agent in before.keys() & after.keys()}
-
-    def _paid(self, change: float | None) -> float | None:
-        sign = 1 if self.diagnostic == "rises" else -1
-        return None if change is None else max(0.0, sign * change)
+    def _wins_without(self, left_out: int | None, own_of: int | None) -> dict[Contest, float]:
+        wins = dict(self._wins)
+        if left_out is not None:
+            for contest, won in self._wins_by_judge.get(left_out, {}).items():
+                wins[contest] -= won
+        if own_of is not None and own_of != left_out:
+            for contest, won in self._wins_by_judge[own_of].items():
+                if own_of in contest:
+                    wins[contest] -= won
+        # Each vote is worth one win in all: a pair without any has no votes left.
+        return {(a, b): won for (a, b), won in wins.items() if won + wins[b, a] > 0}
 
 
 def _of_round(cast: Mapping[TurnKey, Ballot], round: int) -> dict[TurnKey, Ballot]:

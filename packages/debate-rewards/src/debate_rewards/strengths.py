@@ -31,12 +31,15 @@ def wins_of(
     return wins
 
 
-def log_strengths(wins: Results[Item], prior: float) -> dict[Item, float]:
+def log_strengths(
+    wins: Results[Item], prior: float, start: Mapping[Item, float] | None = None
+) -> dict[Item, float]:
     """Return the log strength of each item that maximises likelihood times prior.
 
     Args:
         wins: Wins of the first of a pair over the second, in both orders.
         prior: Wins, and losses, of each item against a fictitious item of log strength 0.
+        start: Where the search begins, such as the strengths of nearly the same wins.
 
     Newton's method: the logarithm of the product is strictly concave.
     """
@@ -47,7 +50,7 @@ def log_strengths(wins: Results[Item], prior: float) -> dict[Item, float]:
         won[places[a]] += count
         games[places[a]][places[b]] += count
         games[places[b]][places[a]] += count
-    strength = [0.0] * len(places)
+    strength = [(start or {}).get(item, 0.0) for item in places]
     for _ in range(MAX_STEPS):
         change = _solved(*_derivatives(strength, games, won, prior))
         largest = max(map(abs, change), default=0.0)

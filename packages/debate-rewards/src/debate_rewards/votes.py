@@ -265,9 +265,12 @@ Consensus = Literal[
 ]
 
 
+_POINTS_LEFT = {">": 1, "=": 0, "<": -1}
+
+
 def margin(votes: Sequence[Vote]) -> int:
     """Return votes for the left turn of a pair minus votes for the right one."""
-    return sum((vote.verdict == ">") - (vote.verdict == "<") for vote in votes)
+    return sum(_POINTS_LEFT[vote.verdict] for vote in votes)
 
 
 def consensus_values(
@@ -280,19 +283,32 @@ def consensus_values(
     Source: multi-agent debate overview, section 2.2.2; `leave_one_out` takes this judge's own
     votes out of the consensus, without which a lone judge always agrees with itself.
     """
-    pairs = by_pair(votes)
-    margins = {pair: margin(cast) for pair, cast in pairs.items()}
-    values: list[float | None] = []
-    for vote in votes:
-        lead = margins[vote.pair]
-        if consensus == "leave_one_out":
-            agent = vote.judge.agent
-            lead -= margin([own for own in pairs[vote.pair] if own.judge.agent == agent])
-        if vote.verdict == "=" or lead == 0:
-            values.append(None)
-        else:
-            values.append(1.0 if (vote.verdict == ">") == (lead > 0) else -1.0)
+    values: list[float | None] = [None] * len(votes)
+    for places in places_by_pair(votes):
+        lead = 0
+        # Counted by judge: reading all votes of a pair again for each of them takes N⁴ steps for
+        # N agents, who cast N³ votes.
+        judge_lead: Counter[int] = Counter()
+        for place in places:
+            points_left = _POINTS_LEFT[votes[place].verdict]
+            lead += points_left
+            judge_lead[votes[place].judge.agent] += points_left
+        for place in places:
+            vote = votes[place]
+            others_lead = lead
+            if consensus == "leave_one_out":
+                others_lead -= judge_lead[vote.judge.agent]
+            if vote.verdict != "=" and others_lead != 0:
+                values[place] = 1.0 if (vote.verdict == ">") == (others_lead > 0) else -1.0
     return values
+
+
+def places_by_pair(votes: Sequence[Vote]) -> list[list[int]]:
+    """Return, for each pair of turns, where its votes are in the sequence."""
+    places: dict[Pair, list[int]] = {}
+    for place, vote in enumerate(votes):
+        places.setdefault(vote.pair, []).append(place)
+    return list(places.values())
 
 
 def peer_prediction_values(
@@ -301,8 +317,10 @@ def peer_prediction_values(
     """Return agreement with the other judges beyond what is usual on other questions.
 
     The value of a vote is the share of the other judges of its pair with the same verdict, minus
-    that verdict's frequency on the other questions, so that a habit earns 0 on average. None
-    where nobody else judged the pair or there are no votes elsewhere.
+    that verdict's frequency on the other questions, so that a shared habit that is the same on
+    every question earns 0 on average. One that changes with the question is paid: where all judges
+    say `>` on half of the questions and `<` on the others, each vote earns 1 - 1/2. None where
+    nobody else judged the pair or there are no votes elsewhere.
 
     Args:
         votes: All counted votes of one debate.
@@ -311,16 +329,21 @@ def peer_prediction_values(
     Source: Dasgupta and Ghosh (2013); Shnayder et al. (2016), multi-task peer prediction.
     """
     total = sum(elsewhere.values())
-    pairs = by_pair(votes)
-    values: list[float | None] = []
-    for vote in votes:
-        agent = vote.judge.agent
-        others = [other.verdict for other in pairs[vote.pair] if other.judge.agent != agent]
-        if not others or not total:
-            values.append(None)
-        else:
-            chance = elsewhere.get(vote.verdict, 0) / total
-            values.append(others.count(vote.verdict) / len(others) - chance)
+    values: list[float | None] = [None] * len(votes)
+    if not total:
+        return values
+    for places in places_by_pair(votes):
+        verdicts = Counter(votes[place].verdict for place in places)
+        cast_by = Counter(votes[place].judge.agent for place in places)
+        verdicts_by = Counter((votes[place].judge.agent, votes[place].verdict) for place in places)
+        for place in places:
+            judge = votes[place].judge.agent
+            verdict = votes[place].verdict
+            num_others = len(places) - cast_by[judge]
+            if num_others:
+                num_agreeing = verdicts[verdict] - verdicts_by[judge, verdict]
+                chance = elsewhere.get(verdict, 0) / total
+                values[place] = num_agreeing / num_others - chance
     return values
 
 
