@@ -1,5 +1,6 @@
 """Debates before a judge: who speaks, who reads what, and what copies have in common."""
 
+import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from debate_protocol.forms import FormConfig, Judged
-from debate_protocol.forms.judged import is_quoted
+from debate_protocol.forms.judged import Passage, quotes, word_ends
 from debate_protocol.transcripts.files import from_json, to_json, transcript_problems
 from debate_protocol.types import Ask, Question, Reply, Transcript, decided
 
@@ -148,8 +149,59 @@ def test_a_part_of_a_word_is_no_quote() -> None:
     next(run)
     (judge,) = run.send([Reply("<quote>correct</quote> <quote>is incorrect</quote> \\boxed{4}")])  # type: ignore[misc]
     read = prompt(judge)
-    assert is_quoted("天气很好", "今天天气很好。") and not is_quoted("art", "a part")
     assert "<unverified_quote> correct </" in read and "<verified_quote> is incorrect </" in read
+
+
+def test_passage_has_what_an_expression_finds_between_no_letters() -> None:
+    letter = r"[^\W\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]"
+    draw = random.Random(0)
+    found = set()
+    for _ in range(4000):
+        passage = "".join(draw.choices("ab.- 字\x1f", k=draw.randint(0, 9)))
+        words = "".join(draw.choices("ab.- 字", k=draw.randint(0, 3)))
+        said, known = (" ".join(text.split()) for text in (words, passage))
+        whole = rf"(?<!{letter}){re.escape(said)}(?!{letter})"
+        expected = bool(said) and re.search(whole, known) is not None
+        assert Passage(passage).has(words) == expected, (passage, words)
+        found.add(expected)
+    assert found == {True, False}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<quote>a</quote> b <quote>c\nd</quote>", "<quote><quote>a</quote></quote>", "<quote>", "",
+     "</quote><quote>a", "<quote></quote><quote>x</quote>"],
+)  # fmt: skip
+def test_quotes_are_what_an_expression_finds(text: str) -> None:
+    pattern = re.compile(r"<quote>(.*?)</quote>", re.DOTALL)
+    assert quotes(text) == [match.span(1) for match in pattern.finditer(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("one  two\nthree", 3),
+        (r"It is \boxed{4}", 3),
+        ("well-known", 1),
+        ("字" * 30, 30),  # A word each, with what follows it.
+        ("天气很好。", 4),
+        ("ภ" * 10, 3),  # Four characters each: 4 + 4 + 2.
+        ("a-" * 40, 5),  # 80 characters, 16 each.
+        ("字a字", 3),
+        (" \n ", 0),
+    ],
+)
+def test_words_are_counted_without_spaces_too(text: str, expected: int) -> None:
+    assert len(word_ends(text)) == expected
+
+
+@pytest.mark.parametrize("text", ["字" * 3000, "a-" * 1500, "ภ" * 3000])
+def test_speeches_without_spaces_are_cut(text: str) -> None:
+    form = Judged(max_words=10, opponent="none", max_rounds=2)
+    _, asks = held(form, lambda ask: text + " \\boxed{4}")
+    read = prompt(asks[1])
+    # Ten words of at most 16 characters.
+    assert f"{text[:10]}" in read and text[:161] not in read and "words cut]" in read
 
 
 def test_copies_share_what_is_said_before_the_round_in_which_they_part() -> None:

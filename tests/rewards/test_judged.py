@@ -112,6 +112,15 @@ def test_long_speeches_are_priced() -> None:
     assert values(thought, "generator", over_limit=1, thinking_words=2)[0] == [0.5]
 
 
+def test_long_speeches_without_spaces_are_priced() -> None:
+    # Six characters and the box are seven words: 7/4 - 1 = .75 beyond the limit.
+    transcript = held(["字字字字字字 \\boxed{4}", RIGHT], ["Agent 0"], max_words=4)
+    assert values(transcript, "generator", over_limit=0.5)[0] == [pytest.approx(1 - 0.5 * 0.75)]
+    # 16 · 4 joined characters are four words, and the box makes five: 5/4 - 1.
+    transcript = held(["a-" * 32 + " \\boxed{4}", RIGHT], ["Agent 0"], max_words=4)
+    assert values(transcript, "generator", over_limit=0.5)[0] == [pytest.approx(1 - 0.5 * 0.25)]
+
+
 def test_tags_are_no_words() -> None:
     contract = {"name": "worked", "sections": ["evaluation", "solution"]}
     said = "<evaluation> a b c </evaluation>\n<solution> \\boxed{4} </solution>"

@@ -51,7 +51,7 @@ OWN_FIGURES = frozenset(
 
 
 _DETAIL = re.compile(
-    r"round_|tokens|flips|agreement|[pc]\w+@|_share|strict|owed|bradley_terry|confidence|_made"
+    r"round_|tokens|flips|agreement|\b[pc]\w+@|_share|strict|owed|bradley_terry|confidence|_made"
 )
 """Figures of a mode that would hide the few that say how good it is; tables of phases have them."""
 

@@ -15,7 +15,7 @@ from debate_report.rollout_files import debates_in
 from debate_rewards.reward import check_turns
 
 Row = Mapping[str, object]
-_STEP = re.compile(r"(.*?)-?(\d+)")
+_STEP = re.compile(r"(.*?)-?(?<!\d)(\d+)")
 _AGAINST = re.compile(r"eval/against-(.+?)/learned/vote_win_rate(?:/(seat_\d+))?")
 _WON = "votes won"
 _LARGEST = 1e100

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from debate_protocol.forms.judged import QUOTE, is_quoted
+from debate_protocol.forms.judged import Passage, quotes, word_ends
 from debate_protocol.types import (
     Transcript,
     TurnKey,
@@ -150,7 +150,8 @@ class JudgedReward(RewardConfig):
         """Return by what share of its limit a speech is too long, at most 1."""
         limit = debate.transcript.protocol.extra.get("max_words")
         spoken = max(_lengths(turn))  # The limit is of each section.
-        thought = len(_THINK.sub(" ", turn.turn.text).split()) - len(turn.parsed.spoken.split())
+        all_words = len(word_ends(_THINK.sub(" ", turn.turn.text)))
+        thought = all_words - len(word_ends(turn.parsed.spoken))
         found = [
             min(1.0, max(0, words / most - 1))
             for words, most in ((spoken, limit), (thought, self.thinking_words))
@@ -177,8 +178,11 @@ class JudgedReward(RewardConfig):
 
 
 _THINK = re.compile(r"</?+(?ai:think)\s*+>")
+# Each part stays on its line: what runs over line ends is tried again from each of them.
 _LABEL = re.compile(
-    r"^\W*+(?ai:(judge|rival|critic|proposer|consultant)|agent\s+([0-9]{1,3}))\s*+:", re.MULTILINE
+    r"^[^\w\n]*+(?ai:(judge|rival|critic|proposer|consultant)|agent[^\S\n]++([0-9]{1,3}))"
+    r"[^\S\n]*+:",
+    re.MULTILINE,
 )
 
 
@@ -232,7 +236,8 @@ def _add_speeches(sums: Sums, debate: ReadDebate) -> None:
     rules = debate.transcript.protocol
     judges = judging_agents(rules)
     sides = debate.transcript.meta.get("sides", {})
-    passage = str(debate.transcript.question.meta.get("passage") or "")
+    passage_text = str(debate.transcript.question.meta.get("passage") or "")
+    passage = Passage(passage_text)
     for key, turn in debate.judges.items():
         if key.agent in judges:
             sums.add("judged/words", _words(turn))
@@ -241,8 +246,10 @@ def _add_speeches(sums: Sums, debate: ReadDebate) -> None:
         names = {(one[1] or one[2]).lower() for one in _LABEL.finditer(turn.parsed.spoken)}
         own = {role_of(rules, key.agent).name, str(key.agent)}
         sums.add("speech/impersonates", float(not names <= own))
-        for quote in QUOTE.findall(turn.parsed.spoken) if passage else ():
-            sums.add("speech/verified", float(is_quoted(quote, passage)))
+        if passage_text:
+            for start, end in quotes(turn.parsed.spoken):
+                is_verified = passage.has(turn.parsed.spoken[start:end])
+                sums.add("speech/verified", float(is_verified))
         if (side := sides.get(str(key.agent))) is not None:
             is_own = same_answer(debate.transcript.question, side, turn.parsed.answer)
             sums.add("speech/own_side", float(is_own))
@@ -266,4 +273,4 @@ def _lengths(turn: ReadTurn) -> list[int]:
     """Return the words of each section, or of a turn without any."""
     sections = turn.parsed.sections.values()
     texts = [section.text for section in sections] or [turn.parsed.spoken]
-    return [len(text.split()) for text in texts]
+    return [len(word_ends(text)) for text in texts]

@@ -54,15 +54,73 @@ CHOICE = "choice"
 """The contract of a judge who decides between rivals."""
 _SIDES = {"rival": ("proposer", "rival"), "critic": ("proposer", "critic"), "none": ("consultant",)}
 _QUOTES = ("verified_quote", "unverified_quote")
-# A letter or digit, of languages that put spaces between words: not of Thai, Chinese or Japanese.
-_WORD = r"[^\W\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]"
-QUOTE = re.compile(r"<quote>(.*?)</quote>", re.DOTALL)
+_UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+"""Chinese and Japanese: no spaces between words, one or two characters each."""
+_UNSPACED_LONGER = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+"""Thai, Lao, Burmese, Khmer: no spaces between words, some four characters each."""
+# Without a bound on its length, words joined by hyphens, or written without spaces, would be one.
+_COUNTED_WORD = re.compile(
+    rf"[{_UNSPACED}][^\w\s]{{0,2}}"
+    rf"|[{_UNSPACED_LONGER}]{{1,4}}"
+    rf"|[^\s{_UNSPACED}{_UNSPACED_LONGER}]{{1,16}}"
+)
 
 
-def is_quoted(words: str, passage: str) -> bool:
-    """Return whether a passage has these words, whole and in this order."""
-    said, known = (" ".join(text.split()) for text in (words, passage))
-    return bool(said) and re.search(rf"(?<!{_WORD}){re.escape(said)}(?!{_WORD})", known) is not None
+def word_ends(text: str) -> list[int]:
+    """Return where each word of a text ends, as `max_words` counts them.
+
+    A word is a run of up to 16 characters without a space, so that a longer one counts as several;
+    a Chinese or Japanese character; or up to four characters of Thai, Lao, Burmese or Khmer.
+    """
+    return [word.end() for word in _COUNTED_WORD.finditer(text)]
+
+
+_QUOTE_START = "<quote>"
+_QUOTE_END = "</quote>"
+
+
+def quotes(text: str) -> list[tuple[int, int]]:
+    """Return where the text inside each pair of quote tags begins and ends.
+
+    An expression that looks for the end from each beginning takes quadratic time on beginnings
+    without an end.
+    """
+    spans = []
+    start = text.find(_QUOTE_START)
+    while start >= 0:
+        start += len(_QUOTE_START)
+        end = text.find(_QUOTE_END, start)
+        if end < 0:
+            break
+        spans.append((start, end))
+        start = text.find(_QUOTE_START, end + len(_QUOTE_END))
+    return spans
+
+
+# What may not touch a quote: a letter or digit of languages that put spaces between words.
+_NO_LETTER = re.compile(rf"[\W{_UNSPACED}{_UNSPACED_LONGER}]")
+_EDGE = "\x1f"
+"""Marks the edges of what is no letter. It is white space, so no squeezed text has one itself."""
+
+
+class Passage:
+    """A text in which quotes are looked up; prepared once, as a speech may hold many quotes."""
+
+    def __init__(self, text: str) -> None:
+        self._marked = _with_edges(text)
+
+    def has(self, words: str) -> bool:
+        """Return whether these words are in the text, whole and in this order."""
+        return bool(words.strip()) and _with_edges(words) in self._marked
+
+
+def _with_edges(text: str) -> str:
+    """Return a text with each run of spaces as one, and a mark at each edge of what is no letter.
+
+    A marked text is in another one exactly where it is there as whole words.
+    """
+    squeezed = " ".join(text.split())
+    return _EDGE + _NO_LETTER.sub(rf"{_EDGE}\g<0>{_EDGE}", squeezed) + _EDGE
 
 
 class Judged(SampledSettings):
@@ -96,7 +154,8 @@ class Judged(SampledSettings):
     reasons: bool = True
     """Judges write an evaluation before they decide."""
     max_words: int | None = Field(default=None, ge=1)
-    """Most words of a speech, or of each of its sections, that others are shown; null cuts none."""
+    """Most words of a speech, or of each of its sections, that others are shown; null cuts none.
+    16 characters without a space count as one word, and so does each Chinese character."""
     private: tuple[str, ...] = ()
     """Keys of a question's meta, such as `passage`, that judges are not shown."""
     diverge: bool = False
@@ -214,6 +273,7 @@ class _Court:
         self._form, self._begin = form, begin
         self.rules = form.protocol()
         self._turns: dict[TurnKey, Turn] = {}
+        self._passage: Passage | None = None
         sections = {s for n in range(form.max_rounds) for s in self.rules.contract_of(n).sections}
         self._answer = form.contract_rules().answer_section or "answer"
         self._tags = Contract("tags", (*sorted(sections), *_QUOTES))
@@ -310,20 +370,28 @@ class _Court:
 
     def _cut(self, text: str) -> str:
         most = self._form.max_words
-        words = list(re.finditer(r"\S+", text))
-        if most is None or len(words) <= most:
+        if most is None:
             return text
-        return f"{text[: words[most - 1].end()]} [… {len(words) - most} words cut]"
+        ends = word_ends(text)
+        if len(ends) <= most:
+            return text
+        return f"{text[: ends[most - 1]]} [… {len(ends) - most} words cut]"
 
     def _with_quotes(self, text: str) -> str:
         """Return a speech whose quotes say whether they stand in the passage."""
-        passage = neutralised(str(self._begin.question.meta.get("passage") or ""), self._tags)
-
-        def marked(quote: re.Match[str]) -> str:
-            tag = _QUOTES[not is_quoted(quote[1], passage)]
-            return f"<{tag}> {' '.join(quote[1].split())} </{tag}>"
-
-        return QUOTE.sub(marked, text)
+        question = self._begin.question
+        if self._passage is None:
+            neutral = neutralised(str(question.meta.get("passage") or ""), self._tags)
+            self._passage = Passage(neutral)
+        parts = []
+        copied = 0
+        for start, end in quotes(text):
+            words = text[start:end]
+            tag = _QUOTES[not self._passage.has(words)]
+            parts.append(text[copied : start - len(_QUOTE_START)])
+            parts.append(f"<{tag}> {' '.join(words.split())} </{tag}>")
+            copied = end + len(_QUOTE_END)
+        return "".join(parts) + text[copied:]
 
     def _full(self, view: View, guide: str | None) -> tuple[Message, ...]:
         form = answer_form(view.question, view.contract.kind) if view.answers else ""

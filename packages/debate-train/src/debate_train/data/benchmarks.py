@@ -37,7 +37,7 @@ _DAPO_BEFORE = re.compile(r"\ASolve the following math problem step by step\..*?
 _DAPO_AFTER = re.compile(
     r"\n\nRemember to put your answer on its own line after \"Answer:\"\.?\s*\Z"
 )
-_OPTIONS = re.compile(r"\s*\nOptions:\s*\n(?=\(A\))(.*)\Z", re.DOTALL)
+_OPTIONS = re.compile(r"(?<!\s)\s*\nOptions:\s*\n(?=\(A\))(.*)\Z", re.DOTALL)
 _OPTION = re.compile(r"^\(([A-Z])\)[ \t]*(.*)$", re.MULTILINE)
 _INTEGER = re.compile(r"-?\d+")
 _YES_NO = {"yes", "no", "true", "false"}

@@ -23,7 +23,8 @@ from debate_rollout.engines import ENGINES as SAMPLERS
 from debate_rollout.engines import ScriptedEngine
 
 _NUMBER = re.compile(r"-?\d{1,15}")
-_EQUATION = re.compile(r"([^\n:.?!]+=)\s*$")
+# Only from the beginning of a sentence: tried from each character, it takes quadratic time.
+_EQUATION = re.compile(r"(?<![^\n:.?!])([^\n:.?!]+=)\s*$")
 _NEAR = (-20, -11, -10, -9, -2, -1, 1, 2, 9, 10, 11, 20)
 """How far a wrong number is from the right one: slips in one digit, or in a carry."""
 _ALONE = "The answer is \\boxed"
