@@ -93,6 +93,8 @@ class JudgedReward(RewardConfig):
         """Return why a stream has no value."""
         if stream == JUDGE and self.judge == "agreement":
             return "reward.judge agreement compares orders; expected debate.both_orders: true"
+        if judging_agents(context.rules):  # Then it is what values are compared with.
+            return None
         return "judged pays what judges decide; expected debate.type: judged"
 
     def warnings(self, context: RewardContext) -> list[str]:

@@ -154,10 +154,13 @@ def finite_value(
     if abs(number) <= LARGEST_VALUE:
         return cast(float, number)
     turn = "" if round is None else f", round {round}"
+    hint = "mend the reward"
+    if getattr(value, "shape", ()) != ():
+        hint = "for a number for each turn return a list (array.tolist())"
     found = f"{value.bit_length()} bits" if type(value) is int else f"{value!r:.100}"
     raise ScoreError(
         f"reward: found {found} for debate {debate!r}, agent {agent}{turn}, stream {stream!r}; "
-        f"expected None or a finite number of at most {LARGEST_VALUE:g}: mend the reward"
+        f"expected None or a finite number of at most {LARGEST_VALUE:g}: {hint}"
     )
 
 

@@ -22,6 +22,7 @@ from debate_train.recipe.check_parts import (
     Windows,
     adapter_warnings,
     engine_errors,
+    hidden_keys,
     imitation_errors,
     key_lines,
     made_of,
@@ -40,7 +41,13 @@ from debate_train.recipe.context import (
     overlap_lines,
     step_counts,
 )
-from debate_train.recipe.signal_check import SignalCheck, truth_error, use_of
+from debate_train.recipe.signal_check import (
+    SignalCheck,
+    other_form_warnings,
+    streams_error,
+    truth_error,
+    use_of,
+)
 
 
 def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
@@ -72,6 +79,17 @@ def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
             yield f"{said}; expected it in the sections of a stream"
     if signal is not None:
         yield from signal.warnings(phase)
+        yield from other_form_warnings(phase, answers=answers)
+    if getattr(phase.debate, "style", "") == "compact" and _has_personas(phase.debate):
+        yield (
+            "debate.personas: compact prompts do not show them, so only their temperatures "
+            "apply; expected style: full, or personas: none"
+        )
+
+
+def _has_personas(form: DebateForm) -> bool:
+    chosen = "personas" in getattr(form, "model_fields_set", ())
+    return chosen and getattr(form, "personas", "none") not in ("none", ())
 
 
 def _trainer_warnings(phase: Recipe) -> Iterator[str]:
@@ -193,6 +211,14 @@ def _check_learning(
             "rollout.select: found informative, but no training question has an answer; expected "
             "data.fields.answer to name a key that rows have, or another rule"
         )
+    if phase.steps and (problem := streams_error(phase)) is not None:
+        errors.append(problem)
+        warnings = [text for text in warnings if not text.startswith("nothing is learned")]
+    if view.source is not None:
+        questions = phase.data.looked_at(view.source)
+        hidden, partly = hidden_keys(phase, questions, answers=answers)
+        errors += hidden
+        warnings += partly
     errors += imitation_errors(phase) if phase.steps else ()
     if view.source is not None:
         warnings += split_warnings(phase, view.source)

@@ -1,10 +1,11 @@
 """Whether engine, policies, windows and imitated turns of a recipe fit each other."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from debate_protocol.forms import DebateForm
+from debate_protocol.plugins import did_you_mean
 from debate_protocol.types import TRAINED, Ask, Question, Reply, roles_of
 from debate_rollout.engine import EngineSettings, Place
 from debate_rollout.engines.transformers import absent_device
@@ -374,6 +375,43 @@ def made_of(phase: Recipe, offline: OfflineSettings) -> str:
         f"{many(debates, 'debate')}; {many(count, 'turn')}, at most "
         f"{count * rollout.max_tokens:,} tokens in replies"
     )
+
+
+def hidden_keys(
+    phase: Recipe, questions: Sequence[Question], *, answers: bool
+) -> tuple[list[str], list[str]]:
+    """Return what is wrong with what forms hide from judges or assign, and what holds for few.
+
+    Args:
+        phase: The phase.
+        questions: Of its data.
+        answers: Whether questions have answers.
+
+    Returns:
+        Errors: keys of `private` that no question has, sides that nobody can be given. Warnings:
+        keys that some questions lack.
+    """
+    errors, warnings = list[str](), list[str]()
+    forms = [("debate", phase.debate), ("evaluation.debate", phase.evaluated().form)]
+    forms += [(f"rollout.other_forms.{n}", x) for n, x in enumerate(phase.rollout.other_forms)]
+    known = dict.fromkeys(key for question in questions for key in question.meta)
+    for where, form in forms if questions else ():
+        for key in getattr(form, "private", ()):
+            count = sum(question.meta.get(key) is not None for question in questions)
+            rows = f"{count:,} of {many(len(questions), 'question')}"
+            if count == 0:
+                errors.append(
+                    f"{where}.private: found {key!r}, which {rows} have, so nothing is hidden; "
+                    f"expected one of {', '.join(known) or 'no keys'}{did_you_mean(key, known)}"
+                )
+            elif count < len(questions):
+                warnings.append(f"{where}.private: found {key!r}, which {rows} have")
+        if getattr(form, "assigned", False) and not answers:
+            errors.append(
+                f"{where}.assigned: found true, and no question has an answer, so nobody is given "
+                "a side; expected data.fields.answer to name a key that rows have"
+            )
+    return list(dict.fromkeys(errors)), warnings
 
 
 _TURNS = 128

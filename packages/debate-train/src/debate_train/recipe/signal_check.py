@@ -247,6 +247,30 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
+def streams_error(phase: Recipe) -> str | None:
+    """Return an error where no stream that the reward has values for is trained."""
+    known = all(part.can_be_tried for part in phase.reward.parts().values())
+    if phase.loss.supervised or not known or _given(phase):
+        return None
+    paid, streams = phase.reward.streams, phase.advantage.streams
+    found = ", ".join(f"{name} (weight {stream.weight:g})" for name, stream in streams.items())
+    return (
+        f"advantage.streams: found {found or 'none'}, and {phase.reward.type} has values for "
+        f"{', '.join(paid)} alone, so no token would be trained; expected {paid[0]}: {{weight: 1}}"
+    )
+
+
+def other_form_warnings(phase: Recipe, *, answers: bool) -> Iterator[str]:
+    """Yield one sentence for each form of `rollout.other_forms` whose debates earn nothing."""
+    for number, form in enumerate(phase.rollout.other_forms):
+        alone = phase.rollout.model_copy(update={"other_forms": ()})
+        played = phase.model_copy(update={"debate": form, "rollout": alone})
+        signal = SignalCheck.of(played, answers=answers)
+        if signal is not None and signal.given and signal.teaches_nothing:
+            reasons = ", ".join(signal.warnings(played))
+            yield f"rollout.other_forms.{number}: debates of type {form.type}: {reasons}"
+
+
 def truth_error(phase: Recipe) -> str | None:
     """Return an error where the phase learns from answers alone, when its questions have none."""
     without = [_without_answers(part) for part in phase.reward.parts().values()]
