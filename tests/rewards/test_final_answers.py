@@ -81,6 +81,12 @@ HOSTILE = {
     "texts": "\\text{" * 30_000,
     "letters": "A " * 90_000,
     "quotes": "'" * 150_000 + "b",
+    "alternatives": "A or " * 30_000,
+    "factors": "(x+1)" * 30_000,
+    "money": "$1 and " * 25_000,
+    "conclusions": "so 1 " * 30_000,
+    "bounds": "x<1 or " * 20_000,
+    "asides": " (a" * 50_000,
 }
 
 
