@@ -88,4 +88,4 @@ def test_file_of_something_else_is_refused(
 ) -> None:
     (tmp_path / "x.jsonl").write_text('{"completion": 1}\n')
     assert report_main([str(tmp_path / "x.jsonl")]) == 2
-    assert "with prompt and completion" in capsys.readouterr().err
+    assert "found rows with completion; expected" in capsys.readouterr().err

@@ -114,10 +114,9 @@ def _entry(one: Recorded, phases: Sequence[str], *, credited: bool) -> list[obje
 def _marks(one: Recorded, *, credited: bool) -> Iterator[tuple[str, bool]]:
     decided = next(iter(one.decisions.values()), ("", None))[1]
     yield "right", decided == "right"
-    yield (
-        "wrong",
-        decided == "wrong" or (not one.decisions and one.transcript.question.answer is not None),
-    )
+    # A debate of ours without a decision has no answer; of a reply of others it could not be read.
+    is_undecided = not one.decisions and one.transcript.question.answer is not None
+    yield "wrong", decided == "wrong" or (is_undecided and not one.imported)
     before: dict[int, str | None] = {}
     turned = set()
     for key, _, verdict in states(one):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from debate_protocol.types import Question, Transcript, Turn, TurnKey
-from debate_report.run_files import read_debates
+from debate_report.run_files import finite, read_debates
 from debate_rewards.answer_checking import check
 from debate_rewards.decisions import answer_text, judged, majority, peer_vote
 from debate_rewards.reward import ReadDebate, read_debate
@@ -76,6 +76,8 @@ class Recorded:
     demonstrated: bool
     evaluated: bool
     """Whether an evaluation held it."""
+    imported: bool = False
+    """Whether another program wrote it."""
 
     @property
     def transcript(self) -> Transcript:
@@ -126,17 +128,26 @@ class Debates:
         for debate in debates:
             turns = [{"agent": turn.agent, "round": turn.round, **_earned(debate, turn)}
                      for turn in debate.turns]  # fmt: skip
-            returns = [reward] if isinstance(reward := debate.meta.get("reward"), float) else []
-            step = debate.meta.get("step")
+            reward = finite(debate.meta.get("reward"))
+            returns = [] if reward is None else [reward]
+            step = finite(debate.meta.get("step"))
             try:
-                own = self._known(
+                details = self._known(
                     debate, {"turns": turns, "returns": returns}, {"streams": ["reply"]}
                 )
             except Exception as error:
                 self._note(1, f"{debate.id}: {error}")
-            else:
-                where = "rollouts", int(step) if isinstance(step, int | float) else 0
-                self.found.append(Recorded(*where, **own, evaluated=False))
+                continue
+            details |= _with_file_verdict(debate, details["verdicts"], details["decisions"])
+            self.found.append(
+                Recorded(
+                    phase="rollouts",
+                    step=0 if step is None else int(step),
+                    **details,
+                    evaluated=False,
+                    imported=True,
+                )
+            )
 
     def _known(
         self, debate: Transcript, earned: Mapping[str, Any], credit: Mapping[str, Any]
@@ -184,6 +195,28 @@ class Debates:
         return verdicts, decisions
 
 
+def _with_file_verdict(
+    debate: Transcript,
+    verdicts: Mapping[TurnKey, str | None],
+    decisions: Mapping[str, tuple[str, str | None]],
+) -> dict[str, Any]:
+    """Let the file's own verdict on its last reply go before ours, which stays beside it.
+
+    A reply whose answer cannot be read here is not wrong: its file may know better.
+    """
+    checked_here = next(iter(decisions.values()), None)
+    both: dict[str, tuple[str, str | None]] = {}
+    verdict = debate.meta.get("verdict")
+    if verdict in ("right", "wrong") and debate.turns:
+        last = debate.turns[-1]
+        verdicts = {**verdicts, TurnKey(last.agent, last.round): verdict}
+        answer = "" if checked_here is None else checked_here[0]
+        both[f"the file's {debate.meta.get('verdict_by', 'verdict')}"] = (answer, verdict)
+    if checked_here is not None:
+        both["checked here"] = checked_here
+    return {"verdicts": verdicts, "decisions": both}
+
+
 def states(one: Recorded) -> Iterator[tuple[TurnKey, str | None, str | None]]:
     """Yield each turn in order of rounds: its key, its answer, and whether that is right."""
     for key in sorted(one.read.turns, key=lambda key: (key.round, key.agent)):
@@ -194,7 +227,9 @@ def _earned(debate: Transcript, turn: Turn) -> dict[str, Any]:
     """Return where tokens of a reply begin and the advantage of each; else of the whole reply."""
     advantages = debate.meta.get("advantages")
     if isinstance(advantages, list) and len(debate.turns) == 1:
-        tokens = debate.meta["tokens"]
+        tokens = debate.meta.get("tokens")
+        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+            return {}
         starts = [0, *accumulate(map(len, tokens))][: len(advantages)]
         return {"starts": starts, "tokens": [[1, advantage, 1] for advantage in advantages]}
     advantage = debate.meta.get("advantage")

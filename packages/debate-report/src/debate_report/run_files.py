@@ -8,10 +8,11 @@ from pathlib import Path
 
 import yaml
 
+from debate_protocol.command_line import UsageError
 from debate_protocol.parsing import find_contract
 from debate_protocol.transcripts.files import read_lines
 from debate_protocol.types import Transcript
-from debate_report.rollout_files import debates_in
+from debate_report.rollout_files import debates_in, rollout_files_of
 from debate_rewards.reward import check_turns
 
 Row = Mapping[str, object]
@@ -20,6 +21,7 @@ _AGAINST = re.compile(r"eval/against-(.+?)/learned/vote_win_rate(?:/(seat_\d+))?
 _WON = "votes won"
 _LARGEST = 1e100
 _ALARM = "health/alarm/"
+RUN_FILES = ("metrics.jsonl", "recipe.yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +77,10 @@ def read_run(run_dir: Path) -> RunFiles:
     Raises:
         FileNotFoundError: The folder holds neither metrics nor a recipe.
     """
-    if not any((run_dir / name).is_file() for name in ("metrics.jsonl", "recipe.yaml")):
+    if not any((run_dir / name).is_file() for name in RUN_FILES):
         raise FileNotFoundError(
             f"{run_dir} is not a run directory: found neither metrics.jsonl nor recipe.yaml; "
-            "give the folder that debate-train wrote"
+            "give the folder that debate-train wrote, or one with rollouts"
         )
     rows = tuple(_rows(_text(run_dir / "metrics.jsonl")))
     phases = list(dict.fromkeys(str(row.get("phase", "")) for row in rows))
@@ -113,10 +115,33 @@ def read_source(path: Path) -> RunFiles:
         own = RunFiles(results.resolve().parent.name, (), "", None, {}, tuple(debates), path)
         figures, played = tuple(_evaluation_rows(found)), tuple(_cross_play(found))
         return replace(own, figures=figures, cross_play=played)
-    if not path.is_file():
+    if path.is_file():
+        page = RunFiles(path.name, (), "", None, {}, (), path.parent)
+        return replace(page, imported=tuple(debates_in(path, "FILE", answer=None)))
+    is_run = any((path / name).is_file() for name in RUN_FILES)
+    files = rollout_files_of(path) if path.is_dir() and not is_run else []
+    if not files:
         return read_run(path)
-    own = RunFiles(path.name, (), "", None, {}, (), path.parent)
-    return replace(own, imported=tuple(debates_in(path, "FILE", answer=None)))
+    page = RunFiles(path.resolve().name, (), "", None, {}, (), path)
+    return replace(page, imported=tuple(_debates_of_folder(files)))
+
+
+def _debates_of_folder(files: Sequence[Path]) -> list[Transcript]:
+    """Read a folder of rollouts; files beside them, such as aggregates, hold none.
+
+    Raises:
+        UsageError: No file can be read; the message is that of the first.
+    """
+    debates: list[Transcript] = []
+    problems: list[UsageError] = []
+    for file in files:
+        try:
+            debates += debates_in(file, "FILE", answer=None)
+        except UsageError as problem:
+            problems.append(problem)
+    if not debates:
+        raise problems[0]
+    return debates
 
 
 def _evaluation_rows(found: Mapping[str, object]) -> Iterator[list[str]]:

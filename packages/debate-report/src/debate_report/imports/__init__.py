@@ -1,0 +1,1 @@
+"""Rollouts that other programs wrote: one small reader for each format."""

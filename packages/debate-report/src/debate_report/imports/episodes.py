@@ -1,0 +1,228 @@
+"""Reader of episodes of verifiers (0.4) and prime-rl, whose traces are agents of a debate."""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from debate_protocol.command_line import UsageError
+from debate_protocol.transcripts.files import TranscriptError, from_json
+from debate_protocol.types import Message, Protocol, Question, Transcript, Turn
+from debate_report.imports.rollout import VERDICTS, ReadSettings, file_verdict, question_of
+from debate_report.imports.values import (
+    Record,
+    golds,
+    mapping,
+    number,
+    numbers,
+    read_messages,
+    text_of,
+)
+
+
+class Episodes:
+    """`traces.jsonl` of verifiers and prime-rl: an episode a line, or a trace by itself."""
+
+    name = "verifiers, prime-rl"
+    shape = "traces and task"
+
+    def fits(self, row: Record) -> bool:
+        """Whether a row has traces, or is one."""
+        return isinstance(row.get("traces"), list) or isinstance(row.get("nodes"), list)
+
+    def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
+        """Yield each episode as a debate."""
+        for index, row in enumerate(rows):
+            where = f"{settings.path}, row {index + 1}"
+            episode = _as_episode(row, index) if isinstance(row.get("nodes"), list) else row
+            yield debate_of_episode(episode, where, settings)
+
+
+def debate_of_episode(episode: Record, where: str, settings: ReadSettings) -> Transcript:
+    """Return an episode as a debate.
+
+    Traces count as agents in the order in which they began. Rewards and metrics are in `meta`, as
+    means over traces; `reward` is that of their weighted sums. Where a trace's `info` keeps a
+    transcript as `debate`, it is taken as it is, with these numbers.
+
+    Raises:
+        UsageError: It is no episode.
+    """
+    traces = [_object(trace, f"{where}: traces") for trace in _list(episode, "traces", where)]
+    meta = _meta(episode, traces)
+    for trace in traces:
+        recorded_debate = mapping(trace.get("info")).get("debate")
+        if recorded_debate is not None:
+            try:
+                debate = from_json(_object(recorded_debate, f"{where}: info.debate"))
+            except TranscriptError as error:
+                raise UsageError(f"{where}: info.debate: {error}") from error
+            meta = {**debate.meta, **meta}
+            return Transcript(
+                debate.id, debate.question, debate.protocol, debate.turns, meta, debate.extra
+            )
+    traces.sort(key=_start)
+    turns: list[Turn] = []
+    for agent, trace in enumerate(traces):
+        turns += _turns(trace, agent, f"{where}: trace {agent}")
+    turns.sort(key=lambda turn: (turn.round, turn.agent))
+    num_rounds = max((turn.round + 1 for turn in turns), default=1)
+    question = _question(episode, turns, where, settings)
+    protocol = Protocol(max(len(traces), 1), max_rounds=num_rounds, contract=settings.contract)
+    name = str(episode.get("id", question.id))
+    return Transcript(name, question, protocol, tuple(turns), meta)
+
+
+def _as_episode(trace: Record, index: int) -> Record:
+    stamped = mapping(mapping(trace.get("info")).get("prime_rl"))
+    return {
+        "id": trace.get("id", index),
+        "task": trace.get("task"),
+        "traces": [trace],
+        "advantage": trace.get("advantage", stamped.get("advantage")),
+        "step": stamped.get("step"),
+    }
+
+
+def _meta(episode: Record, traces: Sequence[Record]) -> dict[str, object]:
+    """Collect rewards and metrics, and the step, group, advantage and failure of an episode."""
+    scores = _scores(traces)
+    reward = scores.get("reward")
+    step = number(mapping(mapping(episode.get("run")).get("work")).get("step"))
+    if step is None:
+        step = number(episode.get("step"))
+    advantage = number(episode.get("advantage"))
+    if advantage is None:
+        advantage = _mean_advantage(traces)
+    group = mapping(episode.get("group")).get("id") or mapping(episode.get("task")).get("key")
+    has_failed = episode.get("ok") is False
+    is_right, verdict_by = file_verdict(scores, reward)
+    if has_failed:
+        is_right = None
+    calls = [mapping(call) for trace in traces for call in _items(trace.get("calls"))]
+    is_cut = any(call.get("finish_reason") == "length" for call in calls)
+    optional: dict[str, object | None] = {
+        "step": None if step is None else int(step),
+        "group": group if isinstance(group, str) else None,
+        "advantage": advantage,
+        "verdict": None if is_right is None else VERDICTS[is_right],
+        "verdict_by": None if is_right is None else verdict_by,
+        "finish": "length" if is_cut else None,
+        "error": _error(episode) if has_failed else None,
+    }
+    return {**scores, **{key: value for key, value in optional.items() if value is not None}}
+
+
+def _scores(traces: Sequence[Record]) -> dict[str, float]:
+    """Average rewards and metrics over the traces that have them, and the weighted sum."""
+    values: dict[str, list[float]] = {}
+    for trace in traces:
+        parts = _reward_parts(trace)
+        for name, (score, _) in parts.items():
+            # A part named `reward` must not take the place of the sum.
+            values.setdefault("reward (part)" if name == "reward" else name, []).append(score)
+        for name, value in numbers(trace.get("metrics")).items():
+            values.setdefault("reward (metric)" if name == "reward" else name, []).append(value)
+        if parts:
+            total = sum(score * weight for score, weight in parts.values())
+            values.setdefault("reward", []).append(total)
+    if set(values) >= {"reward", "reward (part)"} and values["reward"] == values["reward (part)"]:
+        del values["reward (part)"]
+    return {name: fmean(of_traces) for name, of_traces in values.items()}
+
+
+def _reward_parts(trace: Record) -> dict[str, tuple[float, float]]:
+    """Read the scores of a trace with their weights; a number alone has weight 1."""
+    parts: dict[str, tuple[float, float]] = {}
+    for name, part in mapping(trace.get("rewards")).items():
+        settings = mapping(part)
+        score = number(settings.get("score")) if settings else number(part)
+        weight = number(settings.get("weight", 1.0))
+        if score is not None and weight is not None:
+            parts[str(name)] = (score, weight)
+    return parts
+
+
+def _mean_advantage(traces: Sequence[Record]) -> float | None:
+    """Average the advantages of sampled tokens; prime-rl keeps one for each in the nodes."""
+    advantages: list[float] = []
+    for trace in traces:
+        for node in _items(trace.get("nodes")):
+            values = map(number, _items(mapping(node).get("advantages")))
+            advantages += [value for value in values if value is not None]
+    return fmean(advantages) if advantages else None
+
+
+def _items(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else ()
+
+
+def _error(episode: Record) -> str:
+    errors = _items(episode.get("errors"))
+    messages = [text_of(mapping(error).get("message")) or str(error) for error in errors]
+    return "; ".join(messages)[:300] or "failed"
+
+
+def _question(
+    episode: Record, turns: Sequence[Turn], where: str, settings: ReadSettings
+) -> Question:
+    task = _object(episode.get("task"), f"{where}: task")
+    data = _object(task.get("data"), f"{where}: task.data")
+    if settings.answer is not None and settings.answer not in data:
+        raise UsageError(
+            f"{where}: found no field {settings.answer!r}; expected one of "
+            f"{', '.join(sorted(data))}"
+        )
+    asked = data.get("prompt") or data.get("question")
+    prompt: list[Message]
+    if asked is not None:
+        prompt = read_messages(asked, "user", f"{where}: prompt")
+    else:
+        prompt = list(turns[0].prompt or ()) if turns else []
+    users = [message for message in prompt if message["role"] == "user"]
+    columns = ("answer", "solution") if settings.answer is None else (settings.answer,)
+    right_answers = next(filter(None, (golds(data.get(column)) for column in columns)), [])
+    identities = (data.get("id"), data.get("idx"), task.get("key"))
+    identity = next((str(value) for value in identities if value is not None), "")
+    question = question_of(prompt, right_answers, (identity,), settings.kind)
+    text = "\n\n".join(message["content"] for message in users)
+    return Question(question.id, text or question.text, question.answer, question.meta)
+
+
+def _turns(trace: Record, agent: int, where: str) -> Iterator[Turn]:
+    nodes = [_object(node, f"{where}: nodes") for node in _list(trace, "nodes", where)]
+    messages = read_messages([node.get("message") for node in nodes], "user", f"{where}: nodes")
+    sampled = (index for index, node in enumerate(nodes) if node.get("sampled") is True)
+    for round, index in enumerate(sampled):
+        prompt = tuple(_messages_before(nodes, messages, index, where))
+        yield Turn(agent, round, messages[index]["content"], prompt=prompt)
+
+
+def _messages_before(
+    nodes: Sequence[Record], messages: Sequence[Message], index: int, where: str
+) -> list[Message]:
+    """Return the messages on the way from the root to a node."""
+    path: list[Message] = []
+    parent = nodes[index].get("parent")
+    while parent is not None:
+        if not isinstance(parent, int) or not 0 <= parent < index:
+            raise UsageError(f"{where}: node {index}: found parent {parent!r}; expected an earlier")
+        path.append(messages[parent])
+        index = parent
+        parent = nodes[index].get("parent")
+    return path[::-1]
+
+
+def _start(trace: Record) -> float:
+    return number(mapping(trace.get("timing")).get("start")) or 0.0
+
+
+def _list(record: Record, key: str, where: str) -> list[object]:
+    value = record.get(key)
+    if not isinstance(value, list):
+        raise UsageError(f"{where}: {key}: found {type(value).__name__}; expected a list")
+    return value
+
+
+def _object(value: object, where: str) -> Record:
+    if not isinstance(value, dict):
+        raise UsageError(f"{where}: found {type(value).__name__}; expected an object")
+    return value

@@ -1,0 +1,370 @@
+"""Readers of training rollouts: TRL, verl, ms-swift, SkyRL, NeMo RL, ART, and plain rows."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import cast
+
+from debate_protocol.command_line import UsageError
+from debate_protocol.types import Message, Transcript
+from debate_report.imports.rollout import (
+    ReadSettings,
+    Rollout,
+    file_verdict,
+    transcript_of,
+    verdict_of,
+)
+from debate_report.imports.values import (
+    Record,
+    first_of_one,
+    golds,
+    mapping,
+    number,
+    numbers,
+    read_messages,
+    template_messages,
+    text_of,
+    without_markers,
+)
+
+# Numbers of a row that are no scores.
+COUNTERS = frozenset({"step", "idx", "id", "example_id", "ok", "advantage", "num_turns"})
+PROMPT_KEYS = ("prompt", "question", "problem")
+REPLY_KEYS = ("completion", "response", "output", "reply", "answer_text", "generation")
+REWARD_KEYS = ("reward", "score")
+
+
+def as_int(value: object) -> int | None:
+    """Read a whole number, also one that is written as a text."""
+    if isinstance(value, str) and re.fullmatch(r"\d{1,15}", value):
+        return int(value)
+    whole = number(value)
+    return None if whole is None else int(whole)
+
+
+def transcripts(rollouts: Iterable[Rollout], settings: ReadSettings) -> Iterator[Transcript]:
+    """Yield rollouts as transcripts, numbered in order."""
+    for row_number, rollout in enumerate(rollouts):
+        yield transcript_of(rollout, settings, row_number)
+
+
+class ReplyRows:
+    """Rows with one prompt and one reply each, as TRL writes them, and plain ones.
+
+    TRL's completion files have a column for each reward function and no total, and one batch for
+    each log, so most of a training is not in them.
+    """
+
+    name = "TRL, or plain rows"
+    shape = "prompt (or question) and completion (or response), with reward"
+
+    def fits(self, row: Record) -> bool:
+        """Whether a row has a prompt and a reply."""
+        return _has(row, PROMPT_KEYS) and _has(row, REPLY_KEYS)
+
+    def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
+        """Yield each row's last reply."""
+        for index, row in enumerate(rows):
+            where = f"{settings.path}, row {index + 1}"
+            yield transcript_of(self._rollout(row, settings, where), settings, index)
+
+    def _rollout(self, row: Record, settings: ReadSettings, where: str) -> Rollout:
+        prompt_key = _first(row, PROMPT_KEYS)
+        reply_key = _first(row, REPLY_KEYS)
+        if prompt_key is None or reply_key is None:
+            columns = ", ".join(sorted(map(str, row))[:8]) or "nothing"
+            raise UsageError(f"{where}: found {columns}; expected {self.shape}")
+        prompt = read_messages(row[prompt_key], "user", f"{where}: {prompt_key}")
+        reply, between, num_replies = _last_reply(row[reply_key], f"{where}: {reply_key}")
+        scores = numbers({**mapping(row.get("metrics")), **row})
+        rewards = {name: value for name, value in scores.items() if name not in COUNTERS}
+        reward = _reward_of(scores)
+        is_right, verdict_by = file_verdict(rewards, reward)
+        tokens, advantages = _token_advantages(row)
+        prime_rl = mapping(mapping(row.get("info")).get("prime_rl"))
+        return Rollout(
+            prompt=[*prompt, *between],
+            reply=reply,
+            golds=settings.golds(row, "answer", "solution", where=where),
+            task=str(row.get("task") or row.get("env_name") or ""),
+            question_id=_id_of(row),
+            step=as_int(row.get("step", prime_rl.get("step"))),
+            reward=reward,
+            is_right=is_right,
+            verdict_by=verdict_by,
+            numbers=scores,
+            advantage=number(row.get("advantage", prime_rl.get("advantage"))),
+            tokens=tokens,
+            advantages=advantages,
+            error=text_of(row.get("error")),
+            num_replies=num_replies,
+        )
+
+
+class Verl:
+    """`rollout_data_dir` and `validation_data_dir` of verl (0.9.1).
+
+    The prompt has role words and no markers. A reward function that returns a dict replaces
+    `score` by its own, so the trained reward is `reward` where a row has one. Several outputs of
+    one session each carry its whole reward: the last is its reply.
+    """
+
+    name = "verl"
+    shape = "input, output and score"
+
+    def fits(self, row: Record) -> bool:
+        """Whether a row has verl's columns."""
+        return {"input", "output", "score"} <= row.keys()
+
+    def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
+        """Yield the last reply of each session."""
+        sessions: dict[object, list[tuple[int, Record]]] = {}
+        for index, row in enumerate(rows):
+            uid = row.get("uid")
+            parts = uid.rsplit("_", 2) if isinstance(uid, str) else []
+            session = tuple(parts[:2]) if len(parts) == 3 else index
+            sessions.setdefault(session, []).append((index, row))
+        rollouts = (self._rollout(session, settings) for session in sessions.values())
+        return transcripts(rollouts, settings)
+
+    def _rollout(self, session: Sequence[tuple[int, Record]], settings: ReadSettings) -> Rollout:
+        index, row = session[-1]
+        where = f"{settings.path}, row {index + 1}"
+        scores = numbers({key: value for key, value in row.items() if key != "step"})
+        reward = scores.get("reward", scores.get("score"))
+        is_right, verdict_by = file_verdict(scores, reward)
+        uid = row.get("uid")
+        parts = uid.rsplit("_", 2) if isinstance(uid, str) else []
+        return Rollout(
+            prompt=template_messages(text_of(row.get("input"))),
+            reply=text_of(row.get("output")),
+            golds=settings.golds(row, "gts", where=where),
+            group=parts[0] if len(parts) == 3 else "",
+            step=as_int(row.get("step")),
+            reward=reward,
+            is_right=is_right,
+            verdict_by=verdict_by,
+            numbers=scores,
+            num_replies=len(session),
+        )
+
+
+class MsSwift:
+    """`completions.jsonl` of ms-swift (4.6.0): each line is a log, an object of columns.
+
+    Reward functions have columns of their own names, unweighted; there is no total. A log without
+    a new generation repeats the completions of the line before under the next step.
+    """
+
+    name = "ms-swift"
+    shape = "prompt, completion and advantages, all lists"
+
+    def fits(self, row: Record) -> bool:
+        """Whether a row is a table of columns."""
+        columns = (row.get(name) for name in ("prompt", "completion", "advantages"))
+        return all(isinstance(column, list) for column in columns) and not any(
+            isinstance(item, Mapping) for item in cast(list[object], row["prompt"])
+        )
+
+    def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
+        """Yield the replies of all logs, repeated ones once."""
+        return transcripts(self._rollouts(rows, settings), settings)
+
+    def _rollouts(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Rollout]:
+        last_log: object = None
+        for line, table in enumerate(rows):
+            where = f"{settings.path}, row {line + 1}"
+            log = (table.get("completion"), table.get("advantages"))
+            if log == last_log:
+                continue
+            last_log = log
+            for row in _rows_of_table(table, where):
+                scores = numbers({k: v for k, v in row.items() if k not in {"advantages", "step"}})
+                is_right, verdict_by = file_verdict(scores, None)
+                yield Rollout(
+                    prompt=template_messages(text_of(row.get("prompt"))),
+                    reply=without_markers(text_of(row.get("completion"))),
+                    golds=settings.golds(row, "solution", "answer", where=where),
+                    step=as_int(row.get("step")),
+                    is_right=is_right,
+                    verdict_by=verdict_by,
+                    numbers=scores,
+                    advantage=number(row.get("advantages")),
+                )
+
+
+class SkyRl:
+    """`dumped_evals/global_step_N_evals/SOURCE.jsonl` of SkyRL (0.3.0), with a score a token."""
+
+    name = "SkyRL"
+    shape = "input_prompt, output_response and score"
+
+    def fits(self, row: Record) -> bool:
+        """Whether a row has SkyRL's columns."""
+        return {"input_prompt", "output_response"} <= row.keys()
+
+    def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
+        """Yield each row's reply; the step is in the folder's name."""
+        folder_step = re.search(r"global_step_(\d+)_", str(settings.path.resolve().parent))
+        step = int(folder_step[1]) if folder_step else None
+        rollouts = (self._rollout(row, step) for row in rows)
+        return transcripts(rollouts, settings)
+
+    def _rollout(self, row: Record, step: int | None) -> Rollout:
+        score = row.get("score")
+        if isinstance(score, list):
+            token_scores = [number(value) for value in score]
+            known = [value for value in token_scores if value is not None]
+            reward = sum(known) if known else None
+        else:
+            reward = number(score)
+        reward_model = mapping(mapping(row.get("env_extras")).get("reward_model"))
+        return Rollout(
+            prompt=template_messages(text_of(row.get("input_prompt"))),
+            reply=without_markers(text_of(row.get("output_response"))),
+            golds=golds(reward_model.get("ground_truth")),
+            task=str(row.get("data_source") or ""),
+            step=step,
+            reward=reward,
+            is_right=verdict_of(reward),
+            verdict_by="score",
+            is_cut=row.get("stop_reason") == "length",
+        )
+
+
+class NemoRl:
+    """`train_data_stepN.jsonl` and `val_data_stepN.jsonl` of NeMo RL (0.6): lists of one value."""
+
+    name = "NeMo RL"
+    shape = "content and rewards, lists of one"
+
+    def fits(self, row: Record) -> bool:
+        """Whether a row has NeMo RL's columns."""
+        return {"content", "rewards"} <= row.keys()
+
+    def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
+        """Yield each row's reply; the step is in the file's name."""
+        name_step = re.search(r"step(\d+)", settings.path.stem)
+        step = int(name_step[1]) if name_step else None
+        return transcripts((self._rollout(row, step) for row in rows), settings)
+
+    def _rollout(self, row: Record, step: int | None) -> Rollout:
+        content = first_of_one(row.get("content"))
+        parts = content if isinstance(content, list) else []
+        texts = [text_of(part.get("content") if isinstance(part, Mapping) else part)
+                 for part in parts]  # fmt: skip
+        reward = number(first_of_one(row.get("rewards")))
+        return Rollout(
+            prompt=template_messages(texts[0] if texts else ""),
+            reply=without_markers(texts[-1]) if len(texts) > 1 else None,
+            step=step,
+            reward=reward,
+            is_right=verdict_of(reward),
+            verdict_by="rewards",
+            advantage=_masked_mean(row),
+        )
+
+
+class Art:
+    """`trajectories/SPLIT/STEP.parquet` of OpenPipe ART (0.5.18); failed rollouts have no row."""
+
+    name = "ART"
+    shape = "group_index, messages and reward"
+
+    def fits(self, row: Record) -> bool:
+        """Whether a row has ART's columns."""
+        return {"group_index", "messages", "reward"} <= row.keys()
+
+    def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
+        """Yield each trajectory's last reply; the step is the file's name."""
+        return transcripts((self._rollout(row, settings) for row in rows), settings)
+
+    def _rollout(self, row: Record, settings: ReadSettings) -> Rollout:
+        messages = read_messages(row.get("messages"), "user", str(settings.path))
+        reply, before, num_replies = _split_at_last_reply(messages)
+        metrics = row.get("metrics")
+        scores = numbers(json.loads(metrics)) if isinstance(metrics, str) else {}
+        reward = number(row.get("reward"))
+        is_right, verdict_by = file_verdict(scores, reward)
+        return Rollout(
+            prompt=before,
+            reply=reply,
+            group=str(row.get("group_index")),
+            step=as_int(settings.path.stem.lstrip("0") or "0"),
+            reward=reward,
+            is_right=is_right,
+            verdict_by=verdict_by,
+            numbers=scores,
+            num_replies=num_replies,
+        )
+
+
+def _has(row: Record, keys: Sequence[str]) -> bool:
+    return any(key in row for key in keys)
+
+
+def _first(row: Record, keys: Sequence[str]) -> str | None:
+    return next((key for key in keys if key in row), None)
+
+
+def _id_of(row: Record) -> str:
+    values = (row.get(key) for key in ("example_id", "id", "idx"))
+    return next((str(value) for value in values if isinstance(value, str | int)), "")
+
+
+def _reward_of(scores: Mapping[str, float]) -> float | None:
+    """Return the total that a row names; else the only reward function's value."""
+    for name in REWARD_KEYS:
+        if name in scores:
+            return scores[name]
+    functions = [value for name, value in scores.items() if name.endswith("_reward")]
+    return functions[0] if len(functions) == 1 else None
+
+
+def _token_advantages(row: Record) -> tuple[list[str], list[float]]:
+    tokens = row.get("tokens")
+    advantages = row.get("advantages")
+    if not isinstance(tokens, list) or not isinstance(advantages, list):
+        return [], []
+    texts = [token for token in tokens if isinstance(token, str)]
+    values = [number(advantage) for advantage in advantages]
+    known = [value for value in values if value is not None]
+    is_whole = len(texts) == len(tokens) == len(known) == len(advantages)
+    return (texts, known) if is_whole else ([], [])
+
+
+def _last_reply(completion: object, where: str) -> tuple[str | None, list[Message], int]:
+    if completion is None:
+        return None, [], 0
+    messages = read_messages(completion, "assistant", where)
+    return _split_at_last_reply(messages)
+
+
+def _split_at_last_reply(messages: Sequence[Message]) -> tuple[str | None, list[Message], int]:
+    """Return the last reply, all messages before it, and the number of replies."""
+    replies = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+    if not replies:
+        return None, list(messages), 0
+    last = replies[-1]
+    return messages[last]["content"], list(messages[:last]), len(replies)
+
+
+def _rows_of_table(table: Record, where: str) -> list[dict[str, object]]:
+    columns = {name: values for name, values in table.items() if isinstance(values, list)}
+    lengths = {len(values) for values in columns.values()}
+    if len(lengths) != 1:
+        raise UsageError(f"{where}: found columns of {sorted(lengths)} values; expected as many")
+    return [
+        {name: values[index] for name, values in columns.items()} for index in range(lengths.pop())
+    ]
+
+
+def _masked_mean(row: Record) -> float | None:
+    """Average the advantages of sampled tokens; those of prompt and padding are no advantages."""
+    mask = first_of_one(row.get("token_loss_mask"))
+    advantages = first_of_one(row.get("advantages"))
+    if not isinstance(mask, list) or not isinstance(advantages, list):
+        return None
+    sampled = [number(a) for a, is_sampled in zip(advantages, mask, strict=False) if is_sampled]
+    known = [advantage for advantage in sampled if advantage is not None]
+    return sum(known) / len(known) if known else None

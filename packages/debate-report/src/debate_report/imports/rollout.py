@@ -1,0 +1,188 @@
+"""One reply of another program's file, and how it becomes a transcript."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol as Interface
+
+from debate_protocol.command_line import UsageError
+from debate_protocol.types import Message, Protocol, Question, Transcript, Turn
+from debate_report.imports.values import Record, golds
+
+# Scores that say whether a reply is right, in the order in which they are believed.
+VERDICT_SCORES = ("acc", "accuracy", "accuracy_reward", "correct", "is_correct", "exact_match")
+VERDICTS = {True: "right", False: "wrong"}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """How a file is read.
+
+    Attributes:
+        path: The file; some formats have the step in its name.
+        contract: How replies mark their answers.
+        kind: How answers are compared; None for mathematics.
+        answer: The column with the right answer; None for the format's own.
+    """
+
+    path: Path
+    contract: str
+    kind: str | None
+    answer: str | None
+
+    def golds(self, row: Record, *columns: str, where: str) -> list[str]:
+        """Read the right answers of a row from the first of its columns that has any.
+
+        Raises:
+            UsageError: The column that the caller names is not there.
+        """
+        if self.answer is not None:
+            if self.answer not in row:
+                raise UsageError(
+                    f"{where}: found no column {self.answer!r}; expected one of "
+                    f"{', '.join(sorted(map(str, row)))}"
+                )
+            columns = (self.answer,)
+        answers = (golds(row.get(column)) for column in columns)
+        return next(filter(None, answers), [])
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One reply, with what its file says of it; None is not known, and never zero.
+
+    Attributes:
+        prompt: Messages before the reply.
+        reply: The reply; None where sampling failed.
+        golds: Answers that are right.
+        task: Environment or data set of the question, where a file has several.
+        question_id: The question's id in the file; different questions may share one.
+        group: Replies of one group are compared with each other; the question where empty.
+        step: Training step.
+        reward: What the trainer used.
+        is_right: The file's own verdict.
+        verdict_by: The score that gives the verdict.
+        numbers: All scores, rewards and metrics by name.
+        advantage: Advantage of the whole reply.
+        tokens: Text of each token of the reply, and `advantages` one number each.
+        is_cut: Whether the reply ended at its token limit.
+        error: Why sampling failed.
+        num_replies: Replies of a conversation, of which this is the last.
+    """
+
+    prompt: Sequence[Message]
+    reply: str | None
+    golds: Sequence[str] = ()
+    task: str = ""
+    question_id: str = ""
+    group: str = ""
+    step: int | None = None
+    reward: float | None = None
+    is_right: bool | None = None
+    verdict_by: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    advantage: float | None = None
+    tokens: Sequence[str] = ()
+    advantages: Sequence[float] = ()
+    is_cut: bool = False
+    error: str = ""
+    num_replies: int = 1
+
+
+class Reader(Interface):
+    """Reads the files of one program; packages add theirs as entry points `debate_report.readers`.
+
+    Attributes:
+        name: The program.
+        shape: What its rows have, for messages.
+    """
+
+    name: str
+    shape: str
+
+    def fits(self, row: Record) -> bool:
+        """Whether the first row of a file is of this format."""
+        ...
+
+    def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
+        """Yield the transcripts of a file's rows, in order.
+
+        Raises:
+            UsageError: A row cannot be read.
+        """
+        ...
+
+
+def verdict_of(score: float | None) -> bool | None:
+    """Read a score as right (1) or wrong (0 or -1); partial scores are no verdict."""
+    if score == 1:
+        return True
+    return False if score in (0, -1) else None
+
+
+def file_verdict(scores: Mapping[str, float], reward: float | None) -> tuple[bool | None, str]:
+    """Find the file's own verdict: a score of that name, else a reward that is all or nothing."""
+    for name in VERDICT_SCORES:
+        if name in scores and verdict_of(scores[name]) is not None:
+            return verdict_of(scores[name]), name
+    return verdict_of(reward), "reward"
+
+
+def question_of(
+    prompt: Sequence[Message], right_answers: Sequence[str], names: Sequence[str], kind: str | None
+) -> Question:
+    """Return the question of a prompt.
+
+    Its id names environment and id as far as there are any, and ends with a hash of the prompt:
+    several environments number their questions from 0, and some rows have no id.
+    """
+    asked = [message["content"] for message in prompt if message["role"] == "user"]
+    whole = "\n".join(message["content"] for message in prompt)
+    text = asked[-1] if asked else whole
+    digest = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
+    parts = [name for name in names if name]
+    question_id = "-".join([*parts, digest[:8]]) if parts else digest[:16]
+    meta: dict[str, object] = {} if kind is None else {"kind": kind}
+    if len(right_answers) > 1:
+        meta["accept"] = list(right_answers[1:])
+    return Question(question_id, text, right_answers[0] if right_answers else None, meta)
+
+
+def transcript_of(rollout: Rollout, settings: ReadSettings, row_number: int) -> Transcript:
+    """Return a rollout as a debate of one turn, or of none where sampling failed."""
+    question = question_of(
+        rollout.prompt, rollout.golds, (rollout.task, rollout.question_id), settings.kind
+    )
+    turns: tuple[Turn, ...] = ()
+    if rollout.reply is not None:
+        turns = (Turn(0, 0, rollout.reply, prompt=tuple(rollout.prompt)),)
+    step = row_number if rollout.step is None else rollout.step
+    return Transcript(
+        id=f"{question.id}/{step}/{row_number}",
+        question=question,
+        protocol=Protocol(1, contract=settings.contract),
+        turns=turns,
+        meta=meta_of(rollout),
+    )
+
+
+def meta_of(rollout: Rollout) -> dict[str, object]:
+    """Return what a file says of a reply; what is not known is not there."""
+    meta: dict[str, object] = dict(rollout.numbers)
+    known: dict[str, object | None] = {
+        "reward": rollout.reward,
+        "step": rollout.step,
+        "group": rollout.group or None,
+        "advantage": rollout.advantage,
+        "verdict": None if rollout.is_right is None else VERDICTS[rollout.is_right],
+        "verdict_by": None if rollout.is_right is None else rollout.verdict_by,
+        "finish": "length" if rollout.is_cut else None,
+        "error": rollout.error or None,
+        "replies": rollout.num_replies if rollout.num_replies > 1 else None,
+    }
+    meta |= {name: value for name, value in known.items() if value is not None}
+    if rollout.tokens and len(rollout.tokens) == len(rollout.advantages):
+        meta["tokens"] = list(rollout.tokens)
+        meta["advantages"] = list(rollout.advantages)
+    return meta

@@ -1,0 +1,120 @@
+"""What stands in other programs' rows: numbers, texts, messages and right answers."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast, get_args
+
+from debate_protocol.command_line import UsageError
+from debate_protocol.types import Message, Role
+
+Record = Mapping[str, object]
+
+# Beyond this, sums and differences overflow.
+LARGEST_NUMBER = 1e300
+# ChatML, which many templates write: <|im_start|>ROLE, a line end, the text, <|im_end|>.
+CHATML_MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>|\Z)", re.DOTALL)
+CHATML_END = "<|im_end|>"
+# What is left of a template whose markers were dropped as special tokens.
+ROLE_LINE = re.compile(r"^(system|user|assistant|tool)$", re.MULTILINE)
+# Objects that hold a right answer hold it under one of these.
+GOLD_KEYS = ("ground_truth", "target", "answer", "gold", "solution", "value")
+
+
+def number(value: object) -> float | None:
+    """Read a number; None, NaN, infinity and everything else is not known."""
+    if isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, int | float):
+        return None
+    return float(value) if -LARGEST_NUMBER <= value <= LARGEST_NUMBER else None
+
+
+def numbers(values: object) -> dict[str, float]:
+    """Read the numbers of an object by name."""
+    if not isinstance(values, Mapping):
+        return {}
+    known = ((str(name), number(value)) for name, value in values.items())
+    return {name: value for name, value in known if value is not None}
+
+
+def mapping(value: object) -> Record:
+    """Return an object, an empty one for everything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def first_of_one(value: object) -> object:
+    """Return what a list of one holds; anything else as it is."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def golds(value: object) -> list[str]:
+    """Read right answers: a text or number, a list of them, or an object that holds them."""
+    if isinstance(value, Mapping):
+        held = (value[key] for key in GOLD_KEYS if value.get(key) not in (None, ""))
+        return golds(next(held, None))
+    if isinstance(value, list | tuple):
+        return [gold for item in value for gold in golds(item)]
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return []
+    if isinstance(value, float) and not math.isfinite(value):
+        return []
+    return [str(value)] if value != "" else []
+
+
+def text_of(content: object) -> str:
+    """Join the text of a message's content, which may come in parts."""
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        return "".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) else ""
+
+
+def read_messages(value: object, role: Role, where: str) -> list[Message]:
+    """Read messages; a text is one. Roles that a transcript does not have are the user's.
+
+    Raises:
+        UsageError: The value is neither.
+    """
+    if isinstance(value, str):
+        return [Message(role=role, content=value)]
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+        raise UsageError(f"{where}: found {type(value).__name__}; expected a text or messages")
+    return [_message(item.get("role"), text_of(item.get("content"))) for item in value]
+
+
+def template_messages(prompt: str) -> list[Message]:
+    """Split a prompt that a chat template wrote into its messages.
+
+    Templates are known by ChatML's markers, or by lines that are role words where the markers were
+    dropped. A prompt without either is one message of the user.
+    """
+    marked = CHATML_MESSAGE.findall(prompt)
+    if marked:
+        pairs: Sequence[tuple[str, str]] = marked
+    elif re.match(r"(?:system|user)\n", prompt):
+        pairs = list(_after_role_lines(prompt))
+    else:
+        return [Message(role="user", content=prompt)]
+    messages = [_message(role, text.strip()) for role, text in pairs]
+    # The template ends with the head of the reply.
+    if messages and messages[-1]["role"] == "assistant" and not messages[-1]["content"]:
+        messages.pop()
+    return messages
+
+
+def without_markers(reply: str) -> str:
+    """Return a reply without ChatML's end marker."""
+    return reply.removesuffix(CHATML_END)
+
+
+def _after_role_lines(prompt: str) -> Iterator[tuple[str, str]]:
+    heads = list(ROLE_LINE.finditer(prompt))
+    ends = [head.start() for head in heads[1:]] + [len(prompt)]
+    for head, end in zip(heads, ends, strict=True):
+        yield head[1], prompt[head.end() : end]
+
+
+def _message(role: object, content: str) -> Message:
+    known_role = cast(Role, role) if role in get_args(Role) else "user"
+    return Message(role=known_role, content=content)

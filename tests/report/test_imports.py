@@ -1,0 +1,207 @@
+"""Rollouts that other programs wrote are read as what they are."""
+
+import json
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from debate_protocol.command_line import UsageError
+from debate_report import report_main
+from debate_report.imports.values import golds, template_messages
+from debate_report.rollout_files import import_rollouts
+from debate_report.run_files import read_source
+from debate_train.evaluation import reply_curves
+
+FILES = Path(__file__).parent / "rollout_files"
+# File; replies, questions, mean reward, replies that the file calls right and wrong, step.
+REAL_FILES = [
+    ("verl-0.9.1-validation-0.jsonl", 4, 2, 0.6875, 3, 1, 0),
+    # Penalized replies have scores between: the file says neither right nor wrong.
+    ("verl-0.9.1-rollouts-1.jsonl", 8, 2, 0.50625, 4, 3, 1),
+    ("ms-swift-4.6.0.jsonl", 8, 2, None, 4, 4, 1),
+    ("skyrl-0.3.0/global_step_5_evals/sums.jsonl", 4, 2, 0.5, 2, 2, 5),
+    ("train_data_step1.jsonl", 4, 2, 0.75, 3, 1, 1),
+    ("val_data_step0.jsonl", 2, 2, 0.5, 1, 1, 0),
+    ("art-0.5.18/0001.parquet", 5, 2, 0.4, 2, 3, 1),
+    ("prime-rl-559b447-traces.jsonl", 4, 2, 0.875, 2, 2, 7),
+    ("verifiers-0.4.0-traces.jsonl", 6, 3, 0.5, 3, 3, None),
+    ("samples_sums_two_2026-11-28T12-00-00.000000.jsonl", 3, 3, 1 / 3, 1, 2, None),
+    ("samples_sums_mc_2026-11-28T12-00-00.000000.jsonl", 3, 3, 2 / 3, 2, 1, None),
+    ("lighteval-0.13.0.parquet", 8, 2, None, 0, 0, None),
+    ("inspect-0.3.285-sums.eval", 8, 4, 0.75, 6, 2, None),
+    ("inspect-0.3.285-errors.eval", 4, 4, 1.0, 3, 0, None),
+    ("inspect-0.3.285-rewards.eval", 4, 4, 0.5, 3, 1, None),
+    ("inspect-0.3.285-cut.json", 2, 2, 0.5, 1, 1, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_replies", "num_questions", "mean_reward", "num_right", "num_wrong", "step"),
+    REAL_FILES,
+)
+def test_file_of_a_released_package_is_read_as_it_is(
+    name: str,
+    num_replies: int,
+    num_questions: int,
+    mean_reward: float | None,
+    num_right: int,
+    num_wrong: int,
+    step: int | None,
+) -> None:
+    debates = import_rollouts(FILES / name)
+    rewards = [debate.meta["reward"] for debate in debates if "reward" in debate.meta]
+    verdicts = [debate.meta.get("verdict") for debate in debates]
+    assert len(debates) == num_replies
+    assert len({debate.question.id for debate in debates}) == num_questions
+    assert (fmean(rewards) if rewards else None) == pytest.approx(mean_reward)
+    assert (verdicts.count("right"), verdicts.count("wrong")) == (num_right, num_wrong)
+    assert debates[0].meta.get("step") == step
+    # No role word or marker of a template is part of a question or a reply.
+    for debate in debates:
+        assert "<|im_" not in debate.question.text
+        assert not debate.question.text.startswith(("system", "user"))
+        assert all("<|im_" not in turn.text for turn in debate.turns)
+
+
+def test_cut_and_failed_replies_say_so() -> None:
+    cut = import_rollouts(FILES / "inspect-0.3.285-cut.json")
+    assert sorted(debate.meta.get("finish", "") for debate in cut) == ["", "length"]
+    failed = [d for d in import_rollouts(FILES / "inspect-0.3.285-errors.eval") if not d.turns]
+    assert len(failed) == 1
+    assert failed[0].meta["error"]
+    assert "reward" not in failed[0].meta
+
+
+@pytest.mark.parametrize(
+    ("name", "described"),
+    [
+        ("prime-rl-559b447-token-export.jsonl", "prime-rl's token export"),
+        ("verifiers-0.4.0-validate.jsonl", "a report of vf-validate"),
+        ("tinker-cookbook-0.6.1.jsonl", "tinker-cookbook's summaries"),
+        ("skyrl-0.3.0/global_step_5_evals/aggregated_results.jsonl", "eval/all/avg_score"),
+    ],
+)
+def test_file_without_replies_is_named_with_what_is_read(name: str, described: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        import_rollouts(FILES / name)
+    for part in (described, "(verl)", "(inspect)", "(TRL, or plain rows)"):
+        assert part in str(refusal.value)
+
+
+def test_folder_of_rollouts_is_one_page(tmp_path: Path) -> None:
+    folder = FILES / "skyrl-0.3.0" / "global_step_5_evals"
+    assert len(read_source(folder).imported) == 4
+    page = tmp_path / "page.html"
+    assert report_main([str(folder), "--output", str(page)]) == 0
+    assert "2+2?" in page.read_text()
+
+
+def written(path: Path, *rows: Any) -> Path:
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_plain_rows_are_read_and_unknown_numbers_are_not_zero(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "plain.jsonl",
+        {"question": "1 + 1?", "response": "\\boxed{2}", "reward": 1, "answer": "2"},
+        '{"question": "1 + 1?", "response": "3", "reward": NaN, "loss": -Infinity}',
+        '{"question": "1 + 1?", "response": "4", "reward": ' + "9" * 400 + "}",
+    )
+    right, unknown, endless = import_rollouts(path)
+    assert (right.meta["reward"], right.meta["verdict"]) == (1.0, "right")
+    assert unknown.meta == endless.meta == {}
+
+
+def test_questions_of_two_environments_with_one_id_stay_two(tmp_path: Path) -> None:
+    def row(task: str, prompt: str, reply: str, answer: str) -> dict[str, Any]:
+        return {
+            "example_id": 0, "task": task, "prompt": prompt, "completion": reply, "answer": answer,
+        }  # fmt: skip
+
+    sums = [row("sums", "What is 2 plus 3?", "5", "5")] * 2
+    rivers = [row("rivers", "Longest river of Africa?", "Congo", "Nile")] * 2
+    debates = import_rollouts(written(tmp_path / "two.jsonl", *sums, *rivers), kind="text")
+    assert len({debate.question.id for debate in debates}) == 2
+    without_ids = [
+        {"task": {"data": {"prompt": prompt, "answer": "1"}}, "traces": []} for prompt in "ab"
+    ]
+    episodes = import_rollouts(written(tmp_path / "episodes.jsonl", *without_ids))
+    assert len({episode.question.id for episode in episodes}) == 2
+    # Of each question two replies: all right, and none. Half of the questions are passed.
+    curves = reply_curves(debates, 2)
+    assert (curves["pass@2"], curves["cons@2"]) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (["Lima"], ["Lima"]),
+        (["7", "8"], ["7", "8"]),
+        ({"target": ["5"]}, ["5"]),
+        ({"ground_truth": 4, "style": "rule"}, ["4"]),
+        (None, []),
+        (float("nan"), []),
+        ("", []),
+        (True, []),
+    ],
+)
+def test_right_answers_are_texts_however_they_are_held(value: object, expected: list[str]) -> None:
+    assert golds(value) == expected
+
+
+def test_several_right_answers_are_all_accepted(tmp_path: Path) -> None:
+    row = {"input": "user\nSay 7 or 8.", "output": "\\boxed{8}", "gts": ["7", "8"], "score": 1.0}
+    (debate,) = import_rollouts(written(tmp_path / "1.jsonl", row))
+    assert (debate.question.answer, debate.question.meta["accept"]) == ("7", ["8"])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"traces": [{"nodes": [], "rewards": {"exact": 1.0}}], "task": {"data": {"prompt": "p"}}},
+        {"prompt": "p", "completion": "c", "tokens": [None], "advantages": [1.0]},
+        {"prompt": "p", "completion": "c", "reward": "good", "metrics": 3},
+        {"input": "p", "output": None, "score": None, "gts": {"a": 1}, "step": "x", "uid": 4},
+        {"input_prompt": "p", "output_response": "r", "score": [None, "x"]},
+        {"content": [[1]], "rewards": [[]]},
+        {"doc_id": 0, "resps": [], "filter": "none", "arguments": {}, "metrics": 1},
+        {"id": 1, "epoch": 1, "messages": [], "scores": {"a": 1}},
+    ],
+)
+def test_odd_rows_are_shown_without_what_cannot_be_read(row: object, tmp_path: Path) -> None:
+    path = written(tmp_path / "odd.jsonl", row)
+    assert report_main([str(path)]) == 0
+
+
+def test_verdict_of_the_file_goes_before_ours(tmp_path: Path) -> None:
+    row = {"question": "1 + 1?", "answer": "2", "reward": 1.0}
+    path = written(
+        tmp_path / "rows.jsonl",
+        row | {"response": "two, without a box"},
+        row | {"response": "\\boxed{3}"},
+        {**row, "response": "two", "reward": 0.5},
+    )
+    from debate_report.debates import Debates
+
+    debates = Debates()
+    debates.add_imported(import_rollouts(path))
+    decisions = [dict(recorded.decisions) for recorded in debates.found]
+    assert decisions[0] == {"the file's reward": ("", "right")}
+    # A reply that earned all and is wrong by our check shows both.
+    assert decisions[1] == {"the file's reward": ("3", "right"), "checked here": ("3", "wrong")}
+    assert decisions[2] == {}  # not read, and so not wrong
+
+
+def test_prompts_of_templates_are_split_into_messages() -> None:
+    expected = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
+    marked = (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n2+2?<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    assert template_messages(marked) == expected
+    assert template_messages("system\nBe brief.\nuser\n2+2?\nassistant\n") == expected
+    assert template_messages("2+2?") == [{"role": "user", "content": "2+2?"}]
