@@ -122,8 +122,8 @@ def test_questions_of_two_environments_with_one_id_stay_two(tmp_path: Path) -> N
             "example_id": 0, "task": task, "prompt": prompt, "completion": reply, "answer": answer,
         }  # fmt: skip
 
-    sums = [row("sums", "What is 2 plus 3?", "5", "5")] * 2
-    rivers = [row("rivers", "Longest river of Africa?", "Congo", "Nile")] * 2
+    sums = [row("sums", "What is 2 plus 3?", "\\boxed{5}", "5")] * 2
+    rivers = [row("rivers", "Longest river of Africa?", "\\boxed{Congo}", "Nile")] * 2
     debates = import_rollouts(written(tmp_path / "two.jsonl", *sums, *rivers), kind="text")
     assert len({debate.question.id for debate in debates}) == 2
     without_ids = [
@@ -133,7 +133,8 @@ def test_questions_of_two_environments_with_one_id_stay_two(tmp_path: Path) -> N
     assert len({episode.question.id for episode in episodes}) == 2
     # Of each question two replies: all right, and none. Half of the questions are passed.
     curves = reply_curves(debates, 2)
-    assert (curves["pass@2"], curves["cons@2"]) == (0.5, 0.5)
+    at_two = {name: fmean(curves[name][1].values.values()) for name in ("pass@k", "cons@k")}
+    assert at_two == {"pass@k": 0.5, "cons@k": 0.5}
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_episode_is_a_debate_whose_agents_are_its_traces(tmp_path: Path) -> None
     assert [one["content"] for one in last] == ["be brief", "2 + 2 = ?", "5", "checked"]
     assert [one["role"] for one in last] == ["system", "user", "assistant", "user"]
     # Agent 0 earned 2 * 1, agent 1 2 * 0.
-    assert debate.meta == {"right": 0.5, "turns": 2.0, "reward": 1.0}
+    assert debate.meta == {"right": 0.5, "turns": 2.0, "reward": 1.0, "group": "k"}
     assert transcript_problems(debate) == []
 
 

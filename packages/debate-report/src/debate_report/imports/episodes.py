@@ -95,8 +95,8 @@ def _meta(episode: Record, traces: Sequence[Record]) -> dict[str, object]:
     group = mapping(episode.get("group")).get("id") or mapping(episode.get("task")).get("key")
     has_failed = episode.get("ok") is False
     is_right, verdict_by = file_verdict(scores, reward)
-    if has_failed:
-        is_right = None
+    if has_failed or len(traces) != 1:
+        is_right = None  # a mean over several agents is no verdict
     calls = [mapping(call) for trace in traces for call in _items(trace.get("calls"))]
     is_cut = any(call.get("finish_reason") == "length" for call in calls)
     optional: dict[str, object | None] = {
