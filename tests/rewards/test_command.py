@@ -45,6 +45,19 @@ def test_score_prints_one_line_a_debate(capsys, debates):
     assert lines[0]["metrics"]["v2/total_votes"] == 3
 
 
+def test_scored_transcripts_carry_reward_and_rightness_in_meta(capsys, debates):
+    main(["score", str(debates), "--reward", "win_rate", "--transcripts"])
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    main(["score", str(debates), "--reward", "win_rate"])
+    scores = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [debate["id"] for debate in printed] == [score["id"] for score in scores]
+    for debate, score in zip(printed, scores, strict=True):
+        known = [value for value in score["agents"] if value is not None]
+        assert debate["meta"]["reward"] == pytest.approx(sum(known) / len(known))
+        assert debate["meta"]["right"] in (0.0, 1.0)
+        assert debate["turns"]
+
+
 def test_score_takes_nested_settings_for_a_mixed_reward(capsys, debates):
     settings = [
         "components.peers.reward.type=v2",

@@ -25,13 +25,21 @@ from debate_protocol.command_line import (
 )
 from debate_protocol.parsing import get_contract
 from debate_protocol.plugins import did_you_mean
-from debate_protocol.transcripts.files import json_lines
+from debate_protocol.transcripts.files import json_lines, to_json
 from debate_protocol.transcripts.showing import escaped_json
 from debate_protocol.types import Question, Transcript
-from debate_rewards.answer_checking import LIMIT_S, Verdict, accepted_answers, check_many, kind_of
+from debate_rewards.answer_checking import (
+    LIMIT_S,
+    Verdict,
+    accepted_answers,
+    check,
+    check_many,
+    kind_of,
+)
 from debate_rewards.answers.reply import KINDS, Kind
+from debate_rewards.decisions import majority
 from debate_rewards.metrics import debate_statistics
-from debate_rewards.reward import Reward, Score, check_turns, score_debates
+from debate_rewards.reward import Reward, Score, check_turns, known_mean, score_debates
 from debate_rewards.rewards import REWARDS, weighted_sum
 
 EXPECTED = '"id", "gold" and "prediction"'
@@ -127,6 +135,12 @@ def command_parser() -> argparse.ArgumentParser:
         metavar="FIELD=VALUE",
         help="a field of the reward; the value is JSON or plain text; dots reach inside",
     )
+    score.add_argument(
+        "--transcripts",
+        action="store_true",
+        help="print the transcripts instead, with reward and rightness as numbers in `meta`, for "
+        "debate-protocol export",
+    )
     score.set_defaults(run=_score)
     verify = commands.add_parser("verify", help="one JSON line of verdict per prediction")
     verify.add_argument(
@@ -151,6 +165,10 @@ def _score(arguments: argparse.Namespace) -> None:
     reward = build_reward(arguments.reward, arguments.set)
     transcripts = list(transcripts_in(NAME, arguments.file))
     scores = score_debates(reward, transcripts)
+    if arguments.transcripts:
+        scored = (scored_transcript(*pair) for pair in zip(transcripts, scores, strict=True))
+        _print_lines(map(to_json, scored))
+        return
     _print_lines(score_line(*pair) for pair in zip(transcripts, scores, strict=True))
 
 
@@ -248,6 +266,21 @@ def score_line(transcript: Transcript, score: Score) -> dict[str, object]:
         "turns": turns,
         "metrics": dict(score.metrics),
     }
+
+
+def scored_transcript(transcript: Transcript, score: Score) -> Transcript:
+    """Return a debate with its scores in `meta`.
+
+    `reward` is the mean of the agents' returns, `reward/agent_N` each of them, and `right` whether
+    the answer of most agents is the question's. What is not known is not there.
+    """
+    numbers: dict[str, float | None] = {"reward": known_mean(score.agents)}
+    for agent, value in enumerate(score.agents):
+        numbers[f"reward/agent_{agent}"] = value
+    verdict = check(transcript.question, majority(transcript, seed=0)).verdict
+    numbers["right"] = {"right": 1.0, "wrong": 0.0}.get(verdict)
+    known = {name: number for name, number in numbers.items() if number is not None}
+    return replace(transcript, meta={**transcript.meta, **known})
 
 
 def _explain(error: ValidationError, name: str) -> str:

@@ -11,11 +11,13 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from statistics import fmean, stdev
 
 from debate_protocol.transcripts.files import to_json
 from debate_protocol.types import Message, Transcript, Turn
 
 _INSPECT_VERSION = 2
+INSPECT_METRICS = ("inspect_ai/mean", "inspect_ai/stderr")
 _STOPS = {"length": "max_tokens"}
 """What inspect calls how a reply ended, where it is not `stop`."""
 
@@ -67,13 +69,18 @@ def to_inspect(transcripts: Sequence[Transcript], name: str, created: str) -> di
             "dataset": {"name": name, "samples": len(epochs), "sample_ids": list(epochs)},
             "model": "debate",
             "config": {"epochs": max(epochs.values(), default=1)},
+            # Without them, who computes the metrics again calls the mean an accuracy.
+            "scorers": [
+                {"name": name, "metrics": [{"name": metric} for metric in INSPECT_METRICS]}
+                for name in sorted({name for named in scores for name in named})
+            ],
         },
         # Its reader of headers stops at `stats`, and wants these three in this order.
         "plan": {},
         "results": {
             "total_samples": len(samples),
             "completed_samples": len(samples),
-            "scores": _means(scores),
+            "scores": _means(transcripts, scores),
         },
         "stats": {"started_at": created, "completed_at": created},
         "samples": samples,
@@ -191,20 +198,29 @@ def _sample(transcript: Transcript, epoch: int) -> dict[str, object]:
     return sample
 
 
-def _means(scores: Sequence[Mapping[str, float]]) -> list[dict[str, object]]:
-    values: dict[str, list[float]] = {}
-    for named in scores:
+def _means(
+    transcripts: Sequence[Transcript], scores: Sequence[Mapping[str, float]]
+) -> list[dict[str, object]]:
+    """Average scores as inspect does: the epochs of a question first, then the questions."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for transcript, named in zip(transcripts, scores, strict=True):
         for name, value in named.items():
-            values.setdefault(name, []).append(value)
-    return [
-        {
-            "name": name,
-            "scorer": name,
-            "scored_samples": len(of_all),
-            "metrics": {"mean": {"name": "mean", "value": sum(of_all) / len(of_all)}},
-        }
-        for name, of_all in values.items()
-    ]
+            values.setdefault(name, {}).setdefault(transcript.question.id, []).append(value)
+    results: list[dict[str, object]] = []
+    for name, by_question in values.items():
+        question_means = [fmean(of_question) for of_question in by_question.values()]
+        num_questions = len(question_means)
+        error = stdev(question_means) / math.sqrt(num_questions) if num_questions > 1 else 0.0
+        metrics = {"mean": fmean(question_means), "stderr": error}
+        results.append(
+            {
+                "name": name,
+                "scorer": name,
+                "scored_samples": sum(map(len, by_question.values())),
+                "metrics": {key: {"name": key, "value": value} for key, value in metrics.items()},
+            }
+        )
+    return results
 
 
 def _message(turn: Turn) -> dict[str, object]:
