@@ -30,7 +30,7 @@ MAY_IMPORT = {
     },
     "debate_train": {
         "debate_protocol", "debate_report", "debate_rewards", "debate_rollout", "bitsandbytes",
-        "datasets", "deepspeed", "filelock", "liger_kernel", "numpy", "omegaconf",
+        "datasets", "deepspeed", "filelock", "gguf", "liger_kernel", "numpy", "omegaconf",
         "reasoning_gym", "regex", "peft", "pydantic", "rich", "safetensors", "scipy",
         "tokenizers", "tensorboard", "torch", "transformers", "wandb", "yaml",
     },

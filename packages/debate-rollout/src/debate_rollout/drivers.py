@@ -127,7 +127,7 @@ class RequestBuilder:
         return Request(ask, sampling, prompt_ids, self._first_session + debate)
 
 
-class Debates:
+class DebateBatch:
     """The debates of a batch, by index.
 
     Args:
@@ -372,7 +372,7 @@ class _BatchQueue:
 
 
 def _run_free(
-    debates: Debates, open_requests: OpenRequests, builder: RequestBuilder, in_flight: int
+    debates: DebateBatch, open_requests: OpenRequests, builder: RequestBuilder, in_flight: int
 ) -> Iterator[tuple[int, Transcript]]:
     """Yield (debate, transcript) as debates end; each goes on when its own replies are in.
 
@@ -408,7 +408,7 @@ def _run_free(
 
 
 def _run_in_lock_step(
-    debates: Debates, open_requests: OpenRequests, builder: RequestBuilder
+    debates: DebateBatch, open_requests: OpenRequests, builder: RequestBuilder
 ) -> Iterator[tuple[int, Transcript]]:
     """Yield (debate, transcript) as debates end; all that can ask do, then wait for all replies.
 
@@ -428,7 +428,7 @@ def _run_in_lock_step(
 
 def _advance(
     ready: deque[tuple[int, Sent | None]],
-    debates: Debates,
+    debates: DebateBatch,
     open_requests: OpenRequests,
     builder: RequestBuilder,
     pending: PendingReplies,
@@ -518,7 +518,7 @@ def play_each(
 
     Leaving the iterator early closes the debates and cancels their requests.
     """
-    debates = Debates(runs, select)
+    debates = DebateBatch(runs, select)
     open_requests: OpenRequests | None = None
     try:
         builder = RequestBuilder(engine.renderer, max_tokens, sampling)

@@ -275,7 +275,7 @@ class Renderer:
                 the template's text from the end of that reply on. So what the template would
                 change in earlier turns, such as an empty thinking block, stays as it was shown.
                 A fresh prompt is rendered (`extended` False) where the template's text after a
-                reply cannot be told, where the messages do not hold the previous reply as it was
+                reply cannot be found, where the messages do not hold the previous reply as it was
                 sampled, or where it has no ids.
         """
         messages = self._accepted(ask.messages)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from debate_protocol.types import Message, Transcript
 from debate_report.imports.replies import transcripts
-from debate_report.imports.rollout import ReadSettings, Rollout, file_verdict, verdict_of
+from debate_report.imports.rollout import ImportedReply, ReadSettings, file_verdict, verdict_of
 from debate_report.imports.values import (
     Record,
     golds,
@@ -37,7 +37,7 @@ class Inspect:
         """Yield each sample's last reply."""
         return transcripts((self._rollout(row, settings) for row in rows), settings)
 
-    def _rollout(self, sample: Record, settings: ReadSettings) -> Rollout:
+    def _rollout(self, sample: Record, settings: ReadSettings) -> ImportedReply:
         messages = read_messages(sample.get("messages") or [], "user", str(settings.path))
         replies = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         last = replies[-1] if replies else len(messages)
@@ -46,7 +46,7 @@ class Inspect:
         choices = mapping(sample.get("output")).get("choices")
         choice = mapping(choices[0]) if isinstance(choices, list) and choices else {}
         error = mapping(sample.get("error"))
-        return Rollout(
+        return ImportedReply(
             prompt=messages[:last],
             reply=messages[last]["content"] if replies else None,
             golds=golds(sample.get("target")),
@@ -83,7 +83,7 @@ class LmEval:
         task = re.sub(r"^samples_|_\d{4}-\d\d-\d\dT.*$", "", settings.path.stem)
         return transcripts((self._rollout(row, task) for row in first_filter), settings)
 
-    def _rollout(self, row: Record, task: str) -> Rollout:
+    def _rollout(self, row: Record, task: str) -> ImportedReply:
         arguments = mapping(row.get("arguments"))
         requests = [mapping(request) for request in arguments.values()]
         prompt = text_of(requests[0].get("arg_0")) if requests else ""
@@ -102,7 +102,7 @@ class LmEval:
         metric_names = [str(name) for name in names] if isinstance(names, list) else []
         scores = numbers({name: row.get(name) for name in metric_names})
         is_right, verdict_by = file_verdict(scores, next(iter(scores.values()), None))
-        return Rollout(
+        return ImportedReply(
             prompt=[Message(role="user", content=prompt)],
             reply=reply,
             golds=right_answers,
@@ -130,7 +130,7 @@ class Lighteval:
         rollouts = (rollout for row in rows for rollout in self._rollouts(row))
         return transcripts(rollouts, settings)
 
-    def _rollouts(self, row: Record) -> Iterator[Rollout]:
+    def _rollouts(self, row: Record) -> Iterator[ImportedReply]:
         document = mapping(row.get("doc"))
         choices = document.get("choices")
         texts = [text_of(choice) for choice in choices] if isinstance(choices, list) else []
@@ -144,7 +144,7 @@ class Lighteval:
         only = len(replies) == 1 if isinstance(replies, list) else False
         score = next(iter(metrics.values()), None) if only else None
         for reply in replies if isinstance(replies, list) else ():
-            yield Rollout(
+            yield ImportedReply(
                 prompt=[Message(role="user", content=text_of(document.get("query")))],
                 reply=text_of(reply),
                 golds=right_answers,

@@ -28,7 +28,7 @@ READERS: tuple[Reader, ...] = (
     Inspect(),
     ReplyRows(),
 )
-# Files that hold no replies, by the columns that tell them.
+# Files that hold no replies, by the columns that name them.
 WITHOUT_REPLIES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"token_ids", "export_sequence_idx"}), "prime-rl's token export, ids without text"),
     (frozenset({"task_key", "valid", "reason"}), "a report of vf-validate"),

@@ -8,8 +8,8 @@ from typing import cast
 from debate_protocol.command_line import UsageError
 from debate_protocol.types import Message, Transcript
 from debate_report.imports.rollout import (
+    ImportedReply,
     ReadSettings,
-    Rollout,
     file_verdict,
     transcript_of,
     verdict_of,
@@ -42,7 +42,7 @@ def as_int(value: object) -> int | None:
     return None if whole is None else int(whole)
 
 
-def transcripts(rollouts: Iterable[Rollout], settings: ReadSettings) -> Iterator[Transcript]:
+def transcripts(rollouts: Iterable[ImportedReply], settings: ReadSettings) -> Iterator[Transcript]:
     """Yield rollouts as transcripts, numbered in order."""
     for row_number, rollout in enumerate(rollouts):
         yield transcript_of(rollout, settings, row_number)
@@ -68,7 +68,7 @@ class ReplyRows:
             where = f"{settings.path}, row {index + 1}"
             yield transcript_of(self._rollout(row, settings, where), settings, index)
 
-    def _rollout(self, row: Record, settings: ReadSettings, where: str) -> Rollout:
+    def _rollout(self, row: Record, settings: ReadSettings, where: str) -> ImportedReply:
         prompt_key = _first(row, PROMPT_KEYS)
         reply_key = _first(row, REPLY_KEYS)
         if prompt_key is None or reply_key is None:
@@ -82,7 +82,7 @@ class ReplyRows:
         is_right, verdict_by = file_verdict(rewards, reward)
         tokens, advantages = _token_advantages(row)
         prime_rl = mapping(mapping(row.get("info")).get("prime_rl"))
-        return Rollout(
+        return ImportedReply(
             prompt=[*prompt, *between],
             reply=reply,
             golds=settings.golds(row, "answer", "solution", where=where),
@@ -127,7 +127,9 @@ class Verl:
         rollouts = (self._rollout(session, settings) for session in sessions.values())
         return transcripts(rollouts, settings)
 
-    def _rollout(self, session: Sequence[tuple[int, Record]], settings: ReadSettings) -> Rollout:
+    def _rollout(
+        self, session: Sequence[tuple[int, Record]], settings: ReadSettings
+    ) -> ImportedReply:
         index, row = session[-1]
         where = f"{settings.path}, row {index + 1}"
         scores = numbers({key: value for key, value in row.items() if key != "step"})
@@ -135,7 +137,7 @@ class Verl:
         is_right, verdict_by = file_verdict(scores, reward)
         uid = row.get("uid")
         parts = uid.rsplit("_", 2) if isinstance(uid, str) else []
-        return Rollout(
+        return ImportedReply(
             prompt=template_messages(text_of(row.get("input"))),
             reply=text_of(row.get("output")),
             golds=settings.golds(row, "gts", where=where),
@@ -170,7 +172,7 @@ class MsSwift:
         """Yield the replies of all logs, repeated ones once."""
         return transcripts(self._rollouts(rows, settings), settings)
 
-    def _rollouts(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Rollout]:
+    def _rollouts(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[ImportedReply]:
         last_log: object = None
         for line, table in enumerate(rows):
             where = f"{settings.path}, row {line + 1}"
@@ -181,7 +183,7 @@ class MsSwift:
             for row in _rows_of_table(table, where):
                 scores = numbers({k: v for k, v in row.items() if k not in {"advantages", "step"}})
                 is_right, verdict_by = file_verdict(scores, None)
-                yield Rollout(
+                yield ImportedReply(
                     prompt=template_messages(text_of(row.get("prompt"))),
                     reply=without_markers(text_of(row.get("completion"))),
                     golds=settings.golds(row, "solution", "answer", where=where),
@@ -210,7 +212,7 @@ class SkyRl:
         rollouts = (self._rollout(row, step) for row in rows)
         return transcripts(rollouts, settings)
 
-    def _rollout(self, row: Record, step: int | None) -> Rollout:
+    def _rollout(self, row: Record, step: int | None) -> ImportedReply:
         score = row.get("score")
         if isinstance(score, list):
             token_scores = [number(value) for value in score]
@@ -219,7 +221,7 @@ class SkyRl:
         else:
             reward = number(score)
         reward_model = mapping(mapping(row.get("env_extras")).get("reward_model"))
-        return Rollout(
+        return ImportedReply(
             prompt=template_messages(text_of(row.get("input_prompt"))),
             reply=without_markers(text_of(row.get("output_response"))),
             golds=golds(reward_model.get("ground_truth")),
@@ -248,13 +250,13 @@ class NemoRl:
         step = int(name_step[1]) if name_step else None
         return transcripts((self._rollout(row, step) for row in rows), settings)
 
-    def _rollout(self, row: Record, step: int | None) -> Rollout:
+    def _rollout(self, row: Record, step: int | None) -> ImportedReply:
         content = first_of_one(row.get("content"))
         parts = content if isinstance(content, list) else []
         texts = [text_of(part.get("content") if isinstance(part, Mapping) else part)
                  for part in parts]  # fmt: skip
         reward = number(first_of_one(row.get("rewards")))
-        return Rollout(
+        return ImportedReply(
             prompt=template_messages(texts[0] if texts else ""),
             reply=without_markers(texts[-1]) if len(texts) > 1 else None,
             step=step,
@@ -279,14 +281,14 @@ class Art:
         """Yield each trajectory's last reply; the step is the file's name."""
         return transcripts((self._rollout(row, settings) for row in rows), settings)
 
-    def _rollout(self, row: Record, settings: ReadSettings) -> Rollout:
+    def _rollout(self, row: Record, settings: ReadSettings) -> ImportedReply:
         messages = read_messages(row.get("messages"), "user", str(settings.path))
         reply, before, num_replies = _split_at_last_reply(messages)
         metrics = row.get("metrics")
         scores = numbers(json.loads(metrics)) if isinstance(metrics, str) else {}
         reward = number(row.get("reward"))
         is_right, verdict_by = file_verdict(scores, reward)
-        return Rollout(
+        return ImportedReply(
             prompt=before,
             reply=reply,
             group=str(row.get("group_index")),

@@ -1,10 +1,10 @@
 """One reply of another program's file, and how it becomes a transcript."""
 
 import hashlib
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol as Interface
 
 from debate_protocol.command_line import UsageError
 from debate_protocol.types import Message, Protocol, Question, Transcript, Turn
@@ -49,7 +49,7 @@ class ReadSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
+class ImportedReply:
     """One reply, with what its file says of it; None is not known, and never zero.
 
     Attributes:
@@ -90,7 +90,7 @@ class Rollout:
     num_replies: int = 1
 
 
-class Reader(Interface):
+class Reader(typing.Protocol):
     """Reads the files of one program; packages add theirs as entry points `debate_report.readers`.
 
     Attributes:
@@ -149,7 +149,7 @@ def question_of(
     return Question(question_id, text, right_answers[0] if right_answers else None, meta)
 
 
-def transcript_of(rollout: Rollout, settings: ReadSettings, row_number: int) -> Transcript:
+def transcript_of(rollout: ImportedReply, settings: ReadSettings, row_number: int) -> Transcript:
     """Return a rollout as a debate of one turn, or of none where sampling failed."""
     question = question_of(
         rollout.prompt, rollout.golds, (rollout.task, rollout.question_id), settings.kind
@@ -167,7 +167,7 @@ def transcript_of(rollout: Rollout, settings: ReadSettings, row_number: int) -> 
     )
 
 
-def meta_of(rollout: Rollout) -> dict[str, object]:
+def meta_of(rollout: ImportedReply) -> dict[str, object]:
     """Return what a file says of a reply; what is not known is not there."""
     meta: dict[str, object] = dict(rollout.numbers)
     known: dict[str, object | None] = {

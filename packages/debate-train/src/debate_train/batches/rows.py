@@ -195,7 +195,7 @@ def _build_row(
         positions.append(np.arange(start, start + num_tokens, dtype=np.int32))
         # Replies of imported transcripts have no log-probabilities.
         sampler_logps.append(reply.logps or np.zeros(num_tokens))
-        # Weights may be updated while an engine samples; spans tell those tokens' versions.
+        # Weights may be updated while an engine samples; spans have those tokens' versions.
         reply_versions = np.full(num_tokens, reply.weight_version, dtype=np.int64)
         for version, first, end in reply.version_spans:
             reply_versions[first:end] = version

@@ -160,7 +160,7 @@ def refuse_unfitting(name: str, model: "PreTrainedModel", info: Mapping[str, Any
 
 
 def _is_of_model(key: str, model: "PreTrainedModel") -> bool:
-    """Tell a weight that the model ought to use from one of another tower, such as vision.
+    """Distinguish a weight that the model ought to use from one of another tower, such as vision.
 
     It is one of a further layer, or a further parameter of a module that the model has, such as
     a bias.
