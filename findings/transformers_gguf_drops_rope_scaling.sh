@@ -8,7 +8,7 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install --quiet torch==2.13.0 transformers==5.19.0 gguf==0.19.0
+"$folder/venv/bin/pip" install --quiet torch==2.13.0 transformers==5.19.0 gguf==0.19.0 accelerate==1.15.0
 "$folder/venv/bin/python" - "$folder" 2>/dev/null <<'PYTHON'
 import sys
 from pathlib import Path

@@ -284,8 +284,7 @@ class Art:
     def _rollout(self, row: Record, settings: ReadSettings) -> ImportedReply:
         messages = read_messages(row.get("messages"), "user", str(settings.path))
         reply, before, num_replies = _split_at_last_reply(messages)
-        metrics = row.get("metrics")
-        scores = numbers(json.loads(metrics)) if isinstance(metrics, str) else {}
+        scores = numbers(_parsed(row.get("metrics")))
         reward = number(row.get("reward"))
         is_right, verdict_by = file_verdict(scores, reward)
         return ImportedReply(
@@ -299,6 +298,13 @@ class Art:
             numbers=scores,
             num_replies=num_replies,
         )
+
+
+def _parsed(text: object) -> object:
+    try:
+        return json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def _has(row: Record, keys: Sequence[str]) -> bool:
