@@ -161,7 +161,9 @@ class GgufFile:
                 f"model.name: {self.name!r} has tokenizer.ggml.add_eos_token = True, which ends "
                 "each prompt; expected a model that goes on with a prompt"
             )
-        if self.values.get("tokenizer.ggml.add_bos_token"):
+        # Files of SentencePiece vocabularies may leave the key out; llama.cpp then adds it.
+        is_sentencepiece = self.values.get("tokenizer.ggml.model") == "llama"
+        if self.values.get("tokenizer.ggml.add_bos_token", is_sentencepiece):
             begin_with_bos(tokenizer)
 
     def _model_keys(self) -> Mapping[str, Any]:
