@@ -68,7 +68,9 @@ def test_file_of_a_released_package_is_read_as_it_is(
 def test_cut_and_failed_replies_say_so() -> None:
     cut = import_rollouts(FILES / "inspect-0.3.285-cut.json")
     assert sorted(debate.meta.get("finish", "") for debate in cut) == ["", "length"]
-    failed = [d for d in import_rollouts(FILES / "inspect-0.3.285-errors.eval") if not d.turns]
+    failed = [
+        d for d in import_rollouts(FILES / "inspect-0.3.285-errors.eval") if d.turns[0].failure
+    ]
     assert len(failed) == 1
     assert failed[0].meta["error"]
     assert "reward" not in failed[0].meta

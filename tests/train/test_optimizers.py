@@ -169,7 +169,7 @@ def test_8_bit_optimizer_says_what_to_install_when_it_is_missing(
 ) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
-    with pytest.raises(RecipeError, match=r"no bitsandbytes .*debate-train\[bitsandbytes\]"):
+    with pytest.raises(RecipeError, match=r"no bitsandbytes .*pip install 'bitsandbytes"):
         trainer({"type": "adamw_8bit"}).open(tiny(), PpoClip(), 1)
 
 

@@ -51,12 +51,14 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def test_results_of_verifiers_are_replies_with_their_answers(tmp_path: Path) -> None:
     found = import_rollouts(written(tmp_path / "results.jsonl", VERIFIERS), kind="number")
-    assert [one.question.id for one in found] == ["3", "3", "4"]
+    assert [one.question.id.partition("-")[0] for one in found] == ["3", "3", "4"]
     first, second, failed = found
     assert (first.question.text, first.question.answer) == ("2 + 2 = ?", "4")
     assert first.turns[0].text == "So \\boxed{4}"
-    assert first.meta == {"reward": 1.0, "correct_answer": 1.0, "is_completed": True,
-                          "is_truncated": False}  # fmt: skip
+    assert first.meta == {
+        "reward": 1.0, "correct_answer": 1.0, "is_completed": 1.0, "is_truncated": 0.0,
+        "verdict": "right", "verdict_by": "reward",
+    }  # fmt: skip
     assert second.question.text == "2 + 2 = ?"
     assert second.turns[0].text == "\\boxed{5}"
     prompt = second.turns[0].prompt
@@ -88,7 +90,10 @@ def test_completions_of_trl_are_replies_to_the_same_prompts(tmp_path: Path, suff
     found = import_rollouts(path, kind="number")
     assert found[0].question.id == found[1].question.id != found[2].question.id
     assert (found[0].question.text, found[0].question.answer) == ("2 + 2 = ?", "4")
-    assert found[0].meta == {"step": 5, "accuracy_reward": 1.0, "advantage": 0.7}
+    assert found[0].meta == {
+        "step": 5, "accuracy_reward": 1.0, "advantage": 0.7, "reward": 1.0, "verdict": "right",
+        "verdict_by": "accuracy_reward",
+    }  # fmt: skip
     figures = debate_statistics(found)
     assert figures["correct"].value == 1 / 3
     assert "tokens/answer" not in figures
@@ -102,10 +107,10 @@ def test_completions_of_trl_are_replies_to_the_same_prompts(tmp_path: Path, suff
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "found no rows; expected traces.jsonl or results"),
-        ("{]", r":1: (not JSON|the last line)"),
+        ("", "found no rows; expected traces and task"),
+        ("{]", "line 1: not JSON"),
         ("[1]", ":1: expected an object"),
-        ('{"text": "a"}', "row 1: found text; expected traces.jsonl or"),
+        ('{"text": "a"}', "found rows with text; expected traces and task"),
         ('{"prompt": 1, "completion": "a"}', "row 1: prompt: found int; expected a text or"),
     ],
 )

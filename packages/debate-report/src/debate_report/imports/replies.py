@@ -92,7 +92,7 @@ class ReplyRows:
             reward=reward,
             is_right=is_right,
             verdict_by=verdict_by,
-            numbers=scores,
+            numbers=rewards,
             advantage=number(row.get("advantage", prime_rl.get("advantage"))),
             tokens=tokens,
             advantages=advantages,

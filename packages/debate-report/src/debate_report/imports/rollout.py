@@ -150,19 +150,18 @@ def question_of(
 
 
 def transcript_of(rollout: ImportedReply, settings: ReadSettings, row_number: int) -> Transcript:
-    """Return a rollout as a debate of one turn, or of none where sampling failed."""
+    """Return a rollout as a debate of one turn, a failed one where sampling failed."""
     question = question_of(
         rollout.prompt, rollout.golds, (rollout.task, rollout.question_id), settings.kind
     )
-    turns: tuple[Turn, ...] = ()
-    if rollout.reply is not None:
-        turns = (Turn(0, 0, rollout.reply, prompt=tuple(rollout.prompt)),)
+    failure = "no reply" if rollout.reply is None else None
+    turn = Turn(0, 0, rollout.reply or "", failure=failure, prompt=tuple(rollout.prompt))
     step = row_number if rollout.step is None else rollout.step
     return Transcript(
         id=f"{question.id}/{step}/{row_number}",
         question=question,
         protocol=Protocol(1, contract=settings.contract),
-        turns=turns,
+        turns=(turn,),
         meta=meta_of(rollout),
     )
 

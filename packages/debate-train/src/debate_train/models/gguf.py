@@ -135,14 +135,19 @@ def convert(file: Path, folder: Path) -> None:
         reading_model(str(file), "model"),
         TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary,
     ):
-        source = {"gguf_file": file.name, "trust_remote_code": False}
+        source = {"gguf_file": file.name}
         contents = GgufFile(file)
-        contents.refuse_dropped_keys(AutoConfig.from_pretrained(file.parent, **source))
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, **source)
+        config = AutoConfig.from_pretrained(file.parent, **source, trust_remote_code=False)
+        contents.refuse_dropped_keys(config)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, **source, trust_remote_code=False)
         contents.mend_tokenizer(tokenizer)
         with without_report():
             read_model, info = AutoModelForCausalLM.from_pretrained(
-                file.parent, dtype=torch.float32, output_loading_info=True, **source
+                file.parent,
+                dtype=torch.float32,
+                output_loading_info=True,
+                **source,
+                trust_remote_code=False,
             )
         refuse_unfitting(file.name, read_model, info)
         contents.refuse_dropped_tensors(read_model)
