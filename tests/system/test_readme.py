@@ -248,6 +248,7 @@ def nothing(words: list[str]) -> None:
 
 Action = Callable[[list[str]], object]
 TESTED = {
+    ".ci/readability.py": "system/test_readability.py",
     "verifiers_debate": "system/test_examples.py",
     "view": "protocol/test_log_files.py",
     "docs/pictures/make_pictures.py": "system/test_pictures.py",
@@ -261,9 +262,12 @@ RULES: tuple[tuple[str, Action], ...] = (
     (r"make ", makes),
     (r"(\.venv/bin/(python -m )?)?(pytest|ruff|mypy)\b", is_installed),
     (r"(wandb|tensorboard) ", is_installed),
-    (r"python (docs|examples)/|PYTHONPATH=examples vf-eval|inspect view ", is_tested),
+    (r"python (docs|examples|\.ci)/|PYTHONPATH=examples vf-eval|inspect view ", is_tested),
     (r".*python -m vllm", vllm_takes),
-    (r"debate-train .*--nproc$|debate-study$|debate-protocol (export|show|validate)$", is_known),
+    (
+        r"debate-train (quickstart .*--resume|.*--nproc)$|debate-study$|debate-protocol (export|show|validate)$",
+        is_known,
+    ),
     (r"debate-eval ((compare|quickstart)$|smollm2_selfplay )", is_known),  # The last needs a study.
     (r"(torchrun|deepspeed) ", launches),
     (r"debate-train .*--slurm", runs(train, "--dry-run")),

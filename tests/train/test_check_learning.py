@@ -89,15 +89,6 @@ def test_check_warns_when_no_vote_can_count(reward: str, debate: dict[str, Any],
             "nothing is learned: advantage.baseline: found prompt",
         ),
         (
-            {
-                "advantage": {
-                    "baseline": "question_round",
-                    "streams": {"generator": {"weight": 0}, "judge": {"weight": 0}},
-                }
-            },
-            "nothing is learned: every stream that the reward has values for has weight 0",
-        ),
-        (
             {"reward": VERIFIABLE, "advantage": {"streams": {"generator": {"sections": ["poem"]}}}},
             "nothing is learned: advantage.streams.generator.sections: found none",
         ),
@@ -126,6 +117,12 @@ def test_check_warns_when_no_vote_can_count(reward: str, debate: dict[str, Any],
 def test_check_names_values_that_reach_no_token(changes: dict[str, Any], why: str) -> None:
     (warning,) = check(recipe(**changes)).warnings
     assert warning.startswith(why)
+
+
+def test_check_refuses_streams_that_all_weigh_nothing() -> None:
+    streams = {"generator": {"weight": 0}, "judge": {"weight": 0}}
+    report = check(recipe(advantage={"baseline": "question_round", "streams": streams}))
+    assert ["no token would be trained" in error for error in report.errors] == [True]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from debate_protocol.types import Message, Transcript
-from debate_report.imports.replies import transcripts
+from debate_report.imports.replies import num_before_replies, transcripts
 from debate_report.imports.rollout import ImportedReply, ReadSettings, file_verdict, verdict_of
 from debate_report.imports.values import (
     Record,
@@ -47,7 +47,8 @@ class Inspect:
         choice = mapping(choices[0]) if isinstance(choices, list) and choices else {}
         error = mapping(sample.get("error"))
         return ImportedReply(
-            prompt=messages[:last],
+            prompt=messages[: num_before_replies(messages)],
+            between=messages[num_before_replies(messages) : last],
             reply=messages[last]["content"] if replies else None,
             golds=golds(sample.get("target")),
             question_id=str(sample.get("id", "")),

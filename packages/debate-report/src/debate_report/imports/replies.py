@@ -83,7 +83,8 @@ class ReplyRows:
         tokens, advantages = _token_advantages(row)
         prime_rl = mapping(mapping(row.get("info")).get("prime_rl"))
         return ImportedReply(
-            prompt=[*prompt, *between],
+            prompt=prompt,
+            between=between,
             reply=reply,
             golds=settings.golds(row, "answer", "solution", where=where),
             task=str(row.get("task") or row.get("env_name") or ""),
@@ -283,12 +284,14 @@ class Art:
 
     def _rollout(self, row: Record, settings: ReadSettings) -> ImportedReply:
         messages = read_messages(row.get("messages"), "user", str(settings.path))
-        reply, before, num_replies = _split_at_last_reply(messages)
+        num_asked = num_before_replies(messages)
+        reply, between, num_replies = _split_at_last_reply(messages[num_asked:])
         scores = numbers(_parsed(row.get("metrics")))
         reward = number(row.get("reward"))
         is_right, verdict_by = file_verdict(scores, reward)
         return ImportedReply(
-            prompt=before,
+            prompt=messages[:num_asked],
+            between=between,
             reply=reply,
             group=str(row.get("group_index")),
             step=as_int(settings.path.stem.lstrip("0") or "0"),
@@ -346,6 +349,12 @@ def _last_reply(completion: object, where: str) -> tuple[str | None, list[Messag
         return None, [], 0
     messages = read_messages(completion, "assistant", where)
     return _split_at_last_reply(messages)
+
+
+def num_before_replies(messages: Sequence[Message]) -> int:
+    """Count the messages before the first reply."""
+    replies = (i for i, message in enumerate(messages) if message["role"] == "assistant")
+    return next(replies, len(messages))
 
 
 def _split_at_last_reply(messages: Sequence[Message]) -> tuple[str | None, list[Message], int]:

@@ -53,7 +53,8 @@ class ImportedReply:
     """One reply, with what its file says of it; None is not known, and never zero.
 
     Attributes:
-        prompt: Messages before the reply.
+        prompt: Messages of the question.
+        between: Messages after these and before the reply, in a conversation of several replies.
         reply: The reply; None where sampling failed.
         golds: Answers that are right.
         task: Environment or data set of the question, where a file has several.
@@ -88,6 +89,7 @@ class ImportedReply:
     is_cut: bool = False
     error: str = ""
     num_replies: int = 1
+    between: Sequence[Message] = ()
 
 
 class Reader(typing.Protocol):
@@ -155,7 +157,9 @@ def transcript_of(rollout: ImportedReply, settings: ReadSettings, row_number: in
         rollout.prompt, rollout.golds, (rollout.task, rollout.question_id), settings.kind
     )
     failure = "no reply" if rollout.reply is None else None
-    turn = Turn(0, 0, rollout.reply or "", failure=failure, prompt=tuple(rollout.prompt))
+    turn = Turn(
+        0, 0, rollout.reply or "", failure=failure, prompt=(*rollout.prompt, *rollout.between)
+    )
     step = row_number if rollout.step is None else rollout.step
     return Transcript(
         id=f"{question.id}/{step}/{row_number}",
