@@ -264,10 +264,8 @@ RULES: tuple[tuple[str, Action], ...] = (
     (r"(wandb|tensorboard) ", is_installed),
     (r"python (docs|examples|\.ci)/|PYTHONPATH=examples vf-eval|inspect view ", is_tested),
     (r".*python -m vllm", vllm_takes),
-    (
-        r"debate-train (quickstart .*--resume|.*--nproc)$|debate-study$|debate-protocol (export|show|validate)$",
-        is_known,
-    ),
+    (r"debate-train (quickstart .*--resume|.*--nproc)$", is_known),
+    (r"debate-study$|debate-protocol (export|show|validate)$", is_known),
     (r"debate-eval ((compare|quickstart)$|smollm2_selfplay )", is_known),  # The last needs a study.
     (r"(torchrun|deepspeed) ", launches),
     (r"debate-train .*--slurm", runs(train, "--dry-run")),
