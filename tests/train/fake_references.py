@@ -77,7 +77,7 @@ def reference_case(policy: Any, rank: int) -> dict[str, int]:
         stats, made = learning.learn([packs])
     assert described(model) == before and len(made) == 2
     assert stats.sums["optim/kl_reference"].device == DEVICE
-    kept = getattr(reference, "_kept", {})
+    kept = getattr(reference, "_other_values", {})
     for name, value in kept.items():
         assert (value.device.type, value.dtype) == ("cpu", trainable(model)[name].dtype), name
     return {

@@ -74,7 +74,7 @@ def test_head_runs_step_by_step_where_no_compiler_works(monkeypatch: pytest.Monk
     monkeypatch.setitem(fused_head._kernels, fused_head.chunk_logps, broken)
     given = (torch.randn(2, 5), torch.tensor([0, 4]), torch.ones(2), None)
     with pytest.warns(UserWarning, match="not compiled and slower: no C"):
-        found = fused_head._compiled(fused_head.chunk_logps, *given)
+        found = fused_head._call_compiled(fused_head.chunk_logps, *given)
     assert all(
         torch.equal(a, b) for a, b in zip(found, fused_head.chunk_logps(*given), strict=True)
     )

@@ -40,7 +40,7 @@ def test_adapters_start_and_their_base_is_frozen(tiny: MakeModel) -> None:
 def hash_of(reference: Any) -> str:
     assert isinstance(reference, KeptReference)
     digest = hashlib.sha256()
-    for name, value in sorted(reference._kept.items()):
+    for name, value in sorted(reference._other_values.items()):
         digest.update(name.encode() + value.numpy().tobytes())
     return digest.hexdigest()
 
@@ -54,7 +54,7 @@ def test_reference_is_the_phases_start_before_and_after_a_resume(
 
     def noted(session: Any, *arguments: Any) -> Any:
         now = {name: p.detach().clone() for name, p in session._model.named_parameters()}
-        kept = session._reference._kept
+        kept = session._reference._other_values
         is_now = all(torch.equal(now[name], value) for name, value in kept.items())
         references.append((hash_of(session._reference), is_now))
         return step(session, *arguments)

@@ -1,9 +1,9 @@
 """Forward passes over packs: their attention, and log-probabilities without a batch's logits.
 
-A node sees itself causally and its ancestors whole. So the pairs that attend to each other are
-one causal block a node and, as a node's descendants follow it in the pack, one full block a node
-that has some. Each block runs through torch's flash attention; outputs are united by
-their log-sum-exp. No mask and no copy of keys is made.
+A node attends to itself causally and to all tokens of its ancestors. So the pairs of query and key
+are one causal block for each node and, as descendants follow a node in the pack, one full block for
+each node with descendants. Each block runs through torch's flash attention, without a mask or a
+copy of keys; outputs are united by their log-sum-exp.
 
 Source: uniting blocks by log-sum-exp, Milakov & Gimelshein 2018 and Dao et al. 2022; the backward
 pass of a block takes the united output and log-sum-exp, as in ring attention (Liu et al. 2023).
@@ -27,21 +27,45 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 
+NAME = "debate_packed"
+"""The name of `packed_attention` in transformers' table of attention functions."""
+GPU_CHUNK_LOGITS = 1 << 26
+"""Logits held at once; smaller products leave most of a GPU idle."""
+CHUNK_LOGITS = 1 << 21
+"""Logits held at once on a CPU; a chunk of tokens is this over the vocabulary's size."""
+_UNSUPPORTED_SETTINGS = ("softcap", "s_aux", "position_bias", "dropout")
+# The rows of `check_packing`: a common prefix, and the two rows' own tokens behind it.
+_CHECK_PREFIX = 12
+_CHECK_LENGTHS = (6, 9)
+# Mean rounding error in nats a token; another context is worth more in a trained model.
+_MEAN_GAP = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
+# Largest change in nats that a row may cause in the next one: nothing, but for rounding where
+# experts take the tokens of all rows in one product.
+_LEAK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.2, torch.float16: 0.05}
+# Errors of models that take other arguments, of an older torch, or of a GPU without the kernel.
+_REFUSALS = (TypeError, KeyError, AttributeError, ImportError, RuntimeError)
+
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+_kernels: dict[Callable[..., Any], Callable[..., Any]] = {}
+"""The compiled form of each function, or the function itself where compiling failed."""
+
+
+class PackedAttentionError(Exception):
+    """The model's attention does more than packs compute."""
 
 
 def block_attention(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float | None
 ) -> Tensor:
-    """Return the attention output of a pack, shape (1, T, heads, features of a head).
+    """Compute the attention output of a pack on a CPU, shape (1, T, heads, features of a head).
 
     Args:
         query: shape (1, heads, T, features of a head).
         key: as the query, with as many heads or fewer (grouped queries).
         value: as the key.
-        layout: of the pack.
-        scale: of the products before the softmax; None is 1 / √features.
+        layout: the pack's.
+        scale: factor of the products before the softmax; None is 1 / √features.
     """
     output: Tensor = _BlockAttention.apply(query, key, value, layout, scale)  # type: ignore[no-untyped-call]
     return output
@@ -52,66 +76,89 @@ class _BlockAttention(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float | None
     ) -> Tensor:
-        wide = torch.float64 if query.dtype == torch.float64 else torch.float32
-        output = torch.empty_like(query, dtype=wide)
-        total = output.new_empty(query.shape[:3])
+        # Outputs of many blocks are summed up: half precision would round after each of them.
+        sum_dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+        output = torch.empty_like(query, dtype=sum_dtype)
+        log_sums = output.new_empty(query.shape[:3])
         # First every node against itself: one causal call for all nodes of about one length.
         for blocks in layout.blocks:
-            parts = [blocks.gather(x) for x in (query, key, value)]
-            found, sums = _flash(*parts, 0.0, True, scale=scale)
-            blocks.scatter(found, output)
-            blocks.scatter(sums, total)
+            block_output, block_log_sums = _flash(
+                blocks.gather(query),
+                blocks.gather(key),
+                blocks.gather(value),
+                0.0,
+                True,
+                scale=scale,
+            )
+            blocks.scatter(block_output, output)
+            blocks.scatter(block_log_sums, log_sums)
         # Then each node against all of its descendants at once, which follow it without a gap. Two
         # softmaxes over different keys are united by their log-sum-exps: no score is made twice.
-        for start, end, until in layout.ancestor_blocks:
-            below, above = slice(end, until), slice(start, end)
-            found, sums = _flash(
-                query[:, :, below], key[:, :, above], value[:, :, above], 0.0, False, scale=scale
+        for start, end, last_end in layout.ancestor_blocks:
+            descendants = slice(end, last_end)
+            ancestor = slice(start, end)
+            block_output, block_log_sums = _flash(
+                query[:, :, descendants],
+                key[:, :, ancestor],
+                value[:, :, ancestor],
+                0.0,
+                False,
+                scale=scale,
             )
-            united = torch.logaddexp(total[:, :, below], sums)
-            output[:, :, below] *= (total[:, :, below] - united).exp_()[..., None]
-            output[:, :, below] += found * (sums - united).exp_()[..., None]
-            total[:, :, below] = united
+            united = torch.logaddexp(log_sums[:, :, descendants], block_log_sums)
+            old_share = (log_sums[:, :, descendants] - united).exp_()
+            block_share = (block_log_sums - united).exp_()
+            output[:, :, descendants] *= old_share[..., None]
+            output[:, :, descendants] += block_output * block_share[..., None]
+            log_sums[:, :, descendants] = united
         output = output.to(query.dtype)
-        ctx.save_for_backward(query, key, value, output, total)
-        ctx.layout, ctx.scale = layout, scale
+        ctx.save_for_backward(query, key, value, output, log_sums)
+        ctx.layout = layout
+        ctx.scale = scale
         return output.transpose(1, 2)
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, output, total = ctx.saved_tensors
-        grads = [torch.zeros_like(x) for x in (query, key, value)]
+        query, key, value, output, log_sums = ctx.saved_tensors
+        grad_query = torch.zeros_like(query)
+        grad_key = torch.zeros_like(key)
+        grad_value = torch.zeros_like(value)
         slope = grad_output.contiguous().transpose(1, 2)
         # The united output and log-sum-exp make a block's share of the slope exact by itself.
         # Padding has a log-sum-exp of infinity: its probabilities, and so its slopes, are 0.
         for blocks in ctx.layout.blocks:
-            found = _flash_backward(
+            block_query, block_key, block_value = _flash_backward(
                 blocks.gather(slope, 0.0),
-                *(blocks.gather(x) for x in (query, key, value)),
+                blocks.gather(query),
+                blocks.gather(key),
+                blocks.gather(value),
                 blocks.gather(output),
-                blocks.gather(total, float("inf")),
+                blocks.gather(log_sums, float("inf")),
                 0.0,
                 True,
                 scale=ctx.scale,
             )
-            for grad, own in zip(grads, found, strict=True):
-                blocks.scatter(own, grad)
-        for start, end, until in ctx.layout.ancestor_blocks:
-            below, above = slice(end, until), slice(start, end)
-            found = _flash_backward(
-                slope[:, :, below],
-                query[:, :, below],
-                key[:, :, above],
-                value[:, :, above],
-                output[:, :, below],
-                total[:, :, below],
+            blocks.scatter(block_query, grad_query)
+            blocks.scatter(block_key, grad_key)
+            blocks.scatter(block_value, grad_value)
+        for start, end, last_end in ctx.layout.ancestor_blocks:
+            descendants = slice(end, last_end)
+            ancestor = slice(start, end)
+            block_query, block_key, block_value = _flash_backward(
+                slope[:, :, descendants],
+                query[:, :, descendants],
+                key[:, :, ancestor],
+                value[:, :, ancestor],
+                output[:, :, descendants],
+                log_sums[:, :, descendants],
                 0.0,
                 False,
                 scale=ctx.scale,
             )
-            for grad, own, where in zip(grads, found, (below, above, above), strict=True):
-                grad[:, :, where] += own
-        return (*grads, None, None)
+            grad_query[:, :, descendants] += block_query
+            grad_key[:, :, ancestor] += block_key
+            grad_value[:, :, ancestor] += block_value
+        return grad_query, grad_key, grad_value, None, None
 
 
 def varlen_attention(
@@ -122,23 +169,26 @@ def varlen_attention(
     scale: float | None,
     window: int | None,
 ) -> Tensor:
-    """Return the attention output of a pack, shape (1, T, heads, features of a head).
+    """Compute the attention output of a pack on a GPU, shape (1, T, heads, features of a head).
 
     Args:
         query: shape (1, heads, T, features); `key` and `value` may have fewer heads.
-        key: of the pack's tokens; each run of queries is given those of its path.
+        key: of the pack's tokens.
         value: likewise.
-        layout: which tokens of the pack see which.
-        scale: of the scores; None is 1 / √features.
-        window: most tokens that one sees, itself included; None is all.
+        layout: attention of the pack.
+        scale: factor of the scores; None is 1 / √features.
+        window: most tokens that a token sees, itself included; None is all.
     """
     from torch.nn.attention.varlen import varlen_attn
 
     # The kernel takes one run of keys for each run of queries: a shared prefix is copied to each
     # path that goes through it, which costs memory and not time.
-    keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)
-    if max(layout.parents) >= 0:  # Else every run is its own path.
-        keys, values = keys[layout.keys_K], values[layout.keys_K]
+    keys = key[0].transpose(0, 1)
+    values = value[0].transpose(0, 1)
+    has_branches = max(layout.parents) >= 0
+    if has_branches:  # Else every run is its own path.
+        keys = keys[layout.keys_K]
+        values = values[layout.keys_K]
     output: Any = varlen_attn(
         query[0].transpose(0, 1).contiguous(),
         keys.contiguous(),
@@ -151,18 +201,8 @@ def varlen_attention(
         window_size=(-1 if window is None else window - 1, 0),  # 0 ahead: causal, at the last key.
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    found: Tensor = output[None]
-    return found
-
-
-NAME = "debate_packed"
-"""The name under which transformers finds `packed_attention`."""
-
-_NOT_COMPUTED = ("softcap", "s_aux", "position_bias", "dropout")
-
-
-class PackedAttentionError(Exception):
-    """The model's attention is not what packs compute."""
+    batched_output: Tensor = output[None]
+    return batched_output
 
 
 def packed_attention(
@@ -173,90 +213,93 @@ def packed_attention(
     attention_mask: Tensor | None,
     **settings: Any,
 ) -> tuple[Tensor, None]:
-    """Return the attention output of a pack, shape (1, T, heads, features of a head).
+    """Compute the attention output of a pack, shape (1, T, heads, features of a head).
 
-    Called by transformers in every attention layer; `settings` holds the pack's layout, which the
-    trainer gave to the model's forward.
+    transformers calls it in every attention layer. `settings` holds the pack's layout, an argument
+    of the model's forward.
+
+    Raises:
+        PackedAttentionError: The layer asks for more than packs compute.
     """
     layout: Layout = settings["pack_layout"]
-    for name in _NOT_COMPUTED:
-        found = settings.get(name)
-        if isinstance(found, Tensor) or found:
+    for name in _UNSUPPORTED_SETTINGS:
+        setting = settings.get(name)
+        if isinstance(setting, Tensor) or setting:
             raise PackedAttentionError(f"attends with {name}, which packs do not compute")
-    scale, window = settings.get("scaling"), settings.get("sliding_window")
+    scale = settings.get("scaling")
+    window = settings.get("sliding_window")
+    # Two fast kernels, each for one kind of device; the loop below serves all other cases.
     if key.device.type == "cuda" and key.dtype in (torch.bfloat16, torch.float16):
         return varlen_attention(query, key, value, layout, scale, window), None
-    slides = window is not None and layout.longest_path > window
-    if key.device.type == "cpu" and value.shape == key.shape and not slides:
+    window_cuts = window is not None and layout.longest_path > window
+    if key.device.type == "cpu" and value.shape == key.shape and not window_cuts:
         return block_attention(query, key, value, layout, scale), None
-    shared = query.shape[1] != key.shape[1]
     outputs = []
     for node in range(len(layout.parents)):
         path = layout.path(node)
-        own = path[-1]
+        queries = query[:, :, path[-1]]
         keys = torch.cat([key[:, :, run] for run in path], 2)
         values = torch.cat([value[:, :, run] for run in path], 2)
+        fits_window = window is None or keys.shape[2] <= window
+        # A root within the window is causal attention, which has faster kernels without a mask.
+        is_causal = len(path) == 1 and fits_window
+        mask = None
+        if not is_causal:
+            mask = _path_mask(queries.shape[2], keys, window)
         outputs.append(
             functional.scaled_dot_product_attention(
-                query[:, :, own],
+                queries,
                 keys,
                 values,
-                attn_mask=_mask(own.stop - own.start, keys, window),
-                is_causal=len(path) == 1 and not _slides(keys, window),
+                attn_mask=mask,
+                is_causal=is_causal,
                 scale=scale,
-                enable_gqa=shared,
+                enable_gqa=query.shape[1] != key.shape[1],
             )
         )
     return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
 
 
-def _slides(keys: Tensor, window: int | None) -> bool:
-    return window is not None and keys.shape[2] > window
-
-
-def _mask(queries: int, keys: Tensor, window: int | None) -> Tensor | None:
-    """Return which keys each query sees, aligned at the last key; None where is_causal does."""
-    size = keys.shape[2]
-    if queries == size and not _slides(keys, window):
-        return None
-    sees = torch.ones(queries, size, dtype=torch.bool, device=keys.device)
-    sees = sees.tril(size - queries)
-    return sees if window is None else sees.triu(size - queries - window + 1)
+def _path_mask(num_queries: int, keys: Tensor, window: int | None) -> Tensor:
+    # The last query sees up to the last key, so both triangles are aligned there.
+    num_keys = keys.shape[2]
+    is_visible = torch.ones(num_queries, num_keys, dtype=torch.bool, device=keys.device)
+    is_visible = is_visible.tril(num_keys - num_queries)
+    if window is not None:
+        is_visible = is_visible.triu(num_keys - num_queries - window + 1)
+    return is_visible
 
 
 def forward_inputs(pack: Pack) -> dict[str, object]:
-    """Return what the model's forward is called with."""
+    """Collect the arguments of the model's forward."""
     inputs: dict[str, object] = {"input_ids": pack.tokens_BT, "use_cache": False}
-    if pack.layout is None:
-        return inputs
-    return inputs | {"position_ids": pack.positions_BT, "pack_layout": pack.layout}
+    if pack.layout is not None:
+        # Padded rows need neither: positions count from 0, and attention is plainly causal.
+        inputs["position_ids"] = pack.positions_BT
+        inputs["pack_layout"] = pack.layout
+    return inputs
 
 
 def attention_of(model: nn.Module, pack: Pack) -> AbstractContextManager[None]:
-    """Return the context in which a pack's forward and backward passes run, by its adapter."""
+    """Prepare a pack's forward and backward passes, its adapter included."""
     let_speak(model, pack.adapter)
     return nullcontext() if pack.layout is None else attending_packs(model)
 
 
 @contextmanager
 def attending_packs(model: nn.Module) -> Iterator[None]:
-    """Let the model attend as packs say, backward passes that recompute layers included."""
+    """Let the model attend by layouts of packs, backward passes that recompute layers included."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, packed_attention)
     config: PreTrainedConfig = model.config
-    before = config._attn_implementation
+    # Layers look up the config's attention in every forward, recomputed ones included.
+    previous = config._attn_implementation
     config._attn_implementation = NAME
     try:
         yield
     finally:
-        config._attn_implementation = before
-
-
-GPU_CHUNK_LOGITS = 1 << 26
-"""Logits held at once; smaller products leave most of a GPU idle."""
-CHUNK_LOGITS = 1 << 21
-"""Logits held at once on a CPU; a chunk of tokens is this over the vocabulary's size."""
+        config._attn_implementation = previous
 
 
 class TokenLogps(torch.autograd.Function):
@@ -274,79 +317,104 @@ class TokenLogps(torch.autograd.Function):
         temperatures: Tensor,
         cap: float | None,
     ) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropies; see `hidden_logps` for the arguments."""
+        """Compute log-probabilities and entropies; see `hidden_logps` for the arguments."""
         fused = fuses(weight)
-        chunk = max(1, (GPU_CHUNK_LOGITS if fused else CHUNK_LOGITS) // weight.shape[0])
-        scored = chunk_logps if fused else _steps_logps
+        chunk_logits = GPU_CHUNK_LOGITS if fused else CHUNK_LOGITS
+        chunk = max(1, chunk_logits // weight.shape[0])
+        score_chunk = chunk_logps if fused else _stepwise_logps
         logps = temperatures.new_empty(len(targets))
-        entropies, norms = torch.empty_like(logps), torch.empty_like(logps)
+        entropies = torch.empty_like(logps)
+        norms = torch.empty_like(logps)
         for start in range(0, len(targets), chunk):
-            part = slice(start, start + chunk)
-            logits = hidden[part] @ weight.T
-            logps[part], entropies[part], norms[part] = _compiled(
-                scored, logits, targets[part], temperatures[part], cap
+            tokens = slice(start, start + chunk)
+            logits = hidden[tokens] @ weight.T
+            logps[tokens], entropies[tokens], norms[tokens] = _call_compiled(
+                score_chunk,
+                logits,
+                targets[tokens],
+                temperatures[tokens],
+                cap,
             )
+        # Only the denominators are saved: logits of all tokens would be the largest tensor of all.
         ctx.save_for_backward(hidden, weight, targets, temperatures, norms)
-        ctx.chunk, ctx.cap, ctx.fused = chunk, cap, fused
+        ctx.chunk = chunk
+        ctx.cap = cap
+        ctx.fused = fused
         ctx.mark_non_differentiable(entropies)
         return logps, entropies
 
     @staticmethod
     def backward(ctx: Any, grad_logps: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of hidden states and weight."""
+        """Compute the gradients of hidden states and weight."""
         hidden, weight, targets, temperatures, norms = ctx.saved_tensors
-        grad_hidden, grad_weight = torch.empty_like(hidden), None
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = None
+        # A frozen head, as under LoRA, needs no gradient of the size of the vocabulary.
         if ctx.needs_input_grad[1]:
             grad_weight = torch.zeros_like(weight, dtype=temperatures.dtype)
+        compute_slopes = chunk_slopes if ctx.fused else _stepwise_slopes
         for start in range(0, len(targets), ctx.chunk):
-            part = slice(start, start + ctx.chunk)
-            logits = hidden[part] @ weight.T
-            given = (targets[part], temperatures[part], norms[part], grad_logps[part])
-            sloping = chunk_slopes if ctx.fused else _steps_slopes
-            slopes = _compiled(sloping, logits, *given, ctx.cap)
-            grad_hidden[part] = slopes @ weight
+            tokens = slice(start, start + ctx.chunk)
+            logits = hidden[tokens] @ weight.T
+            slopes = _call_compiled(
+                compute_slopes,
+                logits,
+                targets[tokens],
+                temperatures[tokens],
+                norms[tokens],
+                grad_logps[tokens],
+                ctx.cap,
+            )
+            grad_hidden[tokens] = slopes @ weight
             if grad_weight is None:
                 continue
             if slopes.dtype == grad_weight.dtype:
-                grad_weight.addmm_(slopes.T, hidden[part])
+                grad_weight.addmm_(slopes.T, hidden[tokens])
             elif not ctx.fused:  # Products in half precision, their sum in float32.
-                grad_weight += slopes.T @ hidden[part]
+                grad_weight += slopes.T @ hidden[tokens]
             else:  # One kernel does both.
-                wide = grad_weight.dtype
-                torch.addmm(grad_weight, slopes.T, hidden[part], out_dtype=wide, out=grad_weight)
+                torch.addmm(
+                    grad_weight,
+                    slopes.T,
+                    hidden[tokens],
+                    out_dtype=grad_weight.dtype,
+                    out=grad_weight,
+                )
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight.dtype)
         return grad_hidden, grad_weight, None, None, None
 
 
 def fuses(weight: Tensor) -> bool:
-    """Return whether a chunk is one pass over its logits for this head."""
+    """Decide whether a chunk is one pass over its logits for this head."""
     return weight.is_cuda
 
 
-def _scaled(logits: Tensor, temperatures: Tensor, cap: float | None) -> Tensor:
-    wide = logits.to(temperatures.dtype)
+def _scale_logits(logits: Tensor, temperatures: Tensor, cap: float | None) -> Tensor:
+    scaled = logits.to(temperatures.dtype)
     if cap is not None:
-        wide = cap * torch.tanh(wide / cap)
-    return wide / temperatures[:, None]
+        scaled = cap * torch.tanh(scaled / cap)
+    return scaled / temperatures[:, None]
 
 
 def chunk_logps(
     logits: Tensor, targets: Tensor, temperatures: Tensor, cap: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log-probabilities, entropies and log-denominators of a chunk, each of shape (A,).
+    """Compute log-probabilities, entropies and log-denominators of a chunk, each of shape (A,).
 
     Args:
-        logits: of the head before cap and temperature, shape (A, V).
+        logits: output of the head before cap and temperature, shape (A, V).
         targets: token ids, shape (A,).
-        temperatures: shape (A,), of the type that the result shall have.
-        cap: of the logits, None for none.
+        temperatures: shape (A,), of the result's type.
+        cap: cap of the logits, None for no cap.
     """
-    scaled = _scaled(logits, temperatures, cap)
+    scaled = _scale_logits(logits, temperatures, cap)
     norms = torch.logsumexp(scaled, -1)
-    chances = (scaled - norms[:, None]).exp()
+    probabilities = (scaled - norms[:, None]).exp()
     logps = scaled.gather(1, targets[:, None])[:, 0] - norms
-    return logps, norms - (chances * scaled).sum(-1), norms
+    # H = -Σ p·(z - log Σ exp z) = log Σ exp z - Σ p·z
+    entropies = norms - (probabilities * scaled).sum(-1)
+    return logps, entropies, norms
 
 
 def chunk_slopes(
@@ -357,32 +425,36 @@ def chunk_slopes(
     grad_logps: Tensor,
     cap: float | None,
 ) -> Tensor:
-    """Return the gradient of a chunk's logits, shape (A, V), in their type.
+    """Compute the gradient of a chunk's logits, shape (A, V), in their type.
 
     d logp[x] / d z = (onehot(x) - softmax) / T, times 1 - tanh²(z / cap) where logits are capped.
     """
-    scaled = _scaled(logits, temperatures, cap)
-    words = torch.arange(logits.shape[1], device=logits.device)
-    hot = (words[None] == targets[:, None]).to(scaled.dtype)
-    slopes = (hot - (scaled - norms[:, None]).exp()) * (grad_logps / temperatures)[:, None]
+    scaled = _scale_logits(logits, temperatures, cap)
+    token_ids = torch.arange(logits.shape[1], device=logits.device)
+    # A comparison, no scatter: the compiler fuses it into the one pass over the logits.
+    one_hot = (token_ids[None] == targets[:, None]).to(scaled.dtype)
+    probabilities = (scaled - norms[:, None]).exp()
+    slopes = (one_hot - probabilities) * (grad_logps / temperatures)[:, None]
     if cap is not None:
+        # scaled · T / cap is tanh(z / cap).
         slopes = slopes * (1 - (scaled * (temperatures[:, None] / cap)) ** 2)
     return slopes.to(logits.dtype)
 
 
-def _steps_logps(
+def _stepwise_logps(
     logits: Tensor, targets: Tensor, temperatures: Tensor, cap: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    scaled = _scaled(logits, temperatures, cap)
-    chances = scaled.softmax(-1)
+    scaled = _scale_logits(logits, temperatures, cap)
+    probabilities = scaled.softmax(-1)
     # The log of the softmax's denominator, from the likeliest token; no third array.
-    best, where = scaled.max(-1)
-    norms = best - chances.gather(1, where[:, None])[:, 0].log()
+    max_logits, likeliest = scaled.max(-1)
+    norms = max_logits - probabilities.gather(1, likeliest[:, None])[:, 0].log()
     logps = scaled.gather(1, targets[:, None])[:, 0] - norms
-    return logps, norms - torch.linalg.vecdot(chances, scaled), norms
+    entropies = norms - torch.linalg.vecdot(probabilities, scaled)
+    return logps, entropies, norms
 
 
-def _steps_slopes(
+def _stepwise_slopes(
     logits: Tensor,
     targets: Tensor,
     temperatures: Tensor,
@@ -390,7 +462,8 @@ def _steps_slopes(
     grad_logps: Tensor,
     cap: float | None,
 ) -> Tensor:
-    scaled = _scaled(logits, temperatures, cap)
+    scaled = _scale_logits(logits, temperatures, cap)
+    # softmax - onehot in place, then the sign turned with the factor: one array of shape (A, V).
     slopes = scaled.softmax(-1)
     slopes.scatter_add_(1, targets[:, None], -torch.ones_like(slopes[:, :1]))
     slopes *= (-grad_logps / temperatures)[:, None]
@@ -400,55 +473,51 @@ def _steps_slopes(
 
 
 def compiles(logits: Tensor) -> bool:
-    """Return whether functions of these logits are compiled."""
+    """Decide whether functions of these logits are compiled."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     return logits.is_cuda and not isinstance(logits, FakeTensor)
 
 
-_kernels: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""What each function is compiled to, or the function itself where that failed."""
-
-
-def _compiled(function: Callable[..., Any], logits: Tensor, *given: object) -> Any:
+def _call_compiled(function: Callable[..., Any], logits: Tensor, *arguments: object) -> Any:
     """Call a function of logits, on CUDA as one kernel."""
     if not compiles(logits):
-        return function(logits, *given)
+        return function(logits, *arguments)
     from torch._dynamo.exc import TorchDynamoException
 
     # At the first call and not at import: `torch.compile` alone loads seconds of modules.
     if function not in _kernels:
         _kernels[function] = torch.compile(function, dynamic=True)
     try:
-        return _kernels[function](logits, *given)
+        return _kernels[function](logits, *arguments)
     except TorchDynamoException as error:
         _kernels[function] = function
         warnings.warn(f"the output head is not compiled and slower: {error}", stacklevel=2)
-        return function(logits, *given)
+        return function(logits, *arguments)
 
 
 def hidden_logps(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperatures: Tensor, cap: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return log-probabilities and entropies of an output head, both of shape (A,).
+    """Compute log-probabilities and entropies of an output head, both of shape (A,).
 
     Args:
-        hidden: what predicts each target, shape (A, D).
-        weight: of the head, shape (V, D).
-        targets: token ids.
-        temperatures: that logits are divided by.
+        hidden: hidden states that predict the targets, shape (A, D).
+        weight: the head's, shape (V, D).
+        targets: token ids, shape (A,).
+        temperatures: divisors of the logits, shape (A,).
         cap: logits z are cap · tanh(z / cap) before that, as in Gemma 2; None leaves them.
     """
     # Probabilities are computed in float32 at least.
-    heat = temperatures.to(torch.promote_types(hidden.dtype, torch.float32))
-    found: tuple[Tensor, Tensor] = TokenLogps.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, targets, heat, cap
+    wide_temperatures = temperatures.to(torch.promote_types(hidden.dtype, torch.float32))
+    logps_and_entropies: tuple[Tensor, Tensor] = TokenLogps.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, targets, wide_temperatures, cap
     )
-    return found
+    return logps_and_entropies
 
 
 def token_logps(model: nn.Module, pack: Pack) -> tuple[Tensor, Tensor]:
-    """Return the log-probability of each action and the entropy where it was drawn.
+    """Compute the log-probability of each action and the entropy of its distribution.
 
     Args:
         model: a causal language model of transformers, or peft around one; a flat pack needs
@@ -463,6 +532,7 @@ def token_logps(model: nn.Module, pack: Pack) -> tuple[Tensor, Tensor]:
     if hasattr(model, "get_base_model"):  # peft's wrapper; the adapters stay in the layers.
         base = base.get_base_model()
     hidden_BTD = base.base_model(**forward_inputs(pack)).last_hidden_state
+    # Only tokens that predict an action go through the head.
     hidden_AD = hidden_BTD.flatten(0, 1)[pack.sources_A]
     head = base.get_output_embeddings()
     cap = getattr(base.config.get_text_config(), "final_logit_softcapping", None)
@@ -473,7 +543,7 @@ def token_logps(model: nn.Module, pack: Pack) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def _scoring(head: Any, cap: float | None) -> Iterator[None]:
-    """Let the output head return log-probabilities in place of logits.
+    """Let the output head compute log-probabilities in place of logits.
 
     It is called as a module because ZeRO-3 makes its weight whole only for that, and again for
     the backward pass.
@@ -489,22 +559,11 @@ def _scoring(head: Any, cap: float | None) -> Iterator[None]:
         del head.forward
 
 
-_SHARED, _OWN = 12, (6, 9)
-_MEAN_GAP = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
-"""What rounding may come to, in nats a token; another context is worth more in a trained model."""
-_LEAK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.2, torch.float16: 0.05}
-"""What a row may change of the next, in nats: nothing, but for rounding where experts take the
-tokens of all rows in one product."""
-
-_REFUSALS = (TypeError, KeyError, AttributeError, ImportError, RuntimeError)
-"""What a model says that takes other arguments, an older torch, or a GPU without the kernel."""
-
-
 def check_packing(model: nn.Module, share: Share) -> None:
-    """Compare log-probabilities of two rows that begin alike, packed and padded.
+    """Compare log-probabilities of two rows with a common prefix, packed and padded.
 
-    And change the first of them: the second must not notice, however little the weights of a model
-    that is not trained yet make of what leaks, as through a recurrent layer.
+    A second comparison changes the first row: the second must not notice. An untrained model makes
+    so little of what leaks, as through a recurrent layer, that the first comparison may miss it.
 
     Every rank calls it where parameters are sharded.
 
@@ -512,8 +571,8 @@ def check_packing(model: nn.Module, share: Share) -> None:
         RecipeError: The model does not take packs, or computes something else for them.
         ModelError: Its log-probabilities are not finite, packed or not.
     """
-    padded = _logps(model, "none")
-    if not bool(padded.isfinite().all()):
+    padded_logps = _check_logps(model, "none")
+    if not bool(padded_logps.isfinite().all()):
         raise ModelError(
             "model: the log-probabilities of its own tokens are not finite: its weights hold NaN "
             "or infinity, or overflow; expected those of a working model: look for a damaged "
@@ -522,54 +581,74 @@ def check_packing(model: nn.Module, share: Share) -> None:
     if share == "none":
         return
     try:
-        _logps(model, share, training=True)  # Meets what is there in training alone: dropout.
-        packed = _logps(model, share)
-        changed = _logps(model, share, moved=1)
+        # Dropout and the like are active in training alone; this pass meets their refusals.
+        _check_logps(model, share, training=True)
+        packed_logps = _check_logps(model, share)
+        changed_logps = _check_logps(model, share, shift=1)
     except PackedAttentionError as error:
-        raise _refused(model, share, str(error)) from error
+        raise _packing_error(model, share, str(error)) from error
     except _REFUSALS as error:
         if isinstance(error, RunFailure | torch.OutOfMemoryError) or "onnection" in str(error):
             raise  # Another process of the run is gone, or memory is.
-        lines = str(error).strip().splitlines() or [""]
-        what = f"does not take them with torch {torch.__version__} on this device"
-        raise _refused(model, share, f"{what} ({type(error).__name__}: {lines[0]})") from error
-    kind = next(model.parameters()).dtype
-    leak = float((changed - packed)[_OWN[0] :].abs().max())
-    if not leak <= _LEAK.get(kind, 1e-4):
-        what = f"lets a row read the one before it (log-probabilities change by {leak:.2g} nats)"
-        raise _refused(model, share, what)
-    gap = float((packed - padded).abs().mean())
-    if not gap <= _MEAN_GAP.get(kind, 1e-3):
-        what = f"gives log-probabilities that are off by {gap:.2g} nats a token"
-        raise _refused(model, share, what)
+        first_line = (str(error).strip().splitlines() or [""])[0]
+        raise _packing_error(
+            model,
+            share,
+            f"does not take them with torch {torch.__version__} on this device "
+            f"({type(error).__name__}: {first_line})",
+        ) from error
+    dtype = next(model.parameters()).dtype
+    second_row = slice(_CHECK_LENGTHS[0], None)
+    leak = float((changed_logps - packed_logps)[second_row].abs().max())
+    # `not … <=` also catches NaN.
+    if not leak <= _LEAK.get(dtype, 1e-4):
+        raise _packing_error(
+            model,
+            share,
+            f"lets a row read the one before it (log-probabilities change by {leak:.2g} nats)",
+        )
+    gap = float((packed_logps - padded_logps).abs().mean())
+    if not gap <= _MEAN_GAP.get(dtype, 1e-3):
+        problem = f"gives log-probabilities that are off by {gap:.2g} nats a token"
+        raise _packing_error(model, share, problem)
 
 
-def _refused(model: nn.Module, share: Share, found: str) -> RecipeError:
+def _packing_error(model: nn.Module, share: Share, problem: str) -> RecipeError:
     config = getattr(model, "config", None)
     name = getattr(config, "model_type", type(model).__name__)
     return RecipeError(
-        f"trainer.packing: found {share!r}, but a model of type {name!r} {found}; expected packed "
-        "rows to score as rows alone do: set trainer.packing=none"
+        f"trainer.packing: found {share!r}, but a model of type {name!r} {problem}; expected "
+        "packed rows to score as rows alone do: set trainer.packing=none"
     )
 
 
-def _logps(model: nn.Module, share: Share, training: bool = False, moved: int = 0) -> Tensor:
-    """Return log-probabilities of the rows' own tokens, the first row's moved by so much."""
+def _check_logps(model: nn.Module, share: Share, training: bool = False, shift: int = 0) -> Tensor:
+    """Compute log-probabilities of both rows' own tokens; `shift` changes the first row's ids."""
     config: PreTrainedConfig = model.config
     vocabulary = config.get_text_config().vocab_size
     tokens = np.random.default_rng(0).integers(0, vocabulary, 64)
-    tokens[_SHARED : 2 * _SHARED] = (tokens[_SHARED : 2 * _SHARED] + moved) % vocabulary
+    prefix = tokens[:_CHECK_PREFIX]
     rows = []
-    for number, own in enumerate(_OWN):
-        sampled = np.arange(_SHARED + own) >= _SHARED
-        own_tokens = np.append(tokens[:_SHARED], tokens[_SHARED * (number + 1) :][:own])
-        rows.append(Row.of_tokens(own_tokens, sampled, agent=0, debate=0))
-    batch = Batch(tuple(rows), (), sum(_OWN), len(rows))
+    for number, num_sampled in enumerate(_CHECK_LENGTHS):
+        start = _CHECK_PREFIX * (number + 1)
+        sampled = tokens[start : start + num_sampled]
+        if number == 0:
+            sampled = (sampled + shift) % vocabulary
+        row_tokens = np.append(prefix, sampled)
+        is_sampled = np.arange(len(row_tokens)) >= _CHECK_PREFIX
+        rows.append(Row.of_tokens(row_tokens, is_sampled, agent=0, debate=0))
+    batch = Batch(
+        rows=tuple(rows),
+        streams=(),
+        sampled_tokens=sum(_CHECK_LENGTHS),
+        turns=len(rows),
+    )
     pack = make_pack(batch, [row.advantages for row in rows], range(len(rows)), share)
-    before = model.training
+    was_training = model.training
     model.train(training)
     try:
         with torch.no_grad(), attention_of(model, pack):
-            return token_logps(model, pack.to(next(model.parameters()).device))[0]
+            logps, _ = token_logps(model, pack.to(next(model.parameters()).device))
+            return logps
     finally:
-        model.train(before)
+        model.train(was_training)

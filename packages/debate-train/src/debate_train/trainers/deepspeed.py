@@ -1,4 +1,4 @@
-"""The `deepspeed` trainer (ZeRO, Rajbhandari et al. 2020): what recipes say, what it reads."""
+"""The `deepspeed` trainer (ZeRO, Rajbhandari et al. 2020): its keys and its configuration."""
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from debate_train.trainers.deepspeed_worker import DeepSpeedSession
 
 
-_OWN = (
+# Settings of DeepSpeed that follow from the recipe's other keys, or that results depend on.
+_RESERVED_SETTINGS = (
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
     "gradient_accumulation_steps",
@@ -33,7 +34,6 @@ _OWN = (
     "zero_allow_untested_optimizer",
     "zero_force_ds_cpu_optimizer",
 )
-"""Settings of DeepSpeed that follow from the recipe's other keys or that results depend on."""
 
 
 class DeepSpeedTrainer(TrainerSettings):
@@ -56,39 +56,44 @@ class DeepSpeedTrainer(TrainerSettings):
     """Further settings of DeepSpeed's configuration, such as `zero_optimization`'s buckets."""
 
     def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "DeepSpeedSession":
-        """Return a trainer of this model; the reference policy is the model as it is now."""
+        """Open DeepSpeed's engine in every process of the run."""
         from debate_train.trainers.deepspeed_worker import DeepSpeedSession
 
         return DeepSpeedSession(self, loaded, loss, total_steps)
 
     @property
     def keeps_masters(self) -> bool:
-        """Whether float32 weights are kept beside."""
+        """The same as `bf16`."""
         return self.bf16
 
     def sharding(self) -> Sharding:
-        """Return the stage and what lies in CPU memory."""
-        return Sharding(self.zero_stage, self.offload_optimizer, self.offload_params)
+        """Describe the ZeRO stage and its offloads."""
+        return Sharding(
+            stage=self.zero_stage,
+            offload_optimizer=self.offload_optimizer,
+            offload_params=self.offload_params,
+        )
 
     @field_validator("deepspeed_args")
     @classmethod
     def _settings_are_free(cls, settings: dict[str, object]) -> dict[str, object]:
-        found = [name for name in _OWN if _holds(settings, name)]
-        if found:
+        reserved = [name for name in _RESERVED_SETTINGS if _has_setting(settings, name)]
+        if reserved:
             raise ValueError(
-                f"found {', '.join(found)}, which follow from other keys of the recipe; expected "
-                "settings that change speed and memory only"
+                f"found {', '.join(reserved)}, which follow from other keys of the recipe; "
+                "expected settings that change speed and memory only"
             )
         return settings
 
     @model_validator(mode="after")
     def _stage_can(self) -> "DeepSpeedTrainer":
-        wanted = {
+        # Each needs the stage that shards what it offloads or keeps in float32.
+        least_stages = {
             "bf16": (self.bf16, 1),
             "offload_optimizer": (self.offload_optimizer, 1),
             "offload_params": (self.offload_params, 3),
         }
-        for key, (is_set, stage) in wanted.items():
+        for key, (is_set, stage) in least_stages.items():
             if is_set and self.zero_stage < stage:
                 raise ValueError(
                     f"{key}: found true with zero_stage {self.zero_stage}; expected zero_stage "
@@ -102,23 +107,25 @@ class DeepSpeedTrainer(TrainerSettings):
         return self
 
     def type_problem(self, dtypes: Collection[str]) -> str | None:
-        """Return what is wrong with training weights of these types: no float32 masters."""
-        rounded = {*dtypes} - {"float32"}
-        if "float16" not in rounded and (not rounded or self.bf16):
+        """Explain why weights of these types cannot be trained: they lack float32 masters."""
+        narrow = {*dtypes} - {"float32"}
+        # In half precision without masters, small updates round to nothing. float16 would also
+        # need loss scaling, which is not offered.
+        if "float16" not in narrow and (not narrow or self.bf16):
             return None
         return (
-            f"trainer.bf16: found {str(self.bf16).lower()} with a model in {sorted(rounded)[0]}; "
+            f"trainer.bf16: found {str(self.bf16).lower()} with a model in {sorted(narrow)[0]}; "
             "expected bf16: true with model.dtype: bfloat16, or model.dtype: float32"
         )
 
     def deepspeed_config(self) -> dict[str, object]:
-        """Return the configuration as DeepSpeed reads it."""
+        """Build the configuration as DeepSpeed reads it."""
         zero: dict[str, object] = {"stage": self.zero_stage}
         if self.offload_optimizer:
             zero["offload_optimizer"] = {"device": "cpu"}
         if self.offload_params:
             zero["offload_param"] = {"device": "cpu"}
-        own = {
+        reserved = {
             "train_micro_batch_size_per_gpu": 1,
             "gradient_accumulation_steps": 1,
             # At stage 0 DeepSpeed clips without reporting the norm; the worker does both.
@@ -131,24 +138,24 @@ class DeepSpeedTrainer(TrainerSettings):
             "bf16": {"enabled": self.bf16},
             "steps_per_print": 10**9,
         }
-        return _merged(self.deepspeed_args, own)
+        return _merge(self.deepspeed_args, reserved)
 
 
 def with_bucket(settings: Mapping[str, object], trained: int) -> dict[str, object]:
-    """Return settings whose buffer of gradients is no larger than so many, where they say none."""
-    size = bucket_size(trained)
-    return _merged({"zero_optimization": {"reduce_bucket_size": size}}, settings)
+    """Bound the buffer of gradients by the trained parameters, unless the settings set its size."""
+    default = {"zero_optimization": {"reduce_bucket_size": bucket_size(trained)}}
+    return _merge(default, settings)
 
 
-def _holds(settings: Mapping[str, object], name: str) -> bool:
+def _has_setting(settings: Mapping[str, object], name: str) -> bool:
     first, _, rest = name.partition(".")
     if first not in settings:
         return False
-    below = settings[first]
-    return not rest or not isinstance(below, Mapping) or _holds(below, rest)
+    nested = settings[first]
+    # A scalar in place of a mapping would replace all settings below it.
+    return not rest or not isinstance(nested, Mapping) or _has_setting(nested, rest)
 
 
-def _merged(under: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
-    """Return both, `over` where they meet."""
-    merged = OmegaConf.merge(dict(under), dict(over))
+def _merge(defaults: Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, object]:
+    merged = OmegaConf.merge(dict(defaults), dict(overrides))
     return cast(dict[str, object], OmegaConf.to_container(merged))

@@ -23,23 +23,34 @@ from debate_rollout.engines.vllm.control import free_port
 from debate_train.interrupts import UsageError, heeded
 from debate_train.trainers.processes import slurm_place
 
-FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+FAILED = 1
+BAD_USAGE = 2
+INTERRUPTED = 130
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 _LAUNCHER = "debate_train.trainers.launching"
 
 
 def command_line(processes: int, arguments: Sequence[str]) -> list[str]:
-    """Return DeepSpeed's command line for `debate-train` with these arguments.
+    """Build DeepSpeed's command line for `debate-train` with these arguments.
 
     Raises:
         UsageError: Fewer GPUs are visible here than processes are asked for.
     """
-    slots = {"localhost": visible_devices(processes)}
-    world = base64.urlsafe_b64encode(json.dumps(slots).encode()).decode()
-    address = ["--master_addr=127.0.0.1", f"--master_port={free_port()}"]
-    start = [sys.executable, "-m", _LAUNCHER, f"--world_info={world}", *address]
-    program = ["--module", "--no_local_rank", "--log_level=critical", "debate_train"]
-    return [*start, *program, *arguments]
+    devices = {"localhost": visible_devices(processes)}
+    world_info = base64.urlsafe_b64encode(json.dumps(devices).encode()).decode()
+    return [
+        sys.executable,
+        "-m",
+        _LAUNCHER,
+        f"--world_info={world_info}",
+        "--master_addr=127.0.0.1",
+        f"--master_port={free_port()}",
+        "--module",
+        "--no_local_rank",
+        "--log_level=critical",
+        "debate_train",
+        *arguments,
+    ]
 
 
 def launch(processes: int, arguments: Sequence[str]) -> int:
@@ -54,21 +65,22 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
             "either that launcher or --nproc, not both"
         )
     with tempfile.TemporaryDirectory(prefix="debate-train-") as folder:
-        pipe = Path(folder) / "interrupts"
-        os.mkfifo(pipe)
+        pipe_path = Path(folder) / "interrupts"
+        os.mkfifo(pipe_path)
         # Read and write, so that neither end ever waits for the other to open it.
-        handle = os.open(pipe, os.O_RDWR)
+        pipe = os.open(pipe_path, os.O_RDWR)
         try:
-            return _run(command_line(processes, [f"--interrupts={pipe}", *arguments]), handle)
+            command = command_line(processes, [f"--interrupts={pipe_path}", *arguments])
+            return _run(command, pipe)
         finally:
-            os.close(handle)
+            os.close(pipe)
 
 
 def visible_devices(count: int) -> list[int | str]:
-    """Return the GPUs of so many processes on this machine: the first of CUDA_VISIBLE_DEVICES.
+    """List the GPUs of `count` processes on this machine: the first of CUDA_VISIBLE_DEVICES.
 
-    DeepSpeed's launcher replaces that variable by what is returned. Where it is not set, the
-    numbers count from 0; where it hides every GPU, -1 for each process keeps them hidden.
+    DeepSpeed's launcher replaces that variable by this list. Without the variable, the numbers
+    count from 0; where it hides every GPU, -1 for each process keeps them hidden.
 
     Raises:
         UsageError: It names fewer.
@@ -81,36 +93,44 @@ def visible_devices(count: int) -> list[int | str]:
             f"--nproc: found {count}, but CUDA_VISIBLE_DEVICES={os.environ[_DEVICES]} names "
             f"{len(named)}; expected at most one process for each GPU it names"
         )
-    return [int(name) if name.isdecimal() else name for name in named[:count]] or [-1] * count
+    if not named:
+        return [-1] * count
+    # Names may also be UUIDs of GPUs or of their MIG slices.
+    return [int(name) if name.isdecimal() else name for name in named[:count]]
 
 
 def named_devices() -> list[str]:
-    """Return what CUDA_VISIBLE_DEVICES names; CUDA ends reading at the first -1."""
-    names = [name.strip() for name in os.environ.get(_DEVICES, "").split(",")]
-    ends = (k for k, name in enumerate(names) if not name or name.startswith("-"))
-    return names[: next(ends, len(names))]
+    """Parse CUDA_VISIBLE_DEVICES as CUDA does, up to the first -1 or empty name."""
+    devices = []
+    for name in os.environ.get(_DEVICES, "").split(","):
+        device = name.strip()
+        if not device or device.startswith("-"):
+            break
+        devices.append(device)
+    return devices
 
 
 def _run(command: Sequence[str], pipe: int) -> int:
-    count = 0
+    num_interrupts = 0
 
     def pass_on(*_: object) -> None:
-        nonlocal count
-        count += 1
+        nonlocal num_interrupts
+        num_interrupts += 1
         os.write(pipe, b"i")
-        if count > 2:
+        # The first interrupt asks for a checkpoint, the second for the end; the third insists.
+        if num_interrupts > 2:
             with suppress(ProcessLookupError):
                 os.killpg(launcher.pid, signal.SIGTERM)
 
     # A session of its own: the terminal's interrupt must not reach the launcher.
     with subprocess.Popen(command, start_new_session=True) as launcher:
-        old = {n: signal.signal(n, pass_on) for n in heeded()}
+        previous_handlers = {number: signal.signal(number, pass_on) for number in heeded()}
         try:
             code = launcher.wait()
         finally:
-            for number, handler in old.items():
+            for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
-    if count > 1:
+    if num_interrupts > 1:
         return INTERRUPTED
     # A process that was killed leaves the launcher another code, and no message of its own.
     if code in (0, BAD_USAGE, INTERRUPTED):
@@ -121,16 +141,17 @@ def _run(command: Sequence[str], pipe: int) -> int:
 
 
 def heed_interrupts(pipe: Path) -> None:
-    """On rank 0: turn what comes through the launching process's pipe into interrupts."""
+    """Turn bytes from the launching process's pipe into interrupts of rank 0."""
 
     def listen() -> None:
         # Without the flag, opening waits for ever where the starter was killed before.
         descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         os.set_blocking(descriptor, True)
-        with open(descriptor, "rb", buffering=0) as end:
-            while end.read(1):
+        with open(descriptor, "rb", buffering=0) as reader:
+            while reader.read(1):
                 os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)  # Nobody is left to write: the starter was killed.
+        # The pipe has no writer any more: the launching process was killed.
+        os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=listen, daemon=True, name="interrupts").start()
 

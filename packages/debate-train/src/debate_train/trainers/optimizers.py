@@ -1,4 +1,4 @@
-"""The optimizers that a recipe may pick, and what each keeps of a parameter."""
+"""The optimizers that a recipe may pick, and the state that each keeps for a parameter."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,48 +16,50 @@ if TYPE_CHECKING:
 
 
 FUSED_DEVICES = frozenset({"cpu", "cuda"})
-"""Where torch updates a parameter in one pass over its memory, without intermediate results."""
+"""Devices on which torch updates a parameter in one pass over its memory."""
+# Optimizers of torch that compute with rows and columns; the shapes of their state do not show it.
+_MATRIX_OPTIMIZERS = ("Muon",)
 
 
 @dataclass(frozen=True, slots=True)
 class StateLayout:
-    """What an optimizer keeps of each parameter beside numbers such as a count of steps."""
+    """Tensors that an optimizer keeps for each parameter, beside scalars such as a step count."""
 
     moments: tuple[str, ...]
     """Names of tensors of the parameter's shape."""
     others: tuple[str, ...] = ()
-    """Names of tensors of other shapes, of which a parameter has some."""
+    """Names of tensors of other shapes; a parameter need not have all of them."""
     bytes_each: float = 0.0
-    """Bytes a trained parameter where both are in their own precision, weights in float32."""
+    """Bytes a trained parameter, for float32 weights and state in its usual precision."""
 
 
 class OptimizerBase(Config, ABC):
-    """What every optimizer of a recipe offers."""
+    """An optimizer in a recipe."""
 
     type: str
     """The name by which recipes choose it."""
 
     @abstractmethod
     def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
-        """Return the optimizer of these parameters, by their names in the model."""
+        """Make the optimizer of these parameters, keyed by their names in the model."""
 
     @abstractmethod
     def state_layout(self) -> StateLayout:
-        """Return what it keeps of a parameter."""
+        """Describe the state of a parameter."""
 
     @property
     def label(self) -> str:
-        """Return how error texts call it."""
+        """Name of the optimizer in error messages."""
         return self.type
 
     @property
     def needs_whole(self) -> bool:
-        """Return whether it must see parameters in their own shape, which ZeRO cuts up."""
+        """Whether it needs parameters in their own shape, which ZeRO cuts up."""
         return bool(self.state_layout().others)
 
 
 class AdamBase(OptimizerBase):
-    """What the variants of Adam have in common."""
+    """Settings and state that the variants of Adam share."""
 
     beta1: float = Field(0.9, ge=0, lt=1)
     """Decay of the mean of gradients."""
@@ -69,8 +71,8 @@ class AdamBase(OptimizerBase):
     """Share of the weights that is taken off, times the learning rate."""
 
     def state_layout(self) -> StateLayout:
-        """Return what it keeps of a parameter."""
-        return StateLayout(("exp_avg", "exp_avg_sq"), bytes_each=8.0)
+        """Describe the two moments, in float32."""
+        return StateLayout(moments=("exp_avg", "exp_avg_sq"), bytes_each=8.0)
 
     def _settings(self, learning_rate: float) -> dict[str, Any]:
         return {
@@ -83,13 +85,14 @@ class AdamBase(OptimizerBase):
 
 class _TorchAdam(AdamBase):
     def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
-        """Return the optimizer of these parameters."""
         from torch import optim
 
-        made = {"adamw": optim.AdamW, "adam": optim.Adam}[self.label]
+        optimizer_class = {"adamw": optim.AdamW, "adam": optim.Adam}[self.label]
+        # torch refuses `fused` where any parameter is on another device.
+        can_fuse = all(p.device.type in FUSED_DEVICES for p in parameters.values())
         settings = self._settings(learning_rate)
-        found: Optimizer = made(parameters.values(), **settings, fused=_can_fuse(parameters))
-        return found
+        optimizer: Optimizer = optimizer_class(parameters.values(), **settings, fused=can_fuse)
+        return optimizer
 
 
 class AdamW(_TorchAdam):
@@ -117,7 +120,7 @@ class AdamW8bit(AdamBase):
     type: Literal["adamw_8bit"] = "adamw_8bit"
 
     def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
-        """Return the optimizer of these parameters.
+        """Make the optimizer of these parameters.
 
         Raises:
             RecipeError: bitsandbytes is not installed.
@@ -129,13 +132,17 @@ class AdamW8bit(AdamBase):
                 f"trainer.optimizer.type: found adamw_8bit, and no bitsandbytes ({error}); "
                 f"install it with: {install_command('debate-train[bitsandbytes]')}"
             ) from error
-        found: Optimizer = AdamW8bit(list(parameters.values()), **self._settings(learning_rate))
-        return found
+        settings = self._settings(learning_rate)
+        optimizer: Optimizer = AdamW8bit(list(parameters.values()), **settings)
+        return optimizer
 
     def state_layout(self) -> StateLayout:
-        """Return what it keeps of a parameter: codes, their table, a scale for every 256."""
-        pairs = [f"{name}{n}" for name in ("state", "absmax", "qmap") for n in (1, 2)]
-        return StateLayout((), tuple(pairs), bytes_each=2 * (1 + 4 / 256))
+        """Describe two moments of codes, each with a table and a float32 scale for every 256."""
+        return StateLayout(
+            moments=(),
+            others=("state1", "state2", "absmax1", "absmax2", "qmap1", "qmap2"),
+            bytes_each=2 * (1 + 4 / 256),
+        )
 
 
 class Muon(AdamBase):
@@ -153,30 +160,32 @@ class Muon(AdamBase):
     """Look ahead along the momentum."""
 
     def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
-        """Return the optimizer of these parameters."""
-        from debate_train.trainers.torch_session import MuonAndAdamW
+        """Make both optimizers in one."""
+        from debate_train.trainers.muon import MuonAndAdamW
 
-        adamw = self._settings(learning_rate)
-        muon = {name: adamw[name] for name in ("lr", "weight_decay")}
-        muon |= {"momentum": self.momentum, "nesterov": self.nesterov}
-        return MuonAndAdamW(parameters, muon | {"adjust_lr_fn": "match_rms_adamw"}, adamw)
+        adamw_settings = self._settings(learning_rate)
+        muon_settings = {
+            "lr": adamw_settings["lr"],
+            "weight_decay": adamw_settings["weight_decay"],
+            "momentum": self.momentum,
+            "nesterov": self.nesterov,
+            "adjust_lr_fn": "match_rms_adamw",
+        }
+        return MuonAndAdamW(parameters, muon_settings, adamw_settings)
 
     @property
     def needs_whole(self) -> bool:
-        """It computes with rows and columns."""
+        """Muon computes with rows and columns."""
         return True
 
     def state_layout(self) -> StateLayout:
-        """Return what it keeps: the first of these of a matrix, the others of the rest."""
-        return StateLayout((), ("momentum_buffer", "exp_avg", "exp_avg_sq"), bytes_each=4.0)
-
-
-def _can_fuse(parameters: "Mapping[str, Parameter]") -> bool:
-    return all(parameter.device.type in FUSED_DEVICES for parameter in parameters.values())
-
-
-_WHOLE_MATRICES = ("Muon",)
-"""Those of torch that compute with rows and columns, which what they keep does not show."""
+        """Describe one momentum of a matrix, or the two moments of another parameter."""
+        # Most parameters are in matrices, which have one float32 tensor.
+        return StateLayout(
+            moments=(),
+            others=("momentum_buffer", "exp_avg", "exp_avg_sq"),
+            bytes_each=4.0,
+        )
 
 
 class TorchOptimizer(OptimizerBase):
@@ -190,27 +199,32 @@ class TorchOptimizer(OptimizerBase):
 
     @property
     def label(self) -> str:
-        """Return how error texts call it."""
+        """The class's name."""
         return self.name
 
     @field_validator("args")
     @classmethod
     def _rate_has_a_key(cls, args: dict[str, object]) -> dict[str, object]:
-        if found := sorted({"lr", "params"} & args.keys()):
-            raise ValueError(f"found {found[0]}; expected trainer.learning_rate to say it")
+        reserved = sorted({"lr", "params"} & args.keys())
+        if reserved:
+            raise ValueError(f"found {reserved[0]}; expected trainer.learning_rate to say it")
         # YAML has no tuples, and some of these classes compare theirs with one.
-        return {k: tuple(v) if isinstance(v, list) else v for k, v in args.items()}
+        converted = {}
+        for name, value in args.items():
+            converted[name] = tuple(value) if isinstance(value, list) else value
+        return converted
 
     def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
-        """Return the optimizer of these parameters.
+        """Make the optimizer of these parameters.
 
         Raises:
             RecipeError: It does not take them.
         """
         import torch
 
+        optimizer_class = getattr(torch.optim, self.name)
         try:
-            made: Optimizer = getattr(torch.optim, self.name)(
+            optimizer: Optimizer = optimizer_class(
                 list(parameters.values()), lr=learning_rate, **self.args
             )
         except (TypeError, ValueError, RuntimeError) as error:
@@ -218,42 +232,58 @@ class TorchOptimizer(OptimizerBase):
                 f"trainer.optimizer: found {self.name}, which does not take the model's trained "
                 f"parameters ({error}); expected another optimizer, such as adamw"
             ) from error
-        return made
+        return optimizer
 
     @property
     def needs_whole(self) -> bool:
-        """Return whether it must see parameters in their own shape, which ZeRO cuts up."""
-        return self.name in _WHOLE_MATRICES or super().needs_whole
+        """Some classes of torch compute with rows and columns."""
+        return self.name in _MATRIX_OPTIMIZERS or super().needs_whole
 
     def state_layout(self) -> StateLayout:
-        """Return what it keeps, as a step on parameters of 2 × 3 and of 3 numbers shows."""
-        shapes = [(2, 3)] if self.name in _WHOLE_MATRICES else [(2, 3), (3,)]
-        moments, found = set[str](), set[str]()
-        for number, shape in enumerate(shapes):
-            states = self._states(shape)
-            alike = {name for name, found in states.items() if found == shape}
-            moments = alike if number == 0 else moments & alike
-            found |= states.keys()
+        """Observe the state after a step on parameters of 2 × 3 and of 3 numbers."""
+        shapes: list[tuple[int, ...]] = [(2, 3)]
+        # Muon refuses vectors.
+        if self.name not in _MATRIX_OPTIMIZERS:
+            shapes.append((3,))
+        names: set[str] = set()
+        moments: set[str] | None = None
+        for shape in shapes:
+            state_shapes = self._state_shapes(shape)
+            names |= state_shapes.keys()
+            same_shape = {name for name, state in state_shapes.items() if state == shape}
+            # Adafactor's variance has a vector's shape, but comes in factors for a matrix: it is
+            # no moment, as a moment has the shape of every parameter.
+            moments = same_shape if moments is None else moments & same_shape
+        assert moments is not None
         return StateLayout(
-            tuple(sorted(moments)), tuple(sorted(found - moments)), 4.0 * len(moments)
+            moments=tuple(sorted(moments)),
+            others=tuple(sorted(names - moments)),
+            bytes_each=4.0 * len(moments),
         )
 
-    def _states(self, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    def _state_shapes(self, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
         import torch
 
         parameter = torch.nn.Parameter(torch.ones(shape))
         parameter.grad = torch.ones(shape)
         optimizer = getattr(torch.optim, self.name)([parameter], lr=0.1, **self.args)
         optimizer.step()
-        state = optimizer.state[parameter]
-        tensors = {k: v for k, v in state.items() if isinstance(v, torch.Tensor) and v.dim()}
-        return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        shapes = {}
+        for name, value in optimizer.state[parameter].items():
+            # Tensors without dimensions are scalars, such as the step count.
+            if isinstance(value, torch.Tensor) and value.dim():
+                shapes[name] = tuple(value.shape)
+        return shapes
 
     @model_validator(mode="after")
     def _can_make_a_step(self) -> "TorchOptimizer":
         import torch
 
-        classes = [n for n in torch.optim.__all__ if n[0].isupper() and n != "Optimizer"]
+        classes = []
+        for name in torch.optim.__all__:
+            # `__all__` also lists submodules, such as `lr_scheduler`, in lower case.
+            if name[0].isupper() and name != "Optimizer":
+                classes.append(name)
         if self.name not in classes:
             raise ValueError(
                 f"name: found {self.name!r}, which torch.optim does not have; expected one of its "

@@ -1,8 +1,8 @@
 """The processes of one run: rank 0 broadcasts its calls, and workers make them on their shards.
 
-Messages are pickles between processes of one run, over a
-gloo group of its own that may wait for days: workers wait while rank 0 plays debates. Tensors
-in them are on the CPU: one on a GPU would be restored on the sender's GPU in every process.
+Messages are pickles between processes of one run, over a separate gloo group that may wait for
+days: workers wait while rank 0 plays debates. Tensors in messages are on the CPU: one on a GPU
+would be restored on the sender's GPU in every process.
 """
 
 import atexit
@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_WAIT = timedelta(days=30)
+_MESSAGE_TIMEOUT = timedelta(days=30)
+# Seconds in which rank 0 may end the run for an error that every rank has met.
+_GRACE_S = 20.0
+# The range of ports for jobs of srun.
+_FIRST_PORT = 20000
+_NUM_PORTS = 10000
 
 
 class LostProcessError(RunFailure):
@@ -42,7 +47,7 @@ class LostProcessError(RunFailure):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this process stands among those of the run, as its launcher says."""
+    """Rank of this process among those of the run, as its launcher set it."""
 
     rank: int = 0
     size: int = 1
@@ -52,30 +57,37 @@ class Place:
 
 
 def own_place() -> Place:
-    """Return this process's place; without a launcher it is alone.
+    """Read this process's rank from the environment; without a launcher it is alone.
 
     Raises:
         RecipeError: The environment is only half set.
     """
+    # DeepSpeed reads the same variables later, so those of srun are translated in place.
     if "WORLD_SIZE" not in os.environ:
         for name, value in slurm_place(os.environ).items():
             os.environ.setdefault(name, value)
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return Place()
-    needed = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    missing = [name for name in needed if name not in os.environ]
+    required = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in required if name not in os.environ]
     if missing:
         raise RecipeError(
             f"environment: found WORLD_SIZE={size} without {', '.join(missing)}; expected a "
             "launcher that sets them: debate-train --nproc, srun, torchrun or deepspeed"
         )
-    local = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or "1"
-    return Place(int(os.environ["RANK"]), size, int(os.environ["LOCAL_RANK"]), int(local))
+    # torchrun sets the first name, DeepSpeed's launcher the second.
+    local_size = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or "1"
+    return Place(
+        rank=int(os.environ["RANK"]),
+        size=size,
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        local_size=int(local_size),
+    )
 
 
 def slurm_place(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what a launcher would set, from the variables of `srun`; nothing for a lone task.
+    """Translate the variables of `srun` into a launcher's; nothing for a lone task.
 
     A batch script has the variables of its job, but not those of a step: it is alone.
 
@@ -90,60 +102,64 @@ def slurm_place(environment: Mapping[str, str]) -> dict[str, str]:
             "environment: found srun --distribution=arbitrary, where rank 0 need not be on the "
             "first node; expected another distribution, or MASTER_ADDR set to the node of rank 0"
         )
-    # Such as `gpu[03-06,09],login1` and `2(x3),1`.
-    first = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\])?", environment["SLURM_STEP_NODELIST"])
-    assert first is not None
-    tasks = re.findall(r"(\d+)(?:\(x(\d+)\))?", environment["SLURM_STEP_TASKS_PER_NODE"])
-    local = [count for count, nodes in tasks for _ in range(int(nodes or 1))]
-    job = int(environment["SLURM_JOB_ID"]) + int(environment["SLURM_STEP_ID"])
+    # Such as `gpu[03-06,09],login1`: the first node, whose first task is rank 0.
+    first_node = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\])?", environment["SLURM_STEP_NODELIST"])
+    assert first_node is not None
+    # Such as `2(x3),1`: two tasks on each of three nodes, one on the fourth.
+    local_sizes: list[str] = []
+    counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", environment["SLURM_STEP_TASKS_PER_NODE"])
+    for num_tasks, num_nodes in counts:
+        local_sizes += [num_tasks] * int(num_nodes or 1)
+    # All tasks must choose the same port; two jobs on one node should choose different ones.
+    step = int(environment["SLURM_JOB_ID"]) + int(environment["SLURM_STEP_ID"])
     return {
         "WORLD_SIZE": size,
         "RANK": environment["SLURM_PROCID"],
         "LOCAL_RANK": environment["SLURM_LOCALID"],
-        "LOCAL_WORLD_SIZE": local[int(environment["SLURM_NODEID"])],
-        "MASTER_ADDR": first[1] + (first[2] or ""),
-        "MASTER_PORT": str(20000 + job % 10000),  # The same in all tasks.
+        "LOCAL_WORLD_SIZE": local_sizes[int(environment["SLURM_NODEID"])],
+        "MASTER_ADDR": first_node[1] + (first_node[2] or ""),
+        "MASTER_PORT": str(_FIRST_PORT + step % _NUM_PORTS),
     }
 
 
 class Processes:
-    """The process group, joined. With one process every message stays where it is."""
+    """The joined process group. With a single process every call returns its argument."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, process: Place) -> None:
+        self.place = process
+        # After a collective call has failed, ranks are at different calls, and none can be made.
         self.broken = False
-        """Whether a collective call has failed, after which no other can be made."""
         self._control: Any = None
-        _init_distributed(place)
-        if place.size > 1:
+        _init_distributed(process)
+        if process.size > 1:
             import torch.distributed
 
-            self._control = torch.distributed.new_group(backend="gloo", timeout=_WAIT)
+            self._control = torch.distributed.new_group(backend="gloo", timeout=_MESSAGE_TIMEOUT)
 
     def share(self, value: T | None = None) -> T:
-        """Return rank 0's value on every rank."""
-        box = [value]
+        """Broadcast rank 0's value to every rank."""
+        values = [value]
         if self.place.size > 1:
-            self._call("broadcast_object_list", box)
-        assert box[0] is not None
-        return box[0]
+            self._call("broadcast_object_list", values)
+        assert values[0] is not None
+        return values[0]
 
     def deal(self, values: Sequence[T] | None = None) -> T:
-        """Return to each rank its own of rank 0's values."""
+        """Scatter rank 0's values, one to each rank."""
         if self.place.size == 1:
             assert values is not None
             return values[0]
-        box: list[Any] = [None]
-        self._call("scatter_object_list", box, None if values is None else list(values))
-        own: T = box[0]
-        return own
+        received: list[Any] = [None]
+        self._call("scatter_object_list", received, None if values is None else list(values))
+        value: T = received[0]
+        return value
 
     def gather(self, value: T) -> list[T]:
-        """Return the values of all ranks, by rank."""
-        box: list[Any] = [value] * self.place.size
+        """Gather the values of all ranks, ordered by rank."""
+        values: list[Any] = [value] * self.place.size
         if self.place.size > 1:
-            self._call("all_gather_object", box, value)
-        return box
+            self._call("all_gather_object", values, value)
+        return values
 
     def _call(self, collective: str, *arguments: object) -> None:
         import torch.distributed
@@ -155,13 +171,14 @@ class Processes:
             raise lost(self.place, error) from error
 
 
-def lost(place: Place, error: BaseException) -> LostProcessError:
-    """Return what to say when a collective call fails because a peer is gone."""
-    text = str(error).strip().partition("\n")[0] or type(error).__name__
-    # gloo's messages: the place in its source, what happened, and advice.
-    reason = text.rpartition("pair.cc:")[2].partition("] ")[2].partition(". ")[0] or text
+def lost(process: Place, error: BaseException) -> LostProcessError:
+    """Build the error for a collective call that failed because a peer is gone."""
+    first_line = str(error).strip().partition("\n")[0] or type(error).__name__
+    # gloo's messages: `[…/pair.cc:LINE] REASON. ADVICE`.
+    after_file = first_line.rpartition("pair.cc:")[2]
+    reason = after_file.partition("] ")[2].partition(". ")[0] or first_line
     return LostProcessError(
-        f"rank {place.rank} of {place.size}: found another process of the run gone ({reason}); "
+        f"rank {process.rank} of {process.size}: found another process of the run gone ({reason}); "
         "expected all of them until the end: unless it was killed, its own message says why; go "
         "on from the run's last checkpoint with --resume"
     )
@@ -193,8 +210,8 @@ def end_at_once(code: int) -> None:
         os._exit(code)
 
 
-def own_device(place: Place, visible: int) -> int:
-    """Return the number of this process's GPU among the `visible` ones.
+def own_device(process: Place, visible: int) -> int:
+    """Choose the number of this process's GPU among the `visible` ones.
 
     A scheduler may show each process its own GPU alone (`srun --gpus-per-task 1`), which is
     number 0 to all of them.
@@ -202,49 +219,53 @@ def own_device(place: Place, visible: int) -> int:
     Raises:
         RecipeError: There are more processes on this machine than GPUs.
     """
-    if visible == 1 and (os.environ.get("CUDA_VISIBLE_DEVICES") or place.local_size == 1):
+    if visible == 1 and (os.environ.get("CUDA_VISIBLE_DEVICES") or process.local_size == 1):
         return 0
-    if max(place.local_size, place.local_rank + 1) > visible:
+    # A launcher may leave the local size unset; then the rank alone tells that there are more.
+    num_processes = max(process.local_size, process.local_rank + 1)
+    if num_processes > visible:
         raise RecipeError(
-            f"processes: found {max(place.local_size, place.local_rank + 1)} on a machine with "
+            f"processes: found {num_processes} on a machine with "
             f"{visible} visible GPUs; expected at most one for each GPU"
         )
-    return place.local_rank
+    return process.local_rank
 
 
-def _init_distributed(place: Place) -> None:
+def _init_distributed(process: Place) -> None:
     """Start the default group without compiling anything on a CPU."""
     import torch
 
     has_gpu = torch.cuda.is_available()
-    device = own_device(place, torch.cuda.device_count()) if has_gpu else 0
+    device = own_device(process, torch.cuda.device_count()) if has_gpu else 0
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if has_gpu else "cpu")
-    if place.size == 1:
+    if process.size == 1:
         # Port 0 is whichever is free when it is opened: nobody can take it in between.
-        alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-        for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}).items():
+        defaults = {
+            "RANK": "0",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "0",
+        }
+        for name, value in defaults.items():
             os.environ.setdefault(name, value)
 
     import deepspeed
     import deepspeed.comm.torch
 
-    # Its logger writes to standard output, and says of a skipped step what our metrics say.
+    # Its logger writes to standard output, and repeats what our metrics say of skipped steps.
     deepspeed.utils.logger.setLevel(logging.ERROR)
     if has_gpu:
         torch.cuda.set_device(device)
     else:
         # init_distributed would compile a C++ op for minutes, to share memory within a machine.
-        module: Any = sys.modules["deepspeed.comm.torch"]
-        module.build_shm_op = lambda: None
+        torch_backend: Any = sys.modules["deepspeed.comm.torch"]
+        torch_backend.build_shm_op = lambda: None
     # DeepSpeed calls collectives by names that torch is about to drop, several times a step.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     deepspeed.init_distributed(
         dist_backend="nccl" if has_gpu else "gloo", auto_mpi_discovery=False, verbose=False
     )
-
-
-_GRACE_S = 20.0
-"""How long rank 0 may take to end the run for what every rank has met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +275,7 @@ class Init:
     model: "ModelConfig"
     seed: int
     with_values: bool = True
-    """False where rank 0's values will be shared out as shards, so that none is held whole here."""
+    """False where rank 0 will deal its values as shards, so that this rank never needs a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +286,7 @@ class Open:
     loss: "Loss"
     total_steps: int
     training: tuple[str, ...] = ()
-    """Of adapters with names those that are trained."""
+    """Names of the adapters to train."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,13 +302,13 @@ class Stop:
 
 
 def broadcast(command: Init | Open | Call) -> None:
-    """On rank 0: have the workers, if there are any, make this call, too."""
+    """Let the workers, if any, make the same call as rank 0."""
     if own_place().size > 1:
         join().share(command)
 
 
 def stop_workers() -> None:
-    """On rank 0: end the workers; does nothing when they cannot be reached any more."""
+    """End the workers from rank 0; does nothing when they cannot be reached any more."""
     if own_place().size == 1:
         return
     try:
@@ -299,7 +320,7 @@ def stop_workers() -> None:
 
 
 def serve() -> int:
-    """On other ranks: serve until rank 0 ends the run; return the exit code.
+    """Serve rank 0's calls on another rank until it ends the run; return the exit code.
 
     Interrupts are rank 0's affair: it ends the run after a checkpoint. The exit code is 0 however
     the run ended, unless this process failed: launchers end all others at the first failure, and
@@ -309,7 +330,7 @@ def serve() -> int:
 
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    place = own_place()
+    process = own_place()
     try:
         processes = join()
         hf_logging.set_verbosity_error()
@@ -317,35 +338,39 @@ def serve() -> int:
         try:
             _Worker(processes).serve()
         except UsageError as error:
-            # A wrong recipe fails on every rank, and rank 0 says so; where it does not, this does.
-            timer = threading.Timer(_GRACE_S, _fail, (place, error))
+            # A wrong recipe fails on every rank, and rank 0 reports it. If it fails here alone,
+            # rank 0 waits for this rank in a collective call, so this rank must report and end.
+            timer = threading.Timer(_GRACE_S, _fail, (process, error))
             timer.daemon = True
             timer.start()
             with suppress(LostProcessError):
                 if not isinstance(processes.share(), Stop):
-                    _fail(place, error)
+                    _fail(process, error)
             timer.cancel()
     except LostProcessError as error:
-        _fail(place, error)
+        _fail(process, error)
     except Exception as error:
         traceback.print_exc()
-        _fail(place, error)
+        _fail(process, error)
     return 0
 
 
-def _fail(place: Place, error: Exception) -> None:
-    known = str(error) if isinstance(error, LostProcessError) else None
-    what = known or f"rank {place.rank} of {place.size} failed: {error}"
-    print(f"debate-train: {what}", file=sys.stderr)
+def _fail(process: Place, error: Exception) -> None:
+    message = f"rank {process.rank} of {process.size} failed: {error}"
+    if isinstance(error, LostProcessError):
+        message = str(error)
+    print(f"debate-train: {message}", file=sys.stderr)
     sys.stderr.flush()
     # The group's other members may hang in a call; leaving in an orderly way would wait for them.
     os._exit(1)
 
 
 class _Worker:
+    """One rank's model and trainer, driven by rank 0's commands."""
+
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
-        self._begin: Init | None = None
+        self._init: Init | None = None
         self._loaded: LoadedModel | None = None
         self._worker: object = None
 
@@ -354,32 +379,40 @@ class _Worker:
             command: Init | Open | Call | Stop = self._processes.share()
             if isinstance(command, Stop):
                 return
-            self._do(command)
+            if isinstance(command, Init):
+                self._load_model(command)
+            elif isinstance(command, Open):
+                self._open_trainer(command)
+            else:
+                result = getattr(self._worker, command.method)()
+                # Rank 0 runs through the same generator; each item is a collective call.
+                if isinstance(result, Iterator):
+                    deque(result, maxlen=0)
+                if command.method == "close":
+                    self._worker = None
 
-    def _do(self, command: Init | Open | Call) -> None:
+    def _load_model(self, command: Init) -> None:
+        from debate_train.checkpoints.trainer_state import seed_all
+
+        self._init = command
+        self._loaded = command.model.load(command.seed, with_values=command.with_values)
+        # Random numbers that a library draws differ from rank to rank.
+        seed_all(command.seed + self._processes.place.rank)
+
+    def _open_trainer(self, command: Open) -> None:
         from debate_train.trainers.deepspeed_worker import DeepSpeedWorker
 
-        if isinstance(command, Init):
-            from debate_train.checkpoints.trainer_state import seed_all
-
-            self._begin = command
-            self._loaded = command.model.load(command.seed, with_values=command.with_values)
-            # What a library draws differs from rank to rank.
-            seed_all(command.seed + self._processes.place.rank)
-        elif isinstance(command, Open):
-            assert self._begin is not None
-            # What a trainer leaves of the model may be shards; rank 0 hands out values anyway.
-            with_values = command.config.zero_stage < 3
-            loaded, self._loaded = self._loaded, None
-            if loaded is None or (with_values and not self._begin.with_values):
-                loaded = self._begin.model.load(self._begin.seed, with_values=with_values)
-            loaded = replace(loaded, training=command.training)
-            self._worker = DeepSpeedWorker(
-                command.config, loaded, command.loss, command.total_steps
-            )
-        else:
-            result = getattr(self._worker, command.method)()
-            if isinstance(result, Iterator):
-                deque(result, maxlen=0)
-            if command.method == "close":
-                self._worker = None
+        assert self._init is not None
+        # A closed trainer may leave the model in shards, so a later phase loads it again; rank 0
+        # deals the trained values anyway.
+        with_values = command.config.zero_stage < 3
+        loaded = self._loaded
+        self._loaded = None
+        if loaded is None or (with_values and not self._init.with_values):
+            loaded = self._init.model.load(self._init.seed, with_values=with_values)
+        self._worker = DeepSpeedWorker(
+            command.config,
+            replace(loaded, training=command.training),
+            command.loss,
+            command.total_steps,
+        )

@@ -1,8 +1,8 @@
 """Reference policies: what a KL penalty or a preference loss compares the trained policy with.
 
-A reference lets the model itself be the other policy for a while, so that one forward pass serves
-both and sharded models work alike: only what differs from the trained policy is kept, in CPU
-memory, each process keeping what it holds of a parameter.
+A reference turns the model itself into the other policy for a while, so that one forward pass
+serves both, sharded models included. Only parameters that differ from the trained policy are
+stored, in CPU memory; each process stores its shards.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from debate_train.models.loaded_model import LoadedModel
 
 REFERENCE = "reference"
-"""How the files of a reference in a checkpoint begin."""
+"""Prefix of a reference's files in a checkpoint."""
 Read = Callable[[str], Tensor]
-"""Returns the whole value of a parameter by name."""
+"""Reads the whole value of a parameter by name."""
 
 
 class AdapterOff:
@@ -37,84 +37,89 @@ class AdapterOff:
 
     def acting(self) -> AbstractContextManager[None]:
         """Let the model be this policy for a while."""
-        off: AbstractContextManager[None] = self._model.disable_adapter()
-        return off
+        disabled: AbstractContextManager[None] = self._model.disable_adapter()
+        return disabled
 
 
 class KeptReference:
-    """Parameters as they were when this was made; what is written to them while acting is kept.
+    """A copy of parameters at the time of construction; writes while it acts change the copy.
 
     Args:
         parameters: those that differ from the trained policy, by name.
-        settle: drops what a sharded model has gathered; called before values change.
+        settle: drops the parameters that a sharded model has gathered; called before values change.
     """
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], settle: Callable[[], None] | None = None
     ) -> None:
-        self.parameters, self._settle = parameters, settle or (lambda: None)
-        self._kept = {
-            name: _held(p).detach().to("cpu", copy=True) for name, p in parameters.items()
-        }
+        self.parameters = parameters
+        self._settle = settle or (lambda: None)
+        self._other_values: dict[str, Tensor] = {}
+        for name, parameter in parameters.items():
+            self._other_values[name] = _local_tensor(parameter).detach().to("cpu", copy=True)
 
     @contextmanager
     def acting(self) -> Iterator[None]:
-        """Let the model hold the kept values for a while."""
-        changed: list[str] = []
+        """Exchange the model's values with the copy for a while."""
+        exchanged: list[str] = []
         self._settle()
         try:
             for name in self.parameters:
                 self._exchange(name)
-                changed.append(name)
+                exchanged.append(name)
             yield
         finally:
+            # Only what was exchanged: an interrupt may come in the middle of the loop above.
             self._settle()
-            for name in changed:
+            for name in exchanged:
                 self._exchange(name)
 
     @torch.no_grad()
     def _exchange(self, name: str) -> None:
-        held, kept = _held(self.parameters[name]), self._kept[name]
+        tensor = _local_tensor(self.parameters[name])
+        new_value = self._other_values[name]
         # In place: a second copy of the model on its device could be too much.
-        self._kept[name] = held.detach().to("cpu", copy=True)
-        held.copy_(kept)
+        self._other_values[name] = tensor.detach().to("cpu", copy=True)
+        tensor.copy_(new_value)
 
 
-def _held(parameter: nn.Parameter) -> Tensor:
-    """Return what this process holds of a parameter: its shard where DeepSpeed split it."""
-    held: Tensor = getattr(parameter, "ds_tensor", parameter)
-    return held
+def _local_tensor(parameter: nn.Parameter) -> Tensor:
+    # A parameter that DeepSpeed split is empty; its shard on this rank is `ds_tensor`.
+    tensor: Tensor = getattr(parameter, "ds_tensor", parameter)
+    return tensor
 
 
 Reference = AdapterOff | KeptReference
-"""A policy that is not trained; all processes of a model let it act together."""
+"""A policy that is not trained; all processes of a model exchange it together."""
 
 
 def open_reference(
     policy: "ReferencePolicy | None", model: nn.Module, settle: Callable[[], None] | None = None
 ) -> Reference | None:
-    """Return the reference as far as the model alone determines it.
+    """Open the reference with the model's present values.
 
-    Where `values_of` returns something, those values must be written while it acts.
+    Values of `values_of`, if any, must be written while it acts.
     """
     if policy is None:
         return None
     if policy == "base" and hasattr(model, "disable_adapter"):
         return AdapterOff(model)
-    return KeptReference({n: p for n, p in model.named_parameters() if p.requires_grad}, settle)
+    # Frozen parameters are the same in both policies.
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    return KeptReference(trained, settle)
 
 
 def in_checkpoints(
     policy: "ReferencePolicy | None", reference: Reference | None
 ) -> KeptReference | None:
-    """Return the reference where only a checkpoint can bring it back, else None."""
+    """Select the reference that only a checkpoint can restore, else None."""
     if policy == "phase_start" and isinstance(reference, KeptReference):
         return reference
     return None
 
 
 def stored_reference(directory: Path) -> Read:
-    """Return the values of the phase's start that a checkpoint holds.
+    """Open the values of the phase's start in a checkpoint.
 
     Raises:
         ModelError: The checkpoint was written by a loss that has no such reference.
@@ -129,7 +134,7 @@ def stored_reference(directory: Path) -> Read:
 
 
 def values_of(policy: "ReferencePolicy | None", loaded: "LoadedModel") -> Read | None:
-    """Return the parameters of a policy that is not the model's own, None for one that is.
+    """Load the parameters of a reference that differs from the model as it is now, else None.
 
     Raises:
         ModelError: The directory holds no such policy.
@@ -137,24 +142,24 @@ def values_of(policy: "ReferencePolicy | None", loaded: "LoadedModel") -> Read |
     if policy is None or policy == "phase_start" or (policy == "base" and loaded.lora is not None):
         return None
     if policy == "base":
+        # An earlier phase trained the weights; the base is the model as it was first loaded.
         assert loaded.again is not None
         tensors = dict(loaded.again().named_parameters())
         return lambda name: tensors[name].detach()
-    return _directory(policy, loaded)
 
-
-def _directory(path: Path, loaded: "LoadedModel") -> Read:
-    if found := reference_error(path):
-        raise ModelError(found)
-    wanted = "an adapter as peft writes it" if loaded.lora else "a model of the same shape"
+    directory = policy
+    if problem := reference_error(directory):
+        raise ModelError(problem)
     try:
-        read = stored_policy(path, loaded)
+        read = stored_policy(directory, loaded)
+        # Read every value once now, so that a wrong shape is refused before the first step.
         for name, parameter in loaded.model.named_parameters():
             if parameter.requires_grad:
                 read(name)
     except ValueError as error:
+        expected = "an adapter as peft writes it" if loaded.lora else "a model of the same shape"
         raise ModelError(
-            f"loss: found the reference {str(path)!r} with another policy ({error}); expected a "
-            f"directory that holds {wanted}"
+            f"loss: found the reference {str(directory)!r} with another policy ({error}); "
+            f"expected a directory that holds {expected}"
         ) from error
     return read

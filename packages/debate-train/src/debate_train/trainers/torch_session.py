@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn, optim
-from torch.nn import Parameter
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from debate_protocol.plugins import install_command
@@ -48,138 +46,211 @@ if TYPE_CHECKING:
     from debate_train.trainers.trainer import TrainerSettings
 
 
-SHARES = ("loss", "optim/loss_", "optim/preference_")
-"""How sums begin whose terms hold the update's denominators already."""
+_SHARE_PREFIXES = ("loss", "optim/loss_", "optim/preference_")
+"""Prefixes of sums whose terms already contain the update's denominators."""
+_LIGER_KEY = "trainer.use_liger_kernel"
 
 
 @dataclass(slots=True)
 class StepStats:
     """Sums and extremes over the sampled tokens of a batch, each measured before its update.
 
-    Every pack, an empty one too, leaves the same names: ranks can reduce them by name.
+    Every pack, an empty one too, adds the same names: ranks can reduce them by name.
     """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     lows: dict[str, Tensor] = field(default_factory=dict)
     highs: dict[str, Tensor] = field(default_factory=dict)
     epochs: int = 1
-    """How often each token was measured."""
+    """Measurements of each token."""
     updates: int = 1
     adapters: "dict[str, StepStats]" = field(default_factory=dict)
-    """What was measured of each adapter that has a name; the rest is of packs without one."""
+    """Measurements of each named adapter; the other fields are of packs without one."""
 
     def of(self, adapter: str | None) -> "StepStats":
-        """Return where the packs of an adapter are measured."""
+        """Look up the stats of an adapter's packs."""
         return self if adapter is None else self.adapters.setdefault(adapter, StepStats())
 
     def add(self, name: str, values: Tensor) -> None:
-        """Add the sum of a tensor."""
-        found = values.detach().double().sum()
-        self.sums[name] = self.sums[name] + found if name in self.sums else found
+        """Add the sum of a tensor, in float64: a step sums up many thousands of tokens."""
+        total = values.detach().double().sum()
+        self.sums[name] = self.sums[name] + total if name in self.sums else total
 
     def watch(self, low: str, high: str, values: Tensor) -> None:
-        """Widen the range between these names to a tensor's."""
-        found = values.detach().double()
-        end = found.new_full((1,), float("inf"))
-        least, most = torch.cat((found, end)).min(), torch.cat((found, -end)).max()
-        self.lows[low] = torch.minimum(self.lows.get(low, least), least)
-        self.highs[high] = torch.maximum(self.highs.get(high, most), most)
+        """Widen the range between two names to a tensor's values."""
+        wide_values = values.detach().double()
+        # Infinities make the extremes of an empty pack neutral.
+        infinity = wide_values.new_full((1,), float("inf"))
+        minimum = torch.cat((wide_values, infinity)).min()
+        maximum = torch.cat((wide_values, -infinity)).max()
+        self.lows[low] = torch.minimum(self.lows.get(low, minimum), minimum)
+        self.highs[high] = torch.maximum(self.highs.get(high, maximum), maximum)
 
     def on_cpu(self) -> "StepStats":
-        """Return these values on the CPU, moved as one tensor: the device is waited for once."""
+        """Move the values to the CPU as one tensor: the device is waited for once."""
         if self.adapters:
-            own = {name: stats.on_cpu() for name, stats in self.adapters.items()}
-            return replace(replace(self, adapters={}).on_cpu(), adapters=own)
-        groups = (self.sums, self.lows, self.highs)
-        values = [value for group in groups for value in group.values()]
+            adapters = {name: stats.on_cpu() for name, stats in self.adapters.items()}
+            unnamed = replace(self, adapters={}).on_cpu()
+            return replace(unnamed, adapters=adapters)
+        values = [*self.sums.values(), *self.lows.values(), *self.highs.values()]
         if not values:
             return self
         moved = iter(torch.stack(values).cpu())
-        sums, lows, highs = (dict(zip(group, moved, strict=False)) for group in groups)
-        return replace(self, sums=sums, lows=lows, highs=highs)
+        return replace(
+            self,
+            sums={name: next(moved) for name in self.sums},
+            lows={name: next(moved) for name in self.lows},
+            highs={name: next(moved) for name in self.highs},
+        )
 
     @classmethod
-    def of_all(cls, found: "Sequence[StepStats]") -> "StepStats":
-        """Return what all ranks measured as one; their values are on the CPU."""
-        total = cls(epochs=found[0].epochs, updates=found[0].updates)
-        for stats in found:
+    def of_all(cls, rank_stats: "Sequence[StepStats]") -> "StepStats":
+        """Merge the stats of all ranks; their values are on the CPU."""
+        merged = cls(epochs=rank_stats[0].epochs, updates=rank_stats[0].updates)
+        adapters: dict[str, list[StepStats]] = {}
+        for stats in rank_stats:
             for name, value in stats.sums.items():
-                total.add(name, value)
+                merged.add(name, value)
             for name, value in stats.lows.items():
-                total.lows[name] = torch.minimum(total.lows.get(name, value), value)
+                merged.lows[name] = torch.minimum(merged.lows.get(name, value), value)
             for name, value in stats.highs.items():
-                total.highs[name] = torch.maximum(total.highs.get(name, value), value)
-        for name in dict.fromkeys(name for stats in found for name in stats.adapters):
-            own = [stats.adapters[name] for stats in found if name in stats.adapters]
-            total.adapters[name] = cls.of_all(own)
-        return total
+                merged.highs[name] = torch.maximum(merged.highs.get(name, value), value)
+            for name, adapter_stats in stats.adapters.items():
+                adapters.setdefault(name, []).append(adapter_stats)
+        for name, adapter_stats_of_ranks in adapters.items():
+            merged.adapters[name] = cls.of_all(adapter_stats_of_ranks)
+        return merged
 
     def metrics(
         self, sampled_tokens: int, of_adapters: Mapping[str, int] = MappingProxyType({})
     ) -> dict[str, float]:
-        """Return means over the batch's sampled tokens, and of shares their sums; of all updates.
+        """Compute means over the batch's sampled tokens and over all updates.
 
-        With one update this is what the policy was before it. Of adapters with names there are
-        also those over the tokens of each, such as `optim/entropy/critic`.
+        With one update they describe the policy before it. Named adapters also have means over
+        their own tokens, such as `optim/entropy/critic`.
+
+        Args:
+            sampled_tokens: number of sampled tokens of the batch.
+            of_adapters: the same of each named adapter.
         """
-        here = self.on_cpu()
-        parts = here.adapters
-        found = StepStats.of_all([here, *parts.values()])._means(sampled_tokens)
-        for adapter, part in parts.items():
-            part.epochs, part.updates = here.epochs, here.updates
-            own = part._means(of_adapters.get(adapter, 0))
-            found |= {f"{name}/{adapter}": mean for name, mean in own.items()}
-        return found
+        cpu_stats = self.on_cpu()
+        adapters = cpu_stats.adapters
+        merged = StepStats.of_all([cpu_stats, *adapters.values()])
+        metrics = merged._means(sampled_tokens)
+        for adapter, stats in adapters.items():
+            stats.epochs = cpu_stats.epochs
+            stats.updates = cpu_stats.updates
+            for name, mean in stats._means(of_adapters.get(adapter, 0)).items():
+                metrics[f"{name}/{adapter}"] = mean
+        return metrics
 
     def _means(self, sampled_tokens: int) -> dict[str, float]:
-        tokens, updates = max(sampled_tokens * self.epochs, 1), max(self.updates, 1)
-        found = {
-            name: float(value) / (updates if name.startswith(SHARES) else tokens)
-            for name, value in self.sums.items()
-        }
-        extremes = (self.lows | self.highs).items()
-        return found | {n: float(v) for n, v in extremes if not v.isinf()}
+        num_tokens = max(sampled_tokens * self.epochs, 1)
+        num_updates = max(self.updates, 1)
+        means = {}
+        for name, total in self.sums.items():
+            # A share of a loss is divided by its tokens already, so the mean is over updates.
+            divisor = num_updates if name.startswith(_SHARE_PREFIXES) else num_tokens
+            means[name] = float(total) / divisor
+        for name, extreme in (self.lows | self.highs).items():
+            if not extreme.isinf():
+                means[name] = float(extreme)
+        return means
 
 
 @dataclass(frozen=True, slots=True)
 class KnownLogps:
-    """Log-probabilities of a pack's actions that were found before the batch's first update."""
+    """Log-probabilities of a pack's actions, computed before the batch's first update."""
 
     old_A: Tensor | None = None
-    """Of the trainer's own policy; None where no update lies in between."""
+    """Under the trainer's own policy; None where no update lies in between."""
     reference_A: Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Outcome of one optimizer step."""
+
+    grad_norm: float
+    """Norm before clipping; not finite where the step was skipped."""
+    is_skipped: bool
+    adapter_norms: Mapping[str, float] = field(default_factory=dict)
+    """The same of each named adapter."""
+
+
+@dataclass(slots=True)
+class Skips:
+    """Counts updates that were skipped because their gradient was not finite."""
+
+    in_a_row: int = 0
+
+    def metrics(self, updates: Sequence[Update]) -> dict[str, float]:
+        """Count the updates of a batch, and compute their number and mean norms as metrics."""
+        for update in updates:
+            self.in_a_row = self.in_a_row + 1 if update.is_skipped else 0
+        norms = [update.grad_norm for update in updates]
+        metrics = {
+            "optim/grad_norm": sum(norms) / max(1, len(norms)),
+            "optim/updates": float(len(updates)),
+            "optim/skipped": float(sum(update.is_skipped for update in updates)),
+            "optim/skipped_in_a_row": float(self.in_a_row),
+        }
+        if updates:
+            for name in updates[0].adapter_norms:
+                adapter_norms = [update.adapter_norms[name] for update in updates]
+                metrics[f"optim/grad_norm/{name}"] = fmean(adapter_norms)
+        return metrics
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Select the parameters that are trained, by name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
 def score(model: nn.Module, pack: Pack, loss: Loss) -> Tensor:
-    """Return the log-probabilities of a pack's actions as this loss takes them, shape (A,)."""
+    """Compute the log-probabilities of a pack's actions as a loss takes them, shape (A,)."""
     with attention_of(model, pack):
-        pack = _at_temperature(pack.to(next(model.parameters()).device), loss)
-        return token_logps(model, pack)[0].detach()
+        device_pack = pack.to(next(model.parameters()).device)
+        logps_A, _ = token_logps(model, _at_loss_temperature(device_pack, loss))
+        return logps_A.detach()
 
 
-def _at_temperature(pack: Pack, loss: Loss) -> Pack:
+def row_logps(model: nn.Module, packs: Sequence[Pack], loss: Loss) -> dict[int, float]:
+    """Sum the log-probabilities of each row's actions, by the row's number."""
+    sums: dict[int, float] = {}
+    with torch.no_grad():
+        for pack in packs:
+            logps = score(model, pack, loss).double().tolist()
+            for row, logp in zip(pack.rows_A.tolist(), logps, strict=True):
+                sums[row] = sums.get(row, 0.0) + logp
+    return sums
+
+
+def _at_loss_temperature(pack: Pack, loss: Loss) -> Pack:
     if not loss.supervised:
         return pack
+    # Demonstrations and preferences are texts that nobody sampled at a temperature.
     return replace(pack, temperatures_A=torch.ones_like(pack.temperatures_A))
 
 
 def pack_loss(
     model: nn.Module, pack: Pack, loss: Loss, known: KnownLogps, stats: StepStats
 ) -> Tensor:
-    """Return this pack's share of the update's loss, a scalar with a gradient.
+    """Compute a pack's share of the update's loss, a scalar with a gradient.
 
     The shares of all packs (and ranks) add up to the loss: the denominators in `weights_A` count
     the whole update. A share that is not finite makes all of the gradient so, wherever it came
     from: every rank then skips the update.
     """
-    pack = _at_temperature(pack, loss)
+    pack = _at_loss_temperature(pack, loss)
     logps_A, entropies_A = token_logps(model, pack)
     old_logps_A = pack.sampler_logps_A
     if known.old_A is not None:
         old_logps_A = known.old_A
     elif loss.ratio_against == "trainer":
+        # No update lies in between: the old policy is the present one, and the ratio 1.
         old_logps_A = logps_A.detach()
-    x = LossInputs(
+    inputs = LossInputs(
         logps_A=logps_A,
         old_logps_A=old_logps_A,
         sampler_logps_A=pack.sampler_logps_A,
@@ -189,10 +260,21 @@ def pack_loss(
         pairs_A=pack.pairs_A,
         reference_logps_A=known.reference_A,
     )
-    total = loss(x)
+    total = loss(inputs)
     stats.add("loss", total)
     stats.add("optim/entropy", entropies_A)
-    _measure(stats, loss, replace(x, logps_A=logps_A.detach()), known)
+
+    measured = replace(inputs, logps_A=logps_A.detach())
+    if not loss.supervised:
+        # The gap at the batch's first update; later updates move the policy off the sampler.
+        first_logps_A = measured.logps_A if known.old_A is None else known.old_A
+        gap_A = measured.sampler_logps_A - first_logps_A
+        stats.add("optim/kl_sample_train_v1", gap_A)
+        stats.add("optim/kl_sample_train_v2", 0.5 * gap_A**2)
+        ratio_A = (measured.logps_A - measured.old_logps_A).exp()
+        stats.watch("optim/ratio_min", "optim/ratio_max", ratio_A)
+    for name, values in loss.diagnostics(measured).items():
+        stats.add(name, values)
     return total * torch.where(total.detach().isfinite(), 1.0, float("nan"))
 
 
@@ -206,44 +288,16 @@ def accumulate(
 ) -> None:
     """Run forward and backward over one process's packs of an update."""
     device = next(model.parameters()).device
-    for pack, logps in zip(packs, known, strict=True):
-        # Held until the backward pass is done, which may compute layers again.
+    for pack, known_logps in zip(packs, known, strict=True):
+        # Around the backward pass, too: it may compute layers again.
         with attention_of(model, pack):
-            own = stats.of(pack.adapter)
-            backward(pack_loss(model, pack.to(device), loss, logps, own))
-
-
-def _measure(stats: StepStats, loss: Loss, x: LossInputs, known: KnownLogps) -> None:
-    """Add what every loss is watched by, and what this one names itself."""
-    if not loss.supervised:
-        # Of the batch's first update where several move the policy away from the sampler.
-        gap_A = x.sampler_logps_A - (x.logps_A if known.old_A is None else known.old_A)
-        stats.add("optim/kl_sample_train_v1", gap_A)
-        stats.add("optim/kl_sample_train_v2", 0.5 * gap_A**2)
-        stats.watch("optim/ratio_min", "optim/ratio_max", (x.logps_A - x.old_logps_A).exp())
-    for name, values in loss.diagnostics(x).items():
-        stats.add(name, values)
-
-
-def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that are trained, by name."""
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What became of one optimizer step."""
-
-    grad_norm: float
-    """Before clipping; not finite where the step was skipped."""
-    is_skipped: bool
-    adapter_norms: Mapping[str, float] = field(default_factory=dict)
-    """The same of each adapter that has a name."""
+            adapter_stats = stats.of(pack.adapter)
+            backward(pack_loss(model, pack.to(device), loss, known_logps, adapter_stats))
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateLoop:
-    """How a trainer learns from a batch. All processes make the same calls together."""
+    """Updates a policy on a batch. All processes make the same calls together."""
 
     model: nn.Module
     loss: Loss
@@ -253,80 +307,57 @@ class UpdateLoop:
     update: Callable[[], Update]
     """Clip, make the optimizer step unless the gradient is not finite, and drop the gradient."""
 
-    def learn(self, parts: Sequence[Sequence[Pack]]) -> tuple[StepStats, list[Update]]:
-        """Make `epochs` passes over the parts of a batch, an update for each.
+    def learn(self, minibatches: Sequence[Sequence[Pack]]) -> tuple[StepStats, list[Update]]:
+        """Make `epochs` passes over the minibatches of a batch, an update for each.
 
         Args:
-            parts: this process's packs of each part; as many for every process.
+            minibatches: this process's packs of each; as many for every process.
 
         Returns:
-            What was measured of this process's packs, each time before their update.
+            Measurements of this process's packs, each made before their update; and the updates.
         """
-        known = self._known(parts)
-        stats, made = StepStats(), list[Update]()
+        known = self._score_before_updates(minibatches)
+        stats = StepStats()
+        updates: list[Update] = []
         for _ in range(self.epochs):
-            for part, logps in zip(parts, known, strict=True):
-                if part:
-                    accumulate(self.model, part, self.loss, logps, self.backward, stats)
-                    made.append(self.update())
-        stats.epochs, stats.updates = self.epochs, len(made)
-        return stats, made
+            for packs, known_logps in zip(minibatches, known, strict=True):
+                if packs:
+                    accumulate(self.model, packs, self.loss, known_logps, self.backward, stats)
+                    updates.append(self.update())
+        stats.epochs = self.epochs
+        stats.updates = len(updates)
+        return stats, updates
 
-    def _known(self, parts: Sequence[Sequence[Pack]]) -> list[list[KnownLogps]]:
-        """Score what the loss compares with, before the first update."""
-        olds: list[list[Tensor | None]] = [[None] * len(part) for part in parts]
-        references = olds
-        if self.epochs * len(parts) > 1 and self.loss.ratio_against != "sampler":
-            olds = self._scored(parts)
+    def _score_before_updates(
+        self, minibatches: Sequence[Sequence[Pack]]
+    ) -> list[list[KnownLogps]]:
+        # With a single update, the forward pass that it makes anyway has the old policy's values.
+        num_updates = self.epochs * len(minibatches)
+        needs_old = num_updates > 1 and self.loss.ratio_against != "sampler"
+        unknown: list[list[Tensor | None]] = [[None] * len(packs) for packs in minibatches]
+        old_logps = unknown
+        reference_logps = unknown
+        if needs_old:
+            old_logps = self._score_all(minibatches)
         if self.reference is not None:
             with self.reference.acting():
-                references = self._scored(parts)
-        both = zip(olds, references, strict=True)
-        return [list(map(KnownLogps, old, reference)) for old, reference in both]
+                reference_logps = self._score_all(minibatches)
+        known = []
+        for olds, references_of_packs in zip(old_logps, reference_logps, strict=True):
+            pairs = zip(olds, references_of_packs, strict=True)
+            known.append([KnownLogps(old_A=old, reference_A=reference) for old, reference in pairs])
+        return known
 
     @torch.no_grad()
-    def _scored(self, parts: Sequence[Sequence[Pack]]) -> "list[list[Tensor | None]]":
-        return [[score(self.model, pack, self.loss) for pack in part] for part in parts]
-
-
-def row_logps(model: nn.Module, packs: Sequence[Pack], loss: Loss) -> dict[int, float]:
-    """Return the sum of the log-probabilities of each row's actions, by the row's number."""
-    found: dict[int, float] = {}
-    with torch.no_grad():
-        for pack in packs:
-            logps = score(model, pack, loss).double().tolist()
-            for row, logp in zip(pack.rows_A.tolist(), logps, strict=True):
-                found[row] = found.get(row, 0.0) + logp
-    return found
-
-
-@dataclass(slots=True)
-class Skips:
-    """Counts updates that were skipped because their gradient was not finite."""
-
-    in_a_row: int = 0
-
-    def metrics(self, made: Sequence[Update]) -> dict[str, float]:
-        """Count the updates of a batch; return their number and mean norm as metrics."""
-        for update in made:
-            self.in_a_row = self.in_a_row + 1 if update.is_skipped else 0
-        norms = [update.grad_norm for update in made]
-        return {
-            "optim/grad_norm": sum(norms) / max(1, len(norms)),
-            "optim/updates": float(len(made)),
-            "optim/skipped": float(sum(update.is_skipped for update in made)),
-            "optim/skipped_in_a_row": float(self.in_a_row),
-        } | {
-            f"optim/grad_norm/{name}": fmean(update.adapter_norms[name] for update in made)
-            for name in (made[0].adapter_norms if made else ())
-        }
-
-
-KEY = "trainer.use_liger_kernel"
+    def _score_all(self, minibatches: Sequence[Sequence[Pack]]) -> list[list[Tensor | None]]:
+        logps: list[list[Tensor | None]] = []
+        for packs in minibatches:
+            logps.append([score(self.model, pack, self.loss) for pack in packs])
+        return logps
 
 
 def use_liger_kernel(model: "PreTrainedModel") -> None:
-    """Replace what Liger Kernel computes faster; the loss stays ours.
+    """Replace layers that Liger Kernel computes faster; the loss stays ours.
 
     transformers' class of the model is changed with it, for every model of the process.
 
@@ -337,25 +368,26 @@ def use_liger_kernel(model: "PreTrainedModel") -> None:
         RecipeError: The package or a CUDA device is missing, or it does not know the model.
     """
     if not torch.cuda.is_available():
-        raise RecipeError(f"{KEY}: found no CUDA device; expected one, or false")
+        raise RecipeError(f"{_LIGER_KEY}: found no CUDA device; expected one, or false")
     try:
-        from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN as KNOWN
+        from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
         from transformers.integrations.liger import apply_liger_kernel
     except ImportError as error:
         raise RecipeError(
-            f"{KEY}: liger-kernel cannot be imported ({error}); install it with: "
+            f"{_LIGER_KEY}: liger-kernel cannot be imported ({error}); install it with: "
             f"{install_command('debate-train[liger]')}"
         ) from None
-    if model.config.model_type not in KNOWN:
+    if model.config.model_type not in MODEL_TYPE_TO_APPLY_LIGER_FN:
         raise RecipeError(
-            f"{KEY}: found a model of type {model.config.model_type}; expected one of "
-            f"{', '.join(sorted(KNOWN))}, or false"
+            f"{_LIGER_KEY}: found a model of type {model.config.model_type}; expected one of "
+            f"{', '.join(sorted(MODEL_TYPE_TO_APPLY_LIGER_FN))}, or false"
         )
+    # Not its cross entropies: losses here take log-probabilities of sampled tokens.
     apply_liger_kernel(model, {"cross_entropy": False, "fused_linear_cross_entropy": False})
 
 
 def gradient_checkpointing(model: "PreTrainedModel", *, is_sharded: bool = False) -> None:
-    """Keep only what enters each layer; what it needs for its gradient is computed again.
+    """Keep only the inputs of each layer; the backward pass computes the rest again.
 
     Args:
         model: of transformers, or peft around one.
@@ -367,60 +399,20 @@ def gradient_checkpointing(model: "PreTrainedModel", *, is_sharded: bool = False
         model.enable_input_require_grads()
 
 
-_TABLES = ("embed", "wte", "wpe", "lm_head")
-"""What stands in the names of embeddings and output heads, whose rows are tokens or places."""
-
-
-class MuonAndAdamW(Optimizer):
-    """Steps matrices by Muon, and embeddings, output heads and vectors by AdamW.
-
-    Both have their groups and states here. It counts the steps of each parameter, as AdamW does.
-
-    Args:
-        parameters: by their names in the model.
-        muon: settings of torch's Muon.
-        adamw: settings of torch's AdamW.
-    """
-
-    def __init__(
-        self, parameters: Mapping[str, Parameter], muon: dict[str, Any], adamw: dict[str, Any]
-    ) -> None:
-        matrices = [p for name, p in parameters.items() if _is_matrix(name, p)]
-        others = [p for name, p in parameters.items() if not _is_matrix(name, p)]
-        self._parts: list[Optimizer] = []
-        if matrices:
-            self._parts.append(optim.Muon(matrices, **muon))
-        if others:
-            self._parts.append(optim.AdamW(others, **adamw))
-        super().__init__([group for part in self._parts for group in part.param_groups], {})
-        for part, group in zip(self._parts, self.param_groups, strict=True):
-            part.param_groups, part.state = [group], self.state
-
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Let each make its step."""
-        loss = None if closure is None else closure()
-        stepped = [p for g in self.param_groups for p in g["params"] if p.grad is not None]
-        counts = [float(self.state[p].get("step", 0)) + 1 for p in stepped]
-        for part in self._parts:
-            part.step()
-        for parameter, count in zip(stepped, counts, strict=True):
-            self.state[parameter]["step"] = torch.tensor(count)
-        return loss
-
-
-def _is_matrix(name: str, parameter: Parameter) -> bool:
-    return parameter.ndim == 2 and not any(part in name for part in _TABLES)
-
-
 class TorchTrainerSession:
     """An open `TorchTrainer`."""
 
     def __init__(
         self, config: "TrainerSettings", loaded: LoadedModel, loss: Loss, total_steps: int
     ) -> None:
-        self._config, self._loaded, self._loss = config, loaded, loss
+        self._config = config
+        self._loaded = loaded
+        self._loss = loss
         self._model = loaded.model
-        self._model.to(_device(config.named_device()))
+        device = config.named_device()
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._model.to(torch.device(device))
         if config.use_liger_kernel:
             use_liger_kernel(self._model)
         if config.gradient_checkpointing:
@@ -428,7 +420,9 @@ class TorchTrainerSession:
         self._parameters = freeze_others(loaded)
         check_packing(self._model, config.packing)
         self._skips = Skips()
-        self._is_whole = self._has_updated = True
+        # Whether the weights are those after a whole number of steps; see `completed`.
+        self._is_whole = True
+        self._has_updated = True
         self._reference = references.open_reference(loss.reference_policy, self._model)
         self._write_reference(references.values_of(loss.reference_policy, loaded))
         self._optimizer = config.make_optimizer(self._parameters)
@@ -441,93 +435,105 @@ class TorchTrainerSession:
         started = time.perf_counter()
         batch = with_names(batch, self._loaded)
         self._model.train()
-        rate = float(self._optimizer.param_groups[0]["lr"])
-        learning = UpdateLoop(
-            self._model,
-            self._loss,
-            self._reference,
-            self._config.epochs,
+        learning_rate = float(self._optimizer.param_groups[0]["lr"])
+        update_loop = UpdateLoop(
+            model=self._model,
+            loss=self._loss,
+            reference=self._reference,
+            epochs=self._config.epochs,
             backward=lambda share: share.backward(),  # type: ignore[no-untyped-call]
             update=self._update,
         )
-        began = time.perf_counter()
+        packing_started = time.perf_counter()
         plan = self._config.plan(batch, self._loss)[0]
-        packed = time.perf_counter()
-        self._is_whole = self._has_updated = False
+        packing_ended = time.perf_counter()
+        self._is_whole = False
+        self._has_updated = False
         try:
-            stats, made = learning.learn(plan)
+            stats, updates = update_loop.learn(plan)
         except Exception:
+            # A step that failed before its first update left the weights as they were.
             self._is_whole = not self._has_updated
             raise
         set_schedule(self._schedule, self._schedule.last_epoch + 1)
         self._is_whole = True
         return {
             **stats.metrics(batch.sampled_tokens, tokens_of_adapters(batch)),
-            **self._skips.metrics(made),
-            "optim/learning_rate": rate,
-            "time/pack_s": packed - began,
+            **self._skips.metrics(updates),
+            "optim/learning_rate": learning_rate,
+            "time/pack_s": packing_ended - packing_started,
             "time/train_s": time.perf_counter() - started,
         }
 
     def score(self, batch: Batch) -> list[float]:
-        """Return the log-probability of each row's actions together."""
+        """Sum the log-probabilities of each row's actions."""
         self._model.eval()
         packs = self._config.packs(with_names(batch, self._loaded), self._loss)[0]
-        found = row_logps(self._model, packs, self._loss)
-        return [found.get(number, 0.0) for number in range(len(batch.rows))]
+        logps = row_logps(self._model, packs, self._loss)
+        # Rows without actions are in no pack.
+        return [logps.get(number, 0.0) for number in range(len(batch.rows))]
 
     def _update(self) -> Update:
-        # Each adapter is a policy of its own: what one learns does not shorten another's step.
-        own: dict[str | None, list[nn.Parameter]] = {}
+        # Each adapter is a policy of its own: one's large gradient must not shorten another's step.
+        parameters: dict[str | None, list[nn.Parameter]] = {}
         for name, parameter in self._parameters.items():
-            own.setdefault(adapter_of(name), []).append(parameter)
-        most = self._config.max_grad_norm
-        norms = {who: float(clip_grad_norm_(group, most)) for who, group in own.items()}
+            parameters.setdefault(adapter_of(name), []).append(parameter)
+        norms = {}
+        for adapter, group in parameters.items():
+            norms[adapter] = float(clip_grad_norm_(group, self._config.max_grad_norm))
         norm = next(iter(norms.values())) if len(norms) == 1 else math.hypot(*norms.values())
         is_finite = norm < float("inf")
         if is_finite:
             self._has_updated = True
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        named = {who: found for who, found in norms.items() if who not in (None, ONLY)}
-        return Update(norm, not is_finite, named)
+        return Update(
+            grad_norm=norm,
+            is_skipped=not is_finite,
+            adapter_norms={
+                adapter: adapter_norm
+                for adapter, adapter_norm in norms.items()
+                if adapter not in (None, ONLY)
+            },
+        )
 
     @property
     def completed(self) -> int | None:
-        """Steps that the weights stand after; None in the middle of one."""
+        """Number of steps in the weights; None in the middle of one."""
         return self._schedule.last_epoch if self._is_whole else None
 
     def weights(self, version: int) -> Weights:
-        """Return the policy's weights; they share memory with the model."""
+        """Export the policy's weights; they share memory with the model."""
         return export_weights(self._loaded, version)
 
     def save(self, directory: Path) -> None:
         """Write policy, optimizer, schedule and reference."""
         save_policy(directory, self._loaded)
-        steps, skipped = self._schedule.last_epoch, self._skips.in_a_row
+        schedule_steps = self._schedule.last_epoch
+        skipped_in_a_row = self._skips.in_a_row
         save_torch_optimizer(
             directory,
             self._optimizer,
             self._parameters,
-            lambda updates, numbers: Counts(
-                schedule_steps=steps,
-                optimizer_steps=updates,
-                skipped_in_a_row=skipped,
-                scalars=numbers,
+            lambda optimizer_steps, scalars: Counts(
+                schedule_steps=schedule_steps,
+                optimizer_steps=optimizer_steps,
+                skipped_in_a_row=skipped_in_a_row,
+                scalars=scalars,
             ),
         )
-        kept = references.in_checkpoints(self._loss.reference_policy, self._reference)
-        if kept is not None:
-            with kept.acting():
-                write_tensors(directory, references.REFERENCE, kept.parameters.items())
+        reference = references.in_checkpoints(self._loss.reference_policy, self._reference)
+        if reference is not None:
+            with reference.acting():
+                tensors = reference.parameters.items()
+                write_tensors(directory, references.REFERENCE, tensors)
 
     def load(self, directory: Path) -> None:
-        """Read what any trainer saved."""
+        """Restore what any trainer saved."""
         load_policy(directory, self._loaded)
-        parameters = self._parameters
-        shapes = {n: tuple(p.shape) for n, p in parameters.items()}
+        shapes = {name: tuple(p.shape) for name, p in self._parameters.items()}
         stored = StoredTrainerState(directory, shapes, self._config.optimizer.state_layout())
-        load_torch_optimizer(stored, self._optimizer, parameters)
+        load_torch_optimizer(stored, self._optimizer, self._parameters)
         set_schedule(self._schedule, stored.counts.schedule_steps)
         self._skips.in_a_row = stored.counts.skipped_in_a_row
         if references.in_checkpoints(self._loss.reference_policy, self._reference) is not None:
@@ -535,9 +541,9 @@ class TorchTrainerSession:
 
     @torch.no_grad()
     def _write_reference(self, read: references.Read | None) -> None:
-        """Let a kept reference hold these values."""
         if read is None or not isinstance(self._reference, references.KeptReference):
             return
+        # While the reference acts, the model's parameters are its values.
         with self._reference.acting():
             for name, parameter in self._reference.parameters.items():
                 parameter.copy_(read(name))
@@ -549,9 +555,3 @@ class TorchTrainerSession:
         self._optimizer.zero_grad(set_to_none=True)
         self._optimizer.state.clear()
         self._reference = None
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)

@@ -38,56 +38,59 @@ Schedule = Literal["constant", "linear", "cosine"]
 OPTIMIZERS: Variants[OptimizerBase] = Variants(
     None, OptimizerBase, AdamW, Adam, AdamW8bit, Muon, TorchOptimizer
 )
+_DEEPSPEED_BUCKET_SIZE = 500_000_000
 
 
 class Trainer(Protocol):
-    """Improves one policy on rows of tokens. Open one per phase."""
+    """Improves one policy on rows of tokens. Each phase opens a trainer of its own."""
 
     def step(self, batch: "Batch") -> dict[str, float]:
-        """Make one optimizer step; return metrics measured before it."""
+        """Make one optimizer step, and collect metrics measured before it."""
         ...
 
     def score(self, batch: "Batch") -> list[float]:
-        """Return for each row the log-probability of its actions together, under the policy.
+        """Sum the policy's log-probabilities of each row's actions, without learning.
 
-        Log-probabilities are those of the loss: of supervised and preference losses at
-        temperature 1. Nothing is learned.
+        They are at the temperature of the loss: 1 for supervised and preference losses.
         """
         ...
 
     @property
     def completed(self) -> int | None:
-        """Steps of the phase that the weights stand after; None in the middle of one.
+        """Number of the phase's steps in the weights; None in the middle of one.
 
         A step that failed before it changed a weight leaves the number as it was.
         """
         ...
 
     def weights(self, version: int) -> Weights:
-        """Return the policy's weights for an engine."""
+        """Export the policy's weights for an engine."""
         ...
 
     def save(self, directory: Path) -> None:
-        """Write all that `load` needs, and weights that transformers or peft load directly."""
+        """Write the state for `load`, and weights that transformers or peft load directly."""
         ...
 
     def load(self, directory: Path) -> None:
-        """Go on exactly where `save` was called."""
+        """Restore exactly what `save` wrote."""
         ...
 
     def close(self) -> None:
-        """Free what the trainer holds; the model keeps its weights."""
+        """Free the trainer's memory; the model keeps its weights."""
         ...
 
 
 def bucket_size(trained: int) -> int:
-    """Return how many gradients are reduced together: all, and at most DeepSpeed's default."""
-    return min(500_000_000, trained)
+    """Compute the number of gradients reduced together: all, and at most DeepSpeed's default.
+
+    DeepSpeed allocates the whole bucket, also for a model that is far smaller.
+    """
+    return min(_DEEPSPEED_BUCKET_SIZE, trained)
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """What several processes hold in parts: the ZeRO stage, and what lies in CPU memory."""
+    """Division of a training state over processes: the ZeRO stage, and offloads to CPU memory."""
 
     stage: int
     offload_optimizer: bool = False
@@ -98,15 +101,15 @@ class TrainerSettings(Config):
     """The optimizer, its schedule, and how a batch becomes updates.
 
     The base class of every trainer, those of other packages included: they add a field `type` and
-    `open`, and override what is said here of one plain process.
+    `open`, and override the methods below, which describe one plain process.
     """
 
     several_processes: ClassVar[bool] = False
-    """Whether it trains in several processes, too."""
+    """Whether it can train in several processes."""
     widens_adapters: ClassVar[bool] = True
     """Whether LoRA adapters are trained in float32 whatever the model's type."""
     adapters_at_once: ClassVar[int] = 0
-    """Most adapters with names that it trains together; 0 where it knows none by name."""
+    """Most named adapters that it trains together; 0 where it knows no names."""
 
     type: str = ""
     """The name by which recipes choose the trainer."""
@@ -141,12 +144,15 @@ class TrainerSettings(Config):
 
     @abstractmethod
     def open(self, loaded: "LoadedModel", loss: "Loss", total_steps: int) -> Trainer:
-        """Return a trainer of this model; the reference policy is the model as it is now."""
+        """Open a trainer of this model; the reference policy is the model as it is now."""
 
     def most_tokens(self, row: int, form: DebateForm) -> int:
-        """Return the most tokens of a pack, by those of the longest row of a form's debates."""
-        shares = self.packing == "prefix" and getattr(form, "conversation", "") == "shared"
-        return max(self.tokens_per_micro_batch, row * (SHARED if shares else 1))
+        """Bound the tokens of a pack, from those of the longest row of a form's debates."""
+        # Rows of a shared conversation begin alike, and such packs may grow beyond one row.
+        shares_prefixes = self.packing == "prefix"
+        if shares_prefixes and getattr(form, "conversation", "") == "shared":
+            row *= SHARED
+        return max(self.tokens_per_micro_batch, row)
 
     @property
     def makes_several(self) -> bool:
@@ -154,7 +160,7 @@ class TrainerSettings(Config):
         return self.epochs > 1 or self.minibatch_size is not None
 
     def update_count(self, rows: int) -> int:
-        """Return how many updates a batch of so many rows makes."""
+        """Count the updates that a batch of `rows` rows makes."""
         return self.epochs * part_count(rows, self.minibatch_size)
 
     @property
@@ -163,42 +169,57 @@ class TrainerSettings(Config):
         return False
 
     def named_device(self) -> str:
-        """Return the device to train on, `auto` where none is named."""
+        """Look up the device to train on; `auto` lets the trainer choose."""
         return "auto"
 
     def sharding(self) -> Sharding | None:
-        """Return how processes share what they hold, None where each holds all."""
+        """Describe how processes divide the state; None where each holds all."""
         return None
 
     def type_problem(self, dtypes: Collection[str]) -> str | None:
-        """Return what is wrong with training weights of these types, None for nothing."""
+        """Explain why weights of these types cannot be trained; None if they can."""
         return None
 
     def plan(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[Packs]]":
-        """Return for every rank its packs of each minibatch."""
-        parts = [self.packs(part, loss, ranks) for part in minibatches(batch, self.minibatch_size)]
-        return [list(own) for own in zip(*parts, strict=True)]
+        """Pack each minibatch for every rank; the outer list is by rank."""
+        plan: list[list[Packs]] = [[] for _ in range(ranks)]
+        for minibatch in minibatches(batch, self.minibatch_size):
+            packs_of_ranks = self.packs(minibatch, loss, ranks)
+            for rank_plan, packs in zip(plan, packs_of_ranks, strict=True):
+                rank_plan.append(packs)
+        return plan
 
     def packs(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[Packs]":
-        """Return the packs of an update for every rank."""
+        """Pack the rows of an update for every rank."""
+        # Recipes are read without torch, which packs need.
         from debate_train.batches.packs import pack
 
-        batch, weights = weigh(batch, loss.aggregation)
-        budget = self.tokens_per_micro_batch
-        return pack(batch, weights, budget, ranks=ranks, share=self.packing)
+        weighed_batch, weights = weigh(batch, loss.aggregation)
+        return pack(
+            weighed_batch,
+            weights,
+            self.tokens_per_micro_batch,
+            ranks=ranks,
+            share=self.packing,
+        )
 
     def rate_factor(self, step: int, total_steps: int) -> float:
-        """Return what the learning rate is multiplied by at a step (from 0)."""
+        """Compute the factor of the learning rate at a step (from 0)."""
+        # The first step already learns: a factor of 0 would waste its debates.
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         if self.schedule == "constant":
             return 1.0
-        done = min(1.0, (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps))
-        fall = 1.0 - done if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
-        return self.min_lr_ratio + (1 - self.min_lr_ratio) * fall
+        falling_steps = max(1, total_steps - self.warmup_steps)
+        progress = min(1.0, (step - self.warmup_steps) / falling_steps)
+        if self.schedule == "linear":
+            remaining = 1.0 - progress
+        else:
+            remaining = 0.5 * (1.0 + math.cos(math.pi * progress))
+        return self.min_lr_ratio + (1 - self.min_lr_ratio) * remaining
 
     def make_optimizer(self, parameters: "Mapping[str, Parameter]") -> "Optimizer":
-        """Return the optimizer of these parameters, by name, at the full learning rate."""
+        """Make the optimizer of these parameters, keyed by name, at the full learning rate."""
         return self.optimizer.make(parameters, self.learning_rate)
 
 
@@ -212,11 +233,11 @@ class TorchTrainer(TrainerSettings):
     """Where the model is trained; `auto` takes a CUDA device where there is one, else the CPU."""
 
     def named_device(self) -> str:
-        """Return the device to train on."""
+        """The key `device`."""
         return self.device
 
     def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "TorchTrainerSession":
-        """Return a trainer of this model; the reference policy is the model as it is now."""
+        """Open a session in this process."""
         from debate_train.trainers.torch_session import TorchTrainerSession
 
         return TorchTrainerSession(self, loaded, loss, total_steps)
