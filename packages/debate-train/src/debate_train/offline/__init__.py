@@ -1,4 +1,4 @@
-"""Sets of examples: what a policy learns from debates that were held before, not on the way."""
+"""Sets of examples: a policy learns from debates of the phase's start, or from those of files."""
 
 from typing import Annotated
 

@@ -27,8 +27,8 @@ from debate_train.offline.offline_set import (
 )
 
 By = Literal["majority", "votes", "answer"]
-"""What decides: the most common answer of the round, the answer that the agents' votes put first,
-or the question's own."""
+"""How an answer is chosen: as the most common one of the round, as the first by the agents' votes,
+or as the question's right one."""
 Round = Literal["first", "last", "every"]
 
 
@@ -41,87 +41,116 @@ class ChosenRejected:
     others: list[ReadTurn]
 
 
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """The readable replies of one round, with the texts of their answers."""
+
+    debate: ReadDebate
+    turns: list[ReadTurn]
+    answers: list[str | None]
+
+
 def decided(
     transcripts: Sequence[Transcript], by: By | Literal["any"], round: Round, taken: ExampleSet
 ) -> Iterator[tuple[Transcript, ChosenRejected]]:
-    """Yield the rounds in which something is chosen, with their sides; count the others.
+    """Yield the rounds in which an answer is chosen, with both sides; count the others.
 
-    Nothing is chosen where the question has no usable answer, where no answer is the most common
-    one, or where none was voted above all others. `any` chooses every reply that can be read.
+    No answer is chosen where the question has no usable one, where none is the most common, or
+    where none was voted above all others. `any` chooses every reply that can be read.
     """
-    compared = [
-        (debate, turns)
-        for debate in map(read_debate, transcripts)
-        for turns in _rounds(debate, round)
-    ]
-    answers = [[answer_text(debate, turn) for turn in turns] for debate, turns in compared]
-    marks = _marks(compared, answers, by)
-    for (debate, turns), which in zip(compared, marks, strict=True):
-        if which is None:
+    rounds: list[_Round] = []
+    for transcript in transcripts:
+        rounds += _select_rounds(read_debate(transcript), round)
+    chosen_of_rounds: Sequence[list[bool] | None]
+    if by == "any":
+        chosen_of_rounds = [[True] * len(each.turns) for each in rounds]
+    elif by == "answer":
+        chosen_of_rounds = _choose_right(rounds)
+    elif by == "majority":
+        chosen_of_rounds = [_choose_majority(each) for each in rounds]
+    else:
+        chosen_of_rounds = [_choose_by_votes(each) for each in rounds]
+    for each, is_chosen in zip(rounds, chosen_of_rounds, strict=True):
+        if is_chosen is None:
             taken.leave_out("no_decision")
             continue
-        marked = list(zip(turns, which, strict=True))
-        better = [turn for turn, is_chosen in marked if is_chosen]
-        others = [turn for turn, is_chosen in marked if not is_chosen]
-        yield debate.transcript, ChosenRejected(debate, better, others)
+        chosen = []
+        others = []
+        for turn, turn_is_chosen in zip(each.turns, is_chosen, strict=True):
+            if turn_is_chosen:
+                chosen.append(turn)
+            else:
+                others.append(turn)
+        yield (
+            each.debate.transcript,
+            ChosenRejected(debate=each.debate, chosen=chosen, others=others),
+        )
 
 
-def _rounds(debate: ReadDebate, round: Round) -> list[list[ReadTurn]]:
-    """Return the readable replies of the rounds that are compared."""
+def _select_rounds(debate: ReadDebate, round: Round) -> list[_Round]:
     turns = [turn for turn in debate.turns.values() if not turn.failed]
-    rounds = sorted({turn.key.round for turn in turns})
-    wanted = {"first": rounds[:1], "last": rounds[-1:], "every": rounds}[round]
-    found = [[turn for turn in turns if turn.key.round == number] for number in wanted]
-    return found or [[]]
+    numbers = sorted({turn.key.round for turn in turns})
+    selected = {"first": numbers[:1], "last": numbers[-1:], "every": numbers}[round]
+    rounds = []
+    for number in selected:
+        round_turns = [turn for turn in turns if turn.key.round == number]
+        answers = [answer_text(debate, turn) for turn in round_turns]
+        rounds.append(_Round(debate=debate, turns=round_turns, answers=answers))
+    # A debate without a readable reply still has a round, which counts as left out.
+    return rounds or [_Round(debate=debate, turns=[], answers=[])]
 
 
-def _marks(
-    compared: Sequence[tuple[ReadDebate, list[ReadTurn]]],
-    answers: Sequence[Sequence[str | None]],
-    by: By | Literal["any"],
-) -> Sequence[list[bool] | None]:
-    """Return which replies of each round are chosen, None where nothing is."""
-    if by == "any":
-        return [[True] * len(turns) for _, turns in compared]
-    if by == "answer":
-        return _right([debate.transcript for debate, _ in compared], answers)
-    rule = _in_majority if by == "majority" else _voted_for
-    return [rule(debate, found) for (debate, _), found in zip(compared, answers, strict=True)]
-
-
-def _in_majority(debate: ReadDebate, answers: Sequence[str | None]) -> list[bool] | None:
-    classes = answer_classes(debate.transcript.question, answers)
-    sizes = Counter(number for number in classes if number is not None).most_common(2)
-    if not sizes or (len(sizes) == 2 and sizes[0][1] == sizes[1][1]):
+def _choose_majority(round: _Round) -> list[bool] | None:
+    classes = answer_classes(round.debate.transcript.question, round.answers)
+    counts = Counter(number for number in classes if number is not None)
+    largest = counts.most_common(2)
+    if not largest:
         return None
-    return [number == sizes[0][0] for number in classes]
+    majority, size = largest[0]
+    is_tied = len(largest) == 2 and largest[1][1] == size
+    if is_tied:
+        return None
+    return [number == majority for number in classes]
 
 
-def _voted_for(debate: ReadDebate, answers: Sequence[str | None]) -> list[bool] | None:
-    found = standings(debate)
-    best = max((standing for _, standing in found), default=0.0)
-    first = [answer_text(debate, turn) for turn, standing in found if standing == best]
-    classes = answer_classes(debate.transcript.question, [*answers, *first])
-    winners = set(classes[len(answers) :])
+def _choose_by_votes(round: _Round) -> list[bool] | None:
+    debate = round.debate
+    ranked = standings(debate)
+    best = max((standing for _, standing in ranked), default=0.0)
+    winning_answers = []
+    for turn, standing in ranked:
+        if standing == best:
+            winning_answers.append(answer_text(debate, turn))
+    # One call for both, so that equal answers are in one class whatever their wording.
+    classes = answer_classes(debate.transcript.question, [*round.answers, *winning_answers])
+    winners = set(classes[len(round.answers) :])
     if len(winners) != 1 or None in winners:
         return None
-    return [number in winners for number in classes[: len(answers)]]
+    return [number in winners for number in classes[: len(round.answers)]]
 
 
-def _right(
-    transcripts: Sequence[Transcript], answers: Sequence[Sequence[str | None]]
-) -> list[list[bool] | None]:
-    asked = [(t.question, a) for t, found in zip(transcripts, answers, strict=True) for a in found]
-    verdicts = iter(check_many(asked))
-    judged = [[next(verdicts).verdict for _ in found] for found in answers]
-    return [None if "unverifiable" in one else [v == "right" for v in one] for one in judged]
+def _choose_right(rounds: Sequence[_Round]) -> list[list[bool] | None]:
+    # All answers in one call: the processes that check them work side by side.
+    to_check = []
+    for each in rounds:
+        question = each.debate.transcript.question
+        to_check += [(question, answer) for answer in each.answers]
+    verdicts = iter(check_many(to_check))
+    chosen: list[list[bool] | None] = []
+    for each in rounds:
+        round_verdicts = [next(verdicts).verdict for _ in each.answers]
+        if "unverifiable" in round_verdicts:
+            chosen.append(None)
+        else:
+            chosen.append([verdict == "right" for verdict in round_verdicts])
+    return chosen
 
 
 class AnswerPairs(OfflineSettings):
     """Pairs of a reply with the chosen answer over a reply of the same round with another.
 
-    Each reply with the other answer is the rejected one of a pair; chosen ones are taken in turn.
-    The prompt is the chosen reply's own. Debates without both have no pair.
+    Each reply with another answer is the rejected one of a pair, and chosen replies take turns.
+    The prompt is the chosen reply's. Debates without both kinds have no pair.
 
     Source: `by: majority` is the preference data of multi-agent consensus alignment (MACA, arXiv
     2509.15172), which needs no truth.
@@ -136,20 +165,26 @@ class AnswerPairs(OfflineSettings):
     """The round whose replies are compared; in the first one all prompts are alike."""
 
     def take(self, transcripts: Sequence[Transcript]) -> ExampleSet:
-        """Return the pairs of debates."""
-        taken, pairs = ExampleSet(), list[Pair]()
-        for transcript, sides in decided(transcripts, self.by, self.round, taken):
-            better, worse = sides.chosen, sides.others
-            if not better or not worse:
-                taken.leave_out("all_agree" if better else "none_chosen")
+        """Select the pairs of debates."""
+        taken = ExampleSet()
+        pairs: list[Pair] = []
+        for transcript, replies in decided(transcripts, self.by, self.round, taken):
+            if not replies.chosen or not replies.others:
+                taken.leave_out("all_agree" if replies.chosen else "none_chosen")
                 continue
-            for number, rejected in enumerate(worse):
-                chosen = better[number % len(better)]
-                example = _example(transcript, chosen.turn, rejected.turn)
+            for number, rejected in enumerate(replies.others):
+                chosen = replies.chosen[number % len(replies.chosen)]
+                example = _build_example(transcript, chosen.turn, rejected.turn)
                 if example is None:
                     taken.leave_out("same_reply")
-                else:
-                    pairs.append(Pair(transcript, chosen.turn, rejected.turn, example))
+                    continue
+                pair = Pair(
+                    transcript=transcript,
+                    chosen=chosen.turn,
+                    rejected=rejected.turn,
+                    example=example,
+                )
+                pairs.append(pair)
         for pair in composed(pairs):
             taken.keep(pair.example, self.by)
         return taken
@@ -175,18 +210,18 @@ class ChosenReplies(OfflineSettings):
     by: By | Literal["any"] = "answer"
     """Which answer is chosen: the right one, the majority's, the votes', or any."""
     round: Round = "last"
-    """Whose replies are taken: those of the first or last round, or of every one."""
+    """Rounds whose replies are used: the first, the last, or every one."""
     learned_as: Literal["reply", "first_turn"] = "reply"
     """Imitated as the reply that it was, or as a first answer to the question alone."""
     replies_per_debate: int | None = Field(None, ge=1)
-    """Most replies of one round of a debate; None takes all."""
+    """Most replies of one round of a debate; None is all."""
     replies_per_question: int | None = Field(None, ge=1)
-    """Most replies to one question, drawn from those of all its debates; None takes all."""
+    """Most replies to one question, drawn from those of all its debates; None is all."""
     weight: Literal["equal", "votes"] = "equal"
-    """What a reply counts for in the loss."""
+    """Weight of a reply in the loss."""
 
     def problem(self, form: DebateForm) -> str | None:
-        """Return why debates of this form give no examples, None where they may."""
+        """Refuse first turns of sequential debates."""
         if self.learned_as == "first_turn" and form.protocol().schedule == "sequential":
             return (
                 "learned_as: found first_turn with a sequential debate, in which later agents "
@@ -196,52 +231,58 @@ class ChosenReplies(OfflineSettings):
         return None
 
     def take(self, transcripts: Sequence[Transcript]) -> ExampleSet:
-        """Return the chosen replies of debates."""
-        taken, found = ExampleSet(), list[Example]()
-        for transcript, sides in decided(transcripts, self.by, self.round, taken):
-            taken.leave_out("other_answer", len(sides.others))
-            shares = _shares(sides) if self.weight == "votes" else None
-            for turn in sides.chosen[: self.replies_per_debate]:
-                weight = 1.0 if shares is None else shares.get(turn.key)
+        """Select the chosen replies of debates."""
+        taken = ExampleSet()
+        examples: list[Example] = []
+        for transcript, replies in decided(transcripts, self.by, self.round, taken):
+            taken.leave_out("other_answer", len(replies.others))
+            vote_shares: dict[TurnKey, float] | None = None
+            if self.weight == "votes":
+                vote_shares = _vote_shares(replies.debate)
+            for turn in replies.chosen[: self.replies_per_debate]:
+                weight = 1.0 if vote_shares is None else vote_shares.get(turn.key)
                 if not weight:
                     taken.leave_out("no_votes" if weight is None else "no_vote_won")
                     continue
-                example = _example(transcript, turn.turn)
+                example = _build_example(transcript, turn.turn)
                 if example is None:
                     taken.leave_out("no_tokens")
                     continue
                 example = replace(example, weight=weight)
                 if self.learned_as == "first_turn":
-                    example = _as_first_turn(sides.debate, turn, example)
+                    example = _as_first_turn(replies.debate, turn, example)
                 if example is None:
                     taken.leave_out("no_first_turn")
                 else:
-                    found.append(example)
-        for example in self._drawn(found, taken):
+                    examples.append(example)
+        for example in self._limit_per_question(examples, taken):
             taken.keep(example, self.by)
         return taken
 
-    def _drawn(self, examples: Sequence[Example], taken: ExampleSet) -> Sequence[Example]:
-        """Return at most as many examples of each question as are wanted, in their order."""
-        most = self.replies_per_question
-        if most is None:
+    def _limit_per_question(
+        self, examples: Sequence[Example], taken: ExampleSet
+    ) -> Sequence[Example]:
+        limit = self.replies_per_question
+        if limit is None:
             return examples
-        places: dict[object, list[int]] = {}
-        for place, example in enumerate(examples):
-            places.setdefault(example.meta["question"], []).append(place)
-        kept: set[int] = set()
-        for question, own in places.items():
-            kept |= set(random.Random(f"replies/{question}").sample(own, min(most, len(own))))
-        if len(kept) < len(examples):
-            taken.leave_out("more_than_wanted", len(examples) - len(kept))
-        return [example for place, example in enumerate(examples) if place in kept]
+        indices_of_question: dict[object, list[int]] = {}
+        for index, example in enumerate(examples):
+            indices_of_question.setdefault(example.meta["question"], []).append(index)
+        selected: set[int] = set()
+        for question, indices in indices_of_question.items():
+            # Seeded by the question, so that the draw does not depend on other questions.
+            generator = random.Random(f"replies/{question}")
+            selected |= set(generator.sample(indices, min(limit, len(indices))))
+        if len(selected) < len(examples):
+            taken.leave_out("more_than_wanted", len(examples) - len(selected))
+        return [example for index, example in enumerate(examples) if index in selected]
 
 
 class EveryReply(OfflineSettings):
-    """All replies of debates, guided ones too, each under the prompt that it was given.
+    """All replies of debates, guided ones included, each under the prompt that it answered.
 
-    It is made for debates that the data demonstrates: a model that is to be guided has to be shown
-    first how it answers a prompt that guides.
+    Its use is with demonstrated debates: before a model can be guided, it must learn to answer
+    guiding prompts.
     """
 
     teaches: ClassVar[Teaches] = "demonstrations"
@@ -252,69 +293,90 @@ class EveryReply(OfflineSettings):
     others still read and check it. Guided ones are taken whatever they were guided to."""
 
     def take(self, transcripts: Sequence[Transcript]) -> ExampleSet:
-        """Return the replies of debates."""
+        """Select the replies of debates."""
         taken = ExampleSet()
         for transcript in transcripts:
-            wrong = _wrong(transcript) if self.wrong == "leave_out" else ()
+            wrong_turns: set[TurnKey] = set()
+            if self.wrong == "leave_out":
+                wrong_turns = _wrong_turns(transcript)
             for turn in transcript.turns:
-                for said in (turn, *(branch.turn for branch in turn.branches)):
-                    if said.key in wrong and said is turn:
-                        taken.leave_out("wrong_answer")
-                        continue
-                    example = _example(transcript, said)
-                    if example is None:
-                        taken.leave_out("no_tokens")
-                    else:
-                        taken.keep(example, "natural" if said is turn else "guided")
+                if turn.key in wrong_turns:
+                    taken.leave_out("wrong_answer")
+                else:
+                    self._keep_reply(transcript, turn, "natural", taken)
+                for branch in turn.branches:
+                    self._keep_reply(transcript, branch.turn, "guided", taken)
         return taken
 
-
-def _wrong(transcript: Transcript) -> set[TurnKey]:
-    """Return the turns that give a wrong answer; one without an answer is not wrong."""
-    given = {turn.key: parse_turn(transcript, turn).answer for turn in transcript.turns}
-    answers = {key: answer for key, answer in given.items() if answer is not None}
-    verdicts = check_many([(transcript.question, answer) for answer in answers.values()])
-    return {key for key, one in zip(answers, verdicts, strict=True) if one.verdict == "wrong"}
-
-
-def _shares(sides: ChosenRejected) -> dict[TurnKey, float]:
-    """Return the share of its votes that each judged turn of a debate won."""
-    shares = tally(all_votes(ballots(sides.debate)))
-    return {key: share.up / (share.up + share.down) for key, share in shares.items()}
+    def _keep_reply(self, transcript: Transcript, turn: Turn, kind: str, taken: ExampleSet) -> None:
+        example = _build_example(transcript, turn)
+        if example is None:
+            taken.leave_out("no_tokens")
+        else:
+            taken.keep(example, kind)
 
 
-def _example(transcript: Transcript, chosen: Turn, rejected: Turn | None = None) -> Example | None:
-    other = None if rejected is None else rejected.reply
-    if chosen.reply is None or not chosen.text.strip() or (rejected is not None and other is None):
+def _wrong_turns(transcript: Transcript) -> set[TurnKey]:
+    """Find the turns with a wrong answer; a turn without an answer is not wrong."""
+    answers: dict[TurnKey, str] = {}
+    for turn in transcript.turns:
+        answer = parse_turn(transcript, turn).answer
+        if answer is not None:
+            answers[turn.key] = answer
+    checks = check_many([(transcript.question, answer) for answer in answers.values()])
+    return {key for key, check in zip(answers, checks, strict=True) if check.verdict == "wrong"}
+
+
+def _vote_shares(debate: ReadDebate) -> dict[TurnKey, float]:
+    """Compute the share of its votes that each judged turn of a debate won."""
+    shares = {}
+    for key, votes in tally(all_votes(ballots(debate))).items():
+        shares[key] = votes.up / (votes.up + votes.down)
+    return shares
+
+
+def _build_example(
+    transcript: Transcript, chosen: Turn, rejected: Turn | None = None
+) -> Example | None:
+    # An empty reply would teach the model to end at once.
+    if chosen.reply is None or not chosen.text.strip():
         return None
-    return example_of(transcript, chosen, chosen.reply, other)
+    if rejected is None:
+        return example_of(transcript, chosen, chosen.reply)
+    if rejected.reply is None:
+        return None
+    return example_of(transcript, chosen, chosen.reply, rejected.reply)
 
 
 def _as_first_turn(debate: ReadDebate, turn: ReadTurn, example: Example) -> Example | None:
-    """Return the answer of a reply as its agent would have given it at once.
+    """Rewrite a reply as if its agent had given the answer in its first turn.
 
-    The agent's own first turn keeps its form; its answer section becomes that of the reply. None
+    The agent's first turn keeps its form; its answer section becomes that of the reply. None
     where that turn failed, or had read others.
     """
-    if debate.transcript.protocol.schedule == "sequential":
+    protocol = debate.transcript.protocol
+    # In a sequential debate, later agents have read others before their first turn.
+    if protocol.schedule == "sequential":
         return None
     rounds = [key.round for key in debate.turns if key.agent == turn.key.agent]
     first = debate.turns[TurnKey(turn.key.agent, min(rounds))]
-    asked = first.turn.reply
-    if asked is None or first.failed:
+    first_reply = first.turn.reply
+    if first_reply is None or first.failed:
         return None
     if first.key == turn.key:
         return example
-    section = get_contract(debate.transcript.protocol.contract).answer_section
+    section = get_contract(protocol.contract).answer_section
     text = turn.turn.text
     if section is not None:
         start, end = first.parsed.sections[section].span
-        before = first.turn.text
-        text = before[:start] + turn.parsed.sections[section].text + before[end:]
+        first_text = first.turn.text
+        answer = turn.parsed.sections[section].text
+        text = first_text[:start] + answer + first_text[end:]
     return replace(
         example,
         prompt=first.turn.prompt or (),
-        prompt_ids=asked.prompt_ids,
-        chosen=Completion(text, ()),
+        prompt_ids=first_reply.prompt_ids,
+        # No engine sampled this text; its ids are encoded before training.
+        chosen=Completion(text=text, token_ids=()),
         meta={**example.meta, "learned_as": "first_turn"},
     )

@@ -1,4 +1,4 @@
-"""Examples of a phase as rows, in order; those held out, read from files or imitated."""
+"""Examples of a phase: their rows and order, held-out pairs, files, and demonstrations."""
 
 import hashlib
 import random
@@ -26,35 +26,44 @@ __all__ = ["example_batch"]
 
 
 STREAM = "generator"
-"""The stream that all tokens of examples are in."""
+"""The stream of all tokens of examples."""
+ENOUGH = 16
+"""Turns after which a phase that can imitate none of them is stopped: fewer may fail by chance."""
+_PATH_KEY = "offline.path"
 
 
 def example_batch(examples: Sequence[Example], seed: int) -> Batch:
-    """Return the rows of a step.
+    """Build the rows of a step.
 
     Args:
-        examples: All with token ids; the chosen reply of a pair has advantage 1, the rejected one
-            −1, and a reply that is imitated its weight.
-        seed: Of the batch.
+        examples: all with token ids. The chosen reply of a pair has advantage 1, the rejected one
+            −1; a reply to imitate has its weight.
+        seed: seed of the batch.
     """
     rows: list[Row] = []
     for number, example in enumerate(examples):
-        is_pair = example.rejected is not None
-        pair = number if is_pair else -1
-        rows.append(_row(example, example.chosen, example.weight, number, pair))
+        rows.append(_build_row(example, example.chosen, example.weight, number))
         if example.rejected is not None:
-            rows.append(_row(example, example.rejected, -1.0, number, pair))
-    sampled = sum(len(row.sampled_positions) for row in rows)
-    return Batch(tuple(rows), (STREAM,), sampled, len(rows), seed)
+            rows.append(_build_row(example, example.rejected, -1.0, number))
+    return Batch(
+        rows=tuple(rows),
+        streams=(STREAM,),
+        sampled_tokens=sum(len(row.sampled_positions) for row in rows),
+        turns=len(rows),
+        seed=seed,
+    )
 
 
-def _row(example: Example, said: Completion, advantage: float, number: int, pair: int) -> Row:
-    shown, length = len(example.prompt_ids), len(said.token_ids)
+def _build_row(example: Example, completion: Completion, advantage: float, number: int) -> Row:
+    start = len(example.prompt_ids)
+    length = len(completion.token_ids)
     advantages = np.full(length, advantage, np.float32)
+    is_pair = example.rejected is not None
     return Row(
-        tokens=np.array([*example.prompt_ids, *said.token_ids], np.int32),
-        sampled_positions=np.arange(shown, shown + length, dtype=np.int32),
+        tokens=np.array([*example.prompt_ids, *completion.token_ids], np.int32),
+        sampled_positions=np.arange(start, start + length, dtype=np.int32),
         advantages=advantages,
+        # Losses of examples are ratios to no sampler, at temperature 1.
         sampler_logps=np.zeros(length, np.float32),
         temperatures=np.ones(length, np.float32),
         streams=np.ones(length, np.int64),
@@ -64,168 +73,200 @@ def _row(example: Example, said: Completion, advantage: float, number: int, pair
         debate=number,
         group=number,
         adapter=example.adapter,
-        pair=pair,
-        credits=None if example.rejected is not None else advantages[None, :],
+        pair=number if is_pair else -1,
+        credits=None if is_pair else advantages[None, :],
     )
 
 
 def lengths(examples: Sequence[Example]) -> dict[str, float]:
-    """Return the mean length in tokens of what is chosen, and of what is rejected."""
-    chosen = [len(one.chosen.token_ids) for one in examples]
-    rejected = [len(one.rejected.token_ids) for one in examples if one.rejected is not None]
-    found = {"chosen": chosen, "rejected": rejected}
-    return {f"offline/{name}_tokens": float(np.mean(n)) for name, n in found.items() if n}
+    """Compute the mean lengths in tokens of chosen and of rejected replies."""
+    chosen_lengths = []
+    rejected_lengths = []
+    for example in examples:
+        chosen_lengths.append(len(example.chosen.token_ids))
+        if example.rejected is not None:
+            rejected_lengths.append(len(example.rejected.token_ids))
+    metrics = {}
+    if chosen_lengths:
+        metrics["offline/chosen_tokens"] = float(np.mean(chosen_lengths))
+    if rejected_lengths:
+        metrics["offline/rejected_tokens"] = float(np.mean(rejected_lengths))
+    return metrics
 
 
 @dataclass(slots=True)
 class PhaseExamples:
-    """The examples of a phase, and what was counted and measured while they were taken."""
+    """The examples of a phase, with the counts and measures of their selection."""
 
     examples: list[Example]
     counts: Mapping[str, float] = field(default_factory=dict)
     held_out: list[Example] = field(default_factory=list)
-    """Pairs of questions that are not learned from."""
+    """Pairs of held-out questions."""
 
-    def step(self, number: int, place: int, size: int, run_seed: int) -> Step:
-        """Return what a step learns from: the examples in a shuffled order, epoch after epoch.
+    def step(self, number: int, phase_step: int, size: int, run_seed: int) -> Step:
+        """Select the examples of a step, in a shuffled order, epoch after epoch.
 
         Args:
-            number: The step's, over the whole run.
-            place: The step's in its phase.
-            size: Examples of a step.
-            run_seed: The recipe's.
+            number: number of the step in the whole run.
+            phase_step: number of the step in its phase.
+            size: examples of a step.
+            run_seed: the recipe's seed.
         """
         began = time.perf_counter()
-        chosen: list[Example] = []
-        while len(chosen) < min(size, len(self.examples)):
-            epoch, index = divmod(place * size + len(chosen), len(self.examples))
-            order = list(range(len(self.examples)))
+        num_examples = len(self.examples)
+        selected: list[Example] = []
+        # A step may cross the end of an epoch, but has no example twice if there are enough.
+        while len(selected) < min(size, num_examples):
+            epoch, start = divmod(phase_step * size + len(selected), num_examples)
+            order = list(range(num_examples))
             random.Random(f"examples/{run_seed}/{epoch}").shuffle(order)
-            chosen += [self.examples[i] for i in order[index : index + size - len(chosen)]]
+            end = start + size - len(selected)
+            selected += [self.examples[index] for index in order[start:end]]
         seed = zlib.crc32(f"{run_seed}/minibatches/{number}".encode())
-        metrics = {**self.counts, **lengths(chosen)}
-        metrics["offline/epoch"] = (place + 1) * size / len(self.examples)
-        # The set is made once, before the first step.
-        made = self.counts.get("offline/sampled_tokens", 0.0) if place == 0 else 0.0
-        metrics["env/all/sampled_tokens"] = made
-        return Step(number, (), (), example_batch(chosen, seed), metrics, {}, began)
-
-
-_NAMES = ("", "_low", "_high")
+        # The set is built once, before the first step, and its tokens count there.
+        num_sampled = 0.0
+        if phase_step == 0:
+            num_sampled = self.counts.get("offline/sampled_tokens", 0.0)
+        metrics = {
+            **self.counts,
+            **lengths(selected),
+            "offline/epoch": (phase_step + 1) * size / num_examples,
+            "env/all/sampled_tokens": num_sampled,
+        }
+        return Step(
+            number=number,
+            transcripts=(),
+            scores=(),
+            batch=example_batch(selected, seed),
+            metrics=metrics,
+            baselines={},
+            began=began,
+        )
 
 
 def parted(
     transcripts: Iterable[Transcript], share: float, seed: int
 ) -> tuple[list[Transcript], list[Transcript]]:
-    """Return the debates to learn from, and those of questions that are held out.
+    """Split debates into those to learn from and those of held-out questions.
 
-    Which these are follows from the recipe's seed and the question's text alone: all phases of a
-    run hold out the same questions.
+    The recipe's seed and the question's text alone decide: all phases of a run hold out the same
+    questions.
     """
-    parts: tuple[list[Transcript], list[Transcript]] = ([], [])
-    for one in transcripts:
-        place = zlib.crc32(f"{seed}/held_out/{one.question.text}".encode()) / 2**32
-        parts[place < share].append(one)
-    return parts
+    learned = []
+    held_out = []
+    for transcript in transcripts:
+        draw = zlib.crc32(f"{seed}/held_out/{transcript.question.text}".encode()) / 2**32
+        if draw < share:
+            held_out.append(transcript)
+        else:
+            learned.append(transcript)
+    return learned, held_out
 
 
 def held_out_accuracies(
     pairs: Sequence[Example], before: Sequence[float], after: Sequence[float]
 ) -> dict[str, float]:
-    """Return how a phase has come to prefer on pairs that it did not learn from.
+    """Measure a phase's preferences on pairs that it did not learn from.
 
-    `preference_accuracy` is the share of pairs whose chosen reply has gained more log-probability
-    since the phase's start than the rejected one: those with a positive margin of implicit rewards,
-    whatever β is. `likelihood_accuracy` is the share whose chosen reply is the likelier of the two,
+    `preference_accuracy` is the share of pairs whose chosen reply gained more log-probability since
+    the phase's start than the rejected one, which is a positive margin of implicit rewards for any
+    β. `likelihood_accuracy` is the share of pairs whose chosen reply is the likelier of the two,
     `likelihood_accuracy_before` the same at the phase's start. Each is a mean over questions of
     their pairs' mean, with a 95 % interval that resamples questions.
 
     Args:
-        pairs: One or more.
-        before: log p at the phase's start of each pair's chosen and rejected reply, in turn.
-        after: The same at its end.
+        pairs: one or more.
+        before: log p of each pair's chosen, then rejected reply, at the phase's start.
+        after: the same at its end.
     """
-    gains = [now - then for now, then in zip(after, before, strict=True)]
-    parts = {
+    gains = [end - start for end, start in zip(after, before, strict=True)]
+    # A chosen reply is preferred where its value is above the rejected one's.
+    compared_values = {
         "preference_accuracy": gains,
         "likelihood_accuracy": after,
         "likelihood_accuracy_before": before,
     }
-    questions = [str(pair.meta.get("question", n)) for n, pair in enumerate(pairs)]
-    found = {"pairs": float(len(pairs)), "questions": float(len(set(questions)))}
-    for name, values in parts.items():
-        by_question: dict[str, list[bool]] = {}
-        for n, question in enumerate(questions):
-            by_question.setdefault(question, []).append(values[2 * n] > values[2 * n + 1])
-        means = [sum(hits) / len(hits) for hits in by_question.values()]
-        interval = bootstrap_interval(means, within=(0.0, 1.0))
-        found |= {f"{name}{end}": value for end, value in zip(_NAMES, interval, strict=True)}
-    return {f"held_out/{name}": value for name, value in found.items()}
-
-
-_KEY = "offline.path"
+    questions = [str(pair.meta.get("question", number)) for number, pair in enumerate(pairs)]
+    metrics = {
+        "held_out/pairs": float(len(pairs)),
+        "held_out/questions": float(len(set(questions))),
+    }
+    for name, values in compared_values.items():
+        is_preferred: dict[str, list[bool]] = {}
+        for number, question in enumerate(questions):
+            chosen_value = values[2 * number]
+            rejected_value = values[2 * number + 1]
+            is_preferred.setdefault(question, []).append(chosen_value > rejected_value)
+        # Pairs of one question are not independent, so questions are the units.
+        means = [sum(outcomes) / len(outcomes) for outcomes in is_preferred.values()]
+        mean, low, high = bootstrap_interval(means, within=(0.0, 1.0))
+        metrics[f"held_out/{name}"] = mean
+        metrics[f"held_out/{name}_low"] = low
+        metrics[f"held_out/{name}_high"] = high
+    return metrics
 
 
 def files_digest(offline: OfflineSettings) -> str | None:
-    """Return a hash of the files that a set reads, None where it reads none.
+    """Hash the files that a set reads; None for a set that reads none.
 
     Raises:
         UsageError: There is no such file.
     """
     if offline.path is None:
         return None
-    files = files_of(Path(offline.path), _KEY)
-    return hashlib.sha256(
-        b"".join(hashlib.sha256(f.read_bytes()).digest() for f in files)
-    ).hexdigest()
+    files = files_of(Path(offline.path), _PATH_KEY)
+    # A hash of hashes, so that moving bytes from one file to the next changes it.
+    digests = [hashlib.sha256(file.read_bytes()).digest() for file in files]
+    return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def read_debates(offline: OfflineSettings) -> list[Transcript]:
-    """Return the debates of the files that a set reads, those of its first questions.
+    """Read the debates of a set's files, those of its first questions.
 
     Raises:
-        UsageError: A file is not there, or holds no debates.
+        UsageError: A file is missing, or holds no debates.
     """
     assert offline.path is not None
     imported = offline.imported
-    found = [
-        debate
-        for file in files_of(Path(offline.path), _KEY)
-        for debate in debates_in(
+    debates: list[Transcript] = []
+    for file in files_of(Path(offline.path), _PATH_KEY):
+        debates += debates_in(
             file,
-            _KEY,
+            _PATH_KEY,
             contract=imported.contract,
             kind=imported.kind,
             answer=imported.answer,
         )
-    ]
-    asked = list(dict.fromkeys(identity(debate.question) for debate in found))
-    wanted = set(asked[: offline.questions])
-    return [debate for debate in found if identity(debate.question) in wanted]
+    questions = list(dict.fromkeys(identity(debate.question) for debate in debates))
+    first_questions = set(questions[: offline.questions])
+    return [debate for debate in debates if identity(debate.question) in first_questions]
 
 
 def learned_from(
     offline: OfflineSettings, sources: Sequence[DataSource], renderer: Renderer, window: int | None
 ) -> tuple[list[Transcript], Counter[str]]:
-    """Return the debates of a set's files with tokens, and how many are left out, by cause.
-
-    Those about held-out questions would teach what a run is measured on.
+    """Read the debates of a set's files with token ids, and count those left out, by cause.
 
     Args:
-        offline: The set.
-        sources: Whose held-out questions are not learned from.
-        renderer: Makes the ids.
-        window: Of the model, in tokens.
+        offline: the set.
+        sources: data sources, whose dev and test questions are left out: the run is measured on
+            them.
+        renderer: encodes prompts and texts.
+        window: the model's, in tokens.
 
     Raises:
-        UsageError: A file is not there, or holds no debates.
+        UsageError: A file is missing, or holds no debates.
     """
-    names: tuple[Split, ...] = ("dev", "test")
-    asked = [q for one in sources for name in names for q in one.split(name, MOST_HELD_OUT)]
-    held = {normalised(identity(question)) for question in asked}
-    kept, left_out = list[Transcript](), Counter[str]()
+    split_names: tuple[Split, ...] = ("dev", "test")
+    held_out: set[str] = set()
+    for source in sources:
+        for name in split_names:
+            for question in source.split(name, MOST_HELD_OUT):
+                held_out.add(normalised(identity(question)))
+    debates: list[Transcript] = []
+    left_out: Counter[str] = Counter()
     for debate in read_debates(offline):
-        if normalised(identity(debate.question)) in held:
+        if normalised(identity(debate.question)) in held_out:
             left_out["left_out/dev_or_test"] += 1
             continue
         try:
@@ -233,106 +274,114 @@ def learned_from(
         except ValueError:
             left_out["left_out/unreadable"] += 1
             continue
-        kept.append(with_tokens(debate, renderer, window))
-    return kept, left_out
+        debates.append(with_tokens(debate, renderer, window))
+    return debates, left_out
 
 
 def with_tokens(debate: Transcript, renderer: Renderer, window: int | None) -> Transcript:
-    """Return a debate whose turns hold their prompts and texts as ids of a model's tokenizer.
+    """Encode the prompts and texts of a debate's turns as ids of a model's tokenizer.
 
-    Turns without a prompt, and those that do not fit the window, get none.
+    Turns without a prompt, and turns beyond the window, get no ids.
     """
 
-    def heard(turn: Turn) -> Turn:
-        branches = tuple(Branch(branch.guide, heard(branch.turn)) for branch in turn.branches)
+    def encode_turn(turn: Turn) -> Turn:
+        branches = []
+        for branch in turn.branches:
+            branches.append(Branch(branch.guide, encode_turn(branch.turn)))
         reply = None
         if turn.prompt:
-            asked = Ask(debate.question, turn.agent, turn.round, tuple(turn.prompt))
-            prompt = renderer.render(asked).prompt_ids
+            request = Ask(debate.question, turn.agent, turn.round, tuple(turn.prompt))
+            prompt_ids = renderer.render(request).prompt_ids
             stop = debate.protocol.contract_of(turn.round).stop
             ids = text_ids(turn.text, renderer, stop)
-            if window is None or len(prompt) + len(ids) <= window:
-                reply = Reply(turn.text, "end", prompt, ids)
-        return replace(turn, reply=reply, branches=branches)
+            if window is None or len(prompt_ids) + len(ids) <= window:
+                reply = Reply(turn.text, "end", prompt_ids, ids)
+        return replace(turn, reply=reply, branches=tuple(branches))
 
-    return replace(debate, turns=tuple(heard(turn) for turn in debate.turns))
+    return replace(debate, turns=tuple(encode_turn(turn) for turn in debate.turns))
 
 
 def text_ids(text: str, renderer: Renderer, stop: str | None) -> tuple[int, ...]:
-    """Return a reply as ids, with the end token where no stop string ends it."""
+    """Encode a reply, with the end token unless a stop string ends it."""
     ids = renderer.encode(renderer.plain(text))
     end = renderer.tokenizer.eos_token_id
-    if end is not None and not (stop is not None and text.endswith(stop)):
+    # An engine stops at the string: the policy never samples an end token there.
+    ends_with_stop = stop is not None and text.endswith(stop)
+    if end is not None and not ends_with_stop:
         ids.append(int(end))
     return tuple(ids)
 
 
-ENOUGH = 16
-"""Turns after which a phase that can imitate none of them is stopped: fewer may fail by chance."""
-
-
 class Imitation:
-    """Makes batches fit to be imitated.
+    """Prepares batches for a supervised loss, and stops demonstrations that would do harm.
 
     Args:
-        contract: Of the replies, as text.
-        is_demonstrated: Whether the data wrote them.
+        contract: contract of the replies, as text.
+        is_demonstrated: whether the replies are demonstrations of the data.
     """
 
     def __init__(self, contract: str, *, is_demonstrated: bool) -> None:
-        self._contract, self._is_demonstrated = contract, is_demonstrated
-        self._seen: Counter[str] = Counter()
+        self._contract = contract
+        self._is_demonstrated = is_demonstrated
+        self._totals: Counter[str] = Counter()
 
     def fit(
         self, transcripts: Sequence[Transcript], batch: Batch
     ) -> tuple[Batch, dict[str, float]]:
-        """Return the batch without weights below 0, and counts of what is not imitated.
+        """Remove weights below 0 from a batch, and count turns that are not imitated.
 
         Raises:
-            UsageError: What was demonstrated so far would do harm, or nothing.
+            UsageError: The demonstrations so far would do harm, or nothing.
         """
-        batch, against = without_negative_weights(batch)
-        found = look_at_demonstrations(transcripts)
-        self._seen += found
-        if self._is_demonstrated and self._seen["turns"] >= ENOUGH:
-            problem = harm_of(self._seen, self._contract)
+        fitted_batch, num_negative = without_negative_weights(batch)
+        counts = look_at_demonstrations(transcripts)
+        self._totals += counts
+        if self._is_demonstrated and self._totals["turns"] >= ENOUGH:
+            problem = harm_of(self._totals, self._contract)
             if problem is not None:
                 raise UsageError(f"rollout.engine.type: {problem}")
-        return batch, {
-            "imitation/failed_turns": float(found["failed"]),
-            "imitation/turns_against": float(against),
+        metrics = {
+            "imitation/failed_turns": float(counts["failed"]),
+            "imitation/turns_against": float(num_negative),
         }
+        return fitted_batch, metrics
 
 
 def look_at_demonstrations(transcripts: Sequence[Transcript]) -> Counter[str]:
-    """Count what a supervised phase would imitate.
+    """Count the turns that a supervised phase would imitate.
 
     Returns:
-        `turns`; `failed` ones, without a readable answer; those that were `asked` to compare
-        others, and of these the `silent` ones, which did not.
+        Counts of `turns`; of `failed` ones, without a readable answer; of turns `asked` to compare
+        others, and of `silent` ones among these, which compare none.
     """
-    found: Counter[str] = Counter()
-    for debate in map(read_debate, transcripts):
+    counts: Counter[str] = Counter()
+    for transcript in transcripts:
+        debate = read_debate(transcript)
         for turn in debate.turns.values():
-            found["turns"] += 1
-            found["failed"] += turn.failed
+            counts["turns"] += 1
+            counts["failed"] += turn.failed
             if debate.expected_pairs(turn):
-                found["asked"] += 1
-                found["silent"] += not turn.parsed.comparisons
-    return found
+                counts["asked"] += 1
+                counts["silent"] += not turn.parsed.comparisons
+    return counts
 
 
-def harm_of(found: Mapping[str, int], contract: str) -> str | None:
-    """Return why turns must not be imitated, as `look_at_demonstrations` counts them, if so."""
-    if found["turns"] and found["failed"] == found["turns"]:
+def harm_of(counts: Mapping[str, int], contract: str) -> str | None:
+    """Explain why demonstrations must not be imitated; None if they may.
+
+    Args:
+        counts: those of `look_at_demonstrations`.
+        contract: contract of the replies, as text.
+    """
+    if counts["turns"] and counts["failed"] == counts["turns"]:
         return (
-            f"found {found['turns']:,} demonstrated turns, none of which holds an answer that "
+            f"found {counts['turns']:,} demonstrated turns, none of which holds an answer that "
             f"contract {contract} can read, so there is nothing to imitate; expected "
             "demonstrations in the form of debate.contract, and room for them in rollout.max_tokens"
         )
-    if found["asked"] and found["silent"] == found["asked"]:
+    if counts["asked"] and counts["silent"] == counts["asked"]:
         return (
-            f"found {found['asked']:,} demonstrated turns that are asked to compare others and do "
+            f"found {counts['asked']:,} demonstrated turns that are asked to compare others and do "
             "not, which would teach agents not to compare; expected debate.type: direct for this "
             "phase, or data that demonstrates comparisons, such as signs_puzzle in the compact "
             "style, with room for them in rollout.max_tokens"
@@ -341,21 +390,27 @@ def harm_of(found: Mapping[str, int], contract: str) -> str | None:
 
 
 def without_negative_weights(batch: Batch) -> tuple[Batch, int]:
-    """Return the batch without weights below 0, and how many turns had one.
+    """Set weights below 0 to 0, and count the turns that had one.
 
-    A supervised loss raises what has a positive weight; a negative one would train against the
-    demonstration. What weighs nothing still counts in denominators.
+    A supervised loss would train against the demonstration under a negative weight. Tokens without
+    weight still count in denominators.
     """
-    found = [_imitated(row) for row in batch.rows]
-    return replace(batch, rows=tuple(row for row, _ in found)), sum(turns for _, turns in found)
-
-
-def _imitated(row: Row) -> tuple[Row, int]:
-    parts = row.advantages[None, :] if row.credits is None else row.credits
-    against = (parts < 0).any(axis=0)
-    if not against.any():
-        return row, 0
-    kept = np.maximum(parts, 0)
-    credits = None if row.credits is None else kept
-    turns = len(np.unique(row.segments[against]))
-    return replace(row, advantages=kept.sum(axis=0), credits=credits), turns
+    rows = []
+    num_turns = 0
+    for row in batch.rows:
+        credits_SA = row.advantages[None, :] if row.credits is None else row.credits
+        is_negative_A = (credits_SA < 0).any(axis=0)
+        if not is_negative_A.any():
+            rows.append(row)
+            continue
+        num_turns += len(np.unique(row.segments[is_negative_A]))
+        # Stream by stream: a positive credit must not hide another's negative one in the sum.
+        clipped_SA = np.maximum(credits_SA, 0)
+        rows.append(
+            replace(
+                row,
+                advantages=clipped_SA.sum(axis=0),
+                credits=None if row.credits is None else clipped_SA,
+            )
+        )
+    return replace(batch, rows=tuple(rows)), num_turns

@@ -1,7 +1,7 @@
 """Preference pairs of guided debates: what brought a debate nearer to the right answer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar, Literal, Self
 
@@ -20,18 +20,24 @@ from debate_train.offline.offline_set import (
     example_of,
 )
 
-_CLOSE = 1e-9
-"""Differences of shares of roll-outs are compared with the threshold up to this rounding."""
-_ORDER = (
+# Rounding of differences of shares of roll-outs, which may equal the threshold exactly.
+_TOLERANCE = 1e-9
+# What states after replies should be worth, from most to least: words and metric.
+_VALUE_ORDER = (
     ("guided to the right answer", "offline/value_guided_right"),
     ("natural", "offline/value_natural"),
     ("guided to a wrong answer", "offline/value_guided_wrong"),
 )
-"""What states after replies should be worth, from most to least."""
-_KEPT = {"chosen": "toward_right", "rejected": "away_from_wrong", "both": "right_over_wrong"}
-"""Which replies of a pair are guided, and what such pairs are counted as."""
-_Said = tuple[Turn, StateValue]
-"""A reply and the state that it leads to."""
+# Names under which pairs are counted, by the replies that were guided.
+_PAIR_KINDS = {"chosen": "toward_right", "rejected": "away_from_wrong", "both": "right_over_wrong"}
+
+
+@dataclass(frozen=True, slots=True)
+class _ValuedReply:
+    """A reply and the value of the state that it leads to."""
+
+    turn: Turn
+    state: StateValue
 
 
 class GuidedPairs(OfflineSettings):
@@ -51,7 +57,7 @@ class GuidedPairs(OfflineSettings):
 
     type: Literal["guided_pairs"] = "guided_pairs"
     role: str
-    """Whose replies are compared: `actor` or `critic`."""
+    """Role whose replies are compared: `actor` or `critic`."""
     threshold: float = Field(0.25, gt=0, le=1)
     """Least difference of values."""
     pairs_per_state: Literal["first", "both"] = "first"
@@ -70,9 +76,8 @@ class GuidedPairs(OfflineSettings):
         return self
 
     def problem(self, form: DebateForm) -> str | None:
-        """Return why debates of this form give no pairs, None where they may."""
-        rules = form.protocol()
-        names = [role.name for role in rules.roles]
+        """Explain why debates of this form give no pairs; None if they may."""
+        names = [role.name for role in form.protocol().roles]
         if self.role not in names:
             return f"role: found {self.role!r}, expected one of {', '.join(names)} (debate.roles)"
         if not getattr(form, "guided", False):
@@ -83,24 +88,26 @@ class GuidedPairs(OfflineSettings):
         return None
 
     def doubt(self, metrics: Mapping[str, float]) -> str | None:
-        """Return in words that guidance did not work, or that it is not shown to.
+        """Explain that guidance did not work, or not clearly; None if it did.
 
         It works where states after replies guided to the right answer are worth more than those
         after natural ones, and these more than those after replies guided to a wrong answer, each
         by more than two standard errors of the difference, as if the two were independent. All
         three are means over the same states.
         """
-        found = [
-            (name, metrics[key], metrics.get(f"{key}_standard_error", 0.0))
-            for name, key in _ORDER
-            if key in metrics
-        ]
-        if all(
-            one - other > 2 * (error**2 + its**2) ** 0.5
-            for (_, one, error), (_, other, its) in pairwise(found)
-        ):
+        measured = []
+        for name, key in _VALUE_ORDER:
+            if key in metrics:
+                standard_error = metrics.get(f"{key}_standard_error", 0.0)
+                measured.append((name, metrics[key], standard_error))
+        is_clear = True
+        for (_, higher, higher_error), (_, lower, lower_error) in pairwise(measured):
+            standard_error = (higher_error**2 + lower_error**2) ** 0.5
+            if not higher - lower > 2 * standard_error:
+                is_clear = False
+        if is_clear:
             return None
-        values = ", ".join(f"{name} {value:.3f} ({error:.3f})" for name, value, error in found)
+        values = ", ".join(f"{name} {value:.3f} ({error:.3f})" for name, value, error in measured)
         return (
             f"what states are worth to the debate does not clearly fall in this order: {values}, "
             "standard errors in brackets; expected each clearly above the next, or replies do not "
@@ -108,92 +115,120 @@ class GuidedPairs(OfflineSettings):
         )
 
     def take(self, transcripts: Sequence[Transcript]) -> ExampleSet:
-        """Return the pairs of debates with guided branches.
+        """Select the pairs of debates with guided branches.
 
-        A debate that was not guided both ways is left out whole: those of one way alone would
+        A debate that was not guided both ways is left out whole: pairs of one way alone would
         teach a critic to say the same of every answer.
         """
-        taken, pairs = ExampleSet(), list[Pair]()
+        taken = ExampleSet()
+        pairs: list[Pair] = []
         for transcript, states in zip(transcripts, state_values(transcripts), strict=True):
-            valued = {(state.key, state.guide): state for state in states}
-            guides = {branch.guide for turn in transcript.turns for branch in turn.branches}
-            is_known = bool((transcript.question.answer or "").strip())
-            if not is_known or guides <= {transcript.question.answer}:
-                taken.leave_out("no_wrong_answer" if is_known else "no_right_answer")
+            right_answer = transcript.question.answer
+            if not (right_answer or "").strip():
+                taken.leave_out("no_right_answer")
                 continue
+            guides = {branch.guide for turn in transcript.turns for branch in turn.branches}
+            if guides <= {right_answer}:
+                taken.leave_out("no_wrong_answer")
+                continue
+            state_of = {(state.key, state.guide): state for state in states}
             for turn in transcript.turns:
                 if role_of(transcript.protocol, turn.agent).name == self.role and turn.branches:
-                    pairs += self._compared(transcript, turn, valued, taken)
+                    pairs += self._pairs_of_state(transcript, turn, state_of, taken)
         for pair in composed(pairs):
-            taken.keep(pair.example, _KEPT[str(pair.example.meta["guided"])])
+            guided = str(pair.example.meta["guided"])
+            taken.keep(pair.example, _PAIR_KINDS[guided])
         return taken
 
-    def _compared(
+    def _pairs_of_state(
         self,
         transcript: Transcript,
         turn: Turn,
-        valued: dict[tuple[TurnKey, str | None], StateValue],
+        state_of: dict[tuple[TurnKey, str | None], StateValue],
         taken: ExampleSet,
     ) -> list[Pair]:
-        """Return the pairs of one state, or count why it has none."""
-        right = transcript.question.answer
-        said = {b.guide == right: (b.turn, valued[turn.key, b.guide]) for b in turn.branches}
-        toward, natural, away = said.get(True), (turn, valued[turn.key, None]), said.get(False)
-        if (
-            toward is None
-            or away is None
-            or None in (values := [state.value for _, state in (toward, natural, away)])
-        ):
+        """Select the pairs of one state, or count why it has none."""
+        natural = _ValuedReply(turn, state_of[turn.key, None])
+        to_right = None
+        to_wrong = None
+        for branch in turn.branches:
+            reply = _ValuedReply(branch.turn, state_of[turn.key, branch.guide])
+            if branch.guide == transcript.question.answer:
+                to_right = reply
+            else:
+                to_wrong = reply
+        if to_right is None or to_wrong is None:
             taken.leave_out("no_value")
             return []
-        for (_, name), value in zip(_ORDER, values, strict=True):
-            taken.measure(name.removeprefix("offline/"), value or 0.0)
-        compared = {"both": (toward, away)}
-        if self.compare == "natural":
-            compared = {"chosen": (toward, natural), "rejected": (natural, away)}
-        found, differs = list[Pair](), False
-        for guided, pair in compared.items():
-            gain = (pair[0][1].value or 0.0) - (pair[1][1].value or 0.0)
-            if gain < self.threshold - _CLOSE or (found and self.pairs_per_state == "first"):
+        ordered = (to_right, natural, to_wrong)
+        if any(reply.state.value is None for reply in ordered):
+            taken.leave_out("no_value")
+            return []
+        for (_, metric), reply in zip(_VALUE_ORDER, ordered, strict=True):
+            taken.measure(metric.removeprefix("offline/"), reply.state.value or 0.0)
+
+        # Algorithm 1 tries the pair with the reply guided to the right answer first.
+        candidates = {"chosen": (to_right, natural), "rejected": (natural, to_wrong)}
+        if self.compare == "guided":
+            candidates = {"both": (to_right, to_wrong)}
+        pairs: list[Pair] = []
+        reaches_threshold = False
+        for guided, (chosen, rejected) in candidates.items():
+            gain = (chosen.state.value or 0.0) - (rejected.state.value or 0.0)
+            if gain < self.threshold - _TOLERANCE:
                 continue
-            differs = True
-            example = _example(transcript, turn, pair, {"guided": guided, "gain": gain})
-            if example is not None:
-                reviewed = _reviewed(transcript, turn)
-                found.append(Pair(transcript, pair[0][0], pair[1][0], example, reviewed))
-        if not found:
-            taken.leave_out("no_answer" if differs else "below_threshold")
-        return found
+            if pairs and self.pairs_per_state == "first":
+                continue
+            reaches_threshold = True
+            example = _pair_example(transcript, turn, chosen, rejected)
+            if example is None:
+                continue
+            meta = {**example.meta, "guided": guided, "gain": gain}
+            meta |= _value_meta("chosen", chosen.state) | _value_meta("rejected", rejected.state)
+            pair = Pair(
+                transcript=transcript,
+                chosen=chosen.turn,
+                rejected=rejected.turn,
+                example=replace(example, meta=meta),
+                reviewed=_reviewed_turn(transcript, turn),
+            )
+            pairs.append(pair)
+        if not pairs:
+            taken.leave_out("no_answer" if reaches_threshold else "below_threshold")
+        return pairs
 
 
-def _reviewed(transcript: Transcript, turn: Turn) -> Turn | None:
-    """Return the answer that a turn is about: an actor's own last one, or that a critic reads.
+def _reviewed_turn(transcript: Transcript, turn: Turn) -> Turn | None:
+    """Find the answer that a turn is about: an actor's own last one, or the one a critic reads.
 
-    None for a first answer, and where a critic reads those of several actors.
+    None for a first answer, and where a critic reads the answers of several actors.
     """
     is_actor = gives_answers(transcript.protocol, turn.agent)
-    round = turn.round - is_actor
-    found = [
-        one
-        for one in transcript.turns
-        if one.round == round and gives_answers(transcript.protocol, one.agent)
-    ]
-    own = [one for one in found if one.agent == turn.agent] if is_actor else found
-    return own[0] if len(own) == 1 else None
+    # A critic speaks in the round of the answer that it reviews, an actor in the round after.
+    reviewed_round = turn.round - is_actor
+    candidates = []
+    for other in transcript.turns:
+        if other.round != reviewed_round or not gives_answers(transcript.protocol, other.agent):
+            continue
+        if not is_actor or other.agent == turn.agent:
+            candidates.append(other)
+    return candidates[0] if len(candidates) == 1 else None
 
 
-def _example(
-    transcript: Transcript, natural: Turn, pair: tuple[_Said, _Said], more: dict[str, object]
+def _pair_example(
+    transcript: Transcript, natural: Turn, chosen: _ValuedReply, rejected: _ValuedReply
 ) -> Example | None:
-    """Return a pair under the natural prompt, None where its chosen reply failed."""
-    (chosen, _), (rejected, _) = pair
-    if chosen.reply is None or rejected.reply is None or turn_failed(transcript, chosen):
+    # A failed reply may be rejected, but must not be learned.
+    if chosen.turn.reply is None or rejected.turn.reply is None:
         return None
-    example = example_of(transcript, natural, chosen.reply, rejected.reply)
-    for name, (_, state) in zip(("chosen", "rejected"), pair, strict=True):
-        more |= {
-            f"{name}_value": state.value,
-            f"{name}_standard_error": state.standard_error,
-            f"{name}_rollouts": state.rollouts,
-        }
-    return None if example is None else replace(example, meta={**example.meta, **more})
+    if turn_failed(transcript, chosen.turn):
+        return None
+    return example_of(transcript, natural, chosen.turn.reply, rejected.turn.reply)
+
+
+def _value_meta(name: str, state: StateValue) -> dict[str, object]:
+    return {
+        f"{name}_value": state.value,
+        f"{name}_standard_error": state.standard_error,
+        f"{name}_rollouts": state.rollouts,
+    }

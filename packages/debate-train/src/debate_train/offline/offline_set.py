@@ -1,7 +1,7 @@
-"""What a set of examples is: which replies it takes, how they split, and why others are left out.
+"""Sets of examples: replies to learn from, their composition, and counts of replies left out.
 
-A phase with such a set first plays debates with the policy as it is at the phase's start, or reads
-debates that were held before, takes examples from them once, and then trains on these.
+A phase with such a set first plays debates with the policy of the phase's start, or reads debates
+from files. It selects examples from them once, and then trains on these.
 """
 
 import json
@@ -41,7 +41,25 @@ __all__ = [
 
 
 MADE_FROM = "made_from"
-"""Key of a row: what decides which examples there are, hashed."""
+"""Key of a row: a hash of all inputs that decide which examples there are."""
+PLAYED = 256
+"""Training questions whose debates are played, unless a recipe sets their number."""
+_SAMPLED_FIELDS = ("agent", "adapter", "weight_version", "weight")
+_SHARES = {
+    "chosen_right": "offline/chosen_right_share",
+    "rejected_right": "offline/rejected_right_share",
+    "chosen_ok": "offline/chosen_ok_share",
+    "actor_right": "offline/actor_right_share",
+}
+"""Metrics of the share of pairs for which an entry of `meta` is true, by that entry."""
+# The values of `actor_right` that a metric of margins averages over, by the metric's suffix.
+_MARGIN_GROUPS: Mapping[str, tuple[bool | None, ...]] = {
+    "": (True, False, None),
+    "_actor_right": (True,),
+    "_actor_wrong": (False,),
+}
+
+Teaches = Literal["pairs", "demonstrations"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +71,16 @@ class Completion:
 
     @classmethod
     def of(cls, reply: Reply) -> "Completion":
-        """Return a sampled reply."""
-        return cls(reply.text, reply.token_ids)
+        """Copy text and ids of a sampled reply."""
+        return cls(text=reply.text, token_ids=reply.token_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A prompt with a reply to imitate, or with one that is preferred over another.
+    """A prompt with a reply to imitate, or with a reply preferred over another.
 
-    `prompt` and `prompt_ids` are what the policy is asked when nobody guides it, whatever the
-    completions were sampled from. `meta` says where it comes from and what it is worth.
+    `prompt` and `prompt_ids` are without guidance, even if the completions were sampled with it.
+    `meta` holds the example's origin and values.
     """
 
     prompt: tuple[Message, ...]
@@ -74,76 +92,131 @@ class Example:
     weight_version: int = 0
     meta: Mapping[str, object] = field(default_factory=dict)
     weight: float = 1.0
-    """What it counts for in a supervised loss, above 0."""
+    """Weight in a supervised loss, above 0."""
 
     def to_json(self) -> dict[str, object]:
-        """Return a row as preference trainers and supervised ones read it.
+        """Build a row as preference trainers and supervised ones read it.
 
         Pairs have `prompt`, `chosen` and `rejected`, others `prompt` and `completion`, all as chat
-        messages; what only this trainer needs stands under `sampled` and `meta`.
+        messages. `sampled` and `meta` are for this trainer alone.
         """
-        said = {"completion": self.chosen}
+        completions = {"completion": self.chosen}
         if self.rejected is not None:
-            said = {"chosen": self.chosen, "rejected": self.rejected}
-        sampled = {
-            "prompt": list(self.prompt_ids),
-            **{name: list(one.token_ids) for name, one in said.items()},
-            **{name: getattr(self, name) for name in _SAMPLED},
-        }
+            completions = {"chosen": self.chosen, "rejected": self.rejected}
+        messages = {}
+        sampled: dict[str, object] = {"prompt": list(self.prompt_ids)}
+        for name, completion in completions.items():
+            messages[name] = [{"role": "assistant", "content": completion.text}]
+            sampled[name] = list(completion.token_ids)
+        for name in _SAMPLED_FIELDS:
+            sampled[name] = getattr(self, name)
         return {
             "prompt": [dict(message) for message in self.prompt],
-            **{n: [{"role": "assistant", "content": one.text}] for n, one in said.items()},
+            **messages,
             "meta": dict(self.meta),
             "sampled": sampled,
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> "Example":
-        """Return what `to_json` wrote.
+        """Parse a row of `to_json`.
 
         Raises:
-            KeyError: Something is missing.
-            TypeError: Something is of another kind.
+            KeyError: An entry is missing.
+            TypeError: An entry is of another type.
         """
         sampled = row["sampled"]
 
-        def completion(name: str) -> Completion:
+        def parse_completion(name: str) -> Completion:
             (message,) = row[name]
-            return Completion(message["content"], tuple(map(index, sampled[name])))
+            # `index` refuses floats and strings, which `int` would round or parse.
+            return Completion(
+                text=message["content"],
+                token_ids=tuple(index(token) for token in sampled[name]),
+            )
 
         return cls(
-            tuple(row["prompt"]),
-            tuple(map(index, sampled["prompt"])),
-            completion("chosen" if "chosen" in row else "completion"),
-            completion("rejected") if "rejected" in row else None,
+            prompt=tuple(row["prompt"]),
+            prompt_ids=tuple(index(token) for token in sampled["prompt"]),
+            chosen=parse_completion("chosen" if "chosen" in row else "completion"),
+            rejected=parse_completion("rejected") if "rejected" in row else None,
             meta=row["meta"],
-            **{name: sampled[name] for name in _SAMPLED},
+            **{name: sampled[name] for name in _SAMPLED_FIELDS},
         )
 
 
-_SAMPLED = ("agent", "adapter", "weight_version", "weight")
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A pair as an example, with the two turns that it compares.
+
+    `reviewed` is the actor's turn before them, which a critic's pair is about.
+    """
+
+    transcript: Transcript
+    chosen: Turn
+    rejected: Turn
+    example: Example
+    reviewed: Turn | None = None
+
+    def answers(self) -> tuple[str | None, str | None, str | None]:
+        """Read the answers of the chosen and the rejected reply, and the one under review."""
+        reviewed_answer = None
+        if self.reviewed is not None:
+            reviewed_answer = _readable_answer(self.transcript, self.reviewed)
+        chosen_answer = _readable_answer(self.transcript, self.chosen)
+        rejected_answer = _readable_answer(self.transcript, self.rejected)
+        # A critic that names no answer supports the actor's, if the other reply names one. Where
+        # neither does, as in prose, it is unknown which answer they support.
+        is_critic = not gives_answers(self.transcript.protocol, self.chosen.agent)
+        if is_critic and (chosen_answer or rejected_answer):
+            chosen_answer = chosen_answer or reviewed_answer
+            rejected_answer = rejected_answer or reviewed_answer
+        return chosen_answer, rejected_answer, reviewed_answer
+
+
+@dataclass(slots=True)
+class ExampleSet:
+    """The examples of some debates, and counts of replies kept and left out, by cause."""
+
+    examples: list[Example] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    measures: dict[str, list[float]] = field(default_factory=dict)
+    """Values of each measure by its name, one for each state or debate."""
+
+    def measure(self, name: str, value: float) -> None:
+        """Add one value of a measure."""
+        self.measures.setdefault(name, []).append(value)
+
+    def keep(self, example: Example, why: str) -> None:
+        """Add an example, and count it by its kind."""
+        self.examples.append(example)
+        self.counts[f"kept/{why}"] += 1
+
+    def leave_out(self, why: str, count: int = 1) -> None:
+        """Count replies that are left out, by cause."""
+        self.counts[f"left_out/{why}"] += count
 
 
 def example_of(
     transcript: Transcript, turn: Turn, chosen: Reply, rejected: Reply | None = None
 ) -> Example | None:
-    """Return a reply to imitate, or a pair, under the prompt of a turn that nobody guided.
+    """Build an example under the prompt of a turn without guidance.
 
     None where a reply has no tokens, or where both are the same.
     """
-    asked = turn.reply
-    replies = [chosen.token_ids] if rejected is None else [chosen.token_ids, rejected.token_ids]
-    if asked is None or () in replies or len(set(replies)) < len(replies):
+    if turn.reply is None or not chosen.token_ids:
+        return None
+    if rejected is not None and rejected.token_ids in ((), chosen.token_ids):
         return None
     role = role_of(transcript.protocol, turn.agent)
     return Example(
         prompt=turn.prompt or (),
-        prompt_ids=asked.prompt_ids,
+        prompt_ids=turn.reply.prompt_ids,
         chosen=Completion.of(chosen),
         rejected=None if rejected is None else Completion.of(rejected),
         agent=turn.agent,
         adapter=role.adapter,
-        weight_version=asked.weight_version,
+        weight_version=turn.reply.weight_version,
         meta={
             "question": transcript.question.id,
             "debate": transcript.id,
@@ -154,134 +227,79 @@ def example_of(
 
 
 def read_examples(path: Path) -> list[Example]:
-    """Return the examples of a file, in order.
+    """Read the examples of a file, in order.
 
     Raises:
-        ValueError: A line is none; the message says which.
+        ValueError: A line is no example; the message names the line.
     """
-    found = []
+    examples = []
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             try:
-                found.append(Example.from_json(json.loads(line)))
+                examples.append(Example.from_json(json.loads(line)))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise ValueError(
                     f"{path}:{number}: no example ({type(error).__name__}: {error})"
                 ) from error
-    return found
-
-
-_SHARES = {
-    "chosen_right": "offline/chosen_right_share",
-    "rejected_right": "offline/rejected_right_share",
-    "chosen_ok": "offline/chosen_ok_share",
-    "actor_right": "offline/actor_right_share",
-}
-"""What `meta` of a pair says, and the metric of the pairs of which it is true."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A pair as an example, and the turns that it is made of.
-
-    `reviewed` is the actor's last turn before them, which a critic's pair is about.
-    """
-
-    transcript: Transcript
-    chosen: Turn
-    rejected: Turn
-    example: Example
-    reviewed: Turn | None = None
-
-    def answers(self) -> tuple[str | None, str | None, str | None]:
-        """Return the answers of the chosen and the rejected reply, and that under review.
-
-        A critic that names no answer stands for the actor's, if the other reply names one; where
-        neither does, as in prose, it is not known what they stand for.
-        """
-        reviewed = None if self.reviewed is None else _answer(self.transcript, self.reviewed)
-        own = [_answer(self.transcript, turn) for turn in (self.chosen, self.rejected)]
-        if any(own) and not gives_answers(self.transcript.protocol, self.chosen.agent):
-            own = [answer or reviewed for answer in own]
-        return own[0], own[1], reviewed
+    return examples
 
 
 def composed(pairs: Sequence[Pair]) -> Iterator[Pair]:
-    """Yield the pairs; `meta` says which of their answers are right, None where it is not known."""
-    answers = [pair.answers() for pair in pairs]
-    asked = zip(pairs, answers, strict=True)
-    verdicts = iter(check_many([(p.transcript.question, a) for p, own in asked for a in own]))
-    for pair, own in zip(pairs, answers, strict=True):
-        question = pair.transcript.question
-        judged = [(answer, next(verdicts).verdict) for answer in own]
-        right = [
-            None if answer is None or verdict == "unverifiable" else verdict == "right"
-            for answer, verdict in judged
-        ]
-        is_critic = not gives_answers(pair.transcript.protocol, pair.chosen.agent)
+    """Add to the `meta` of each pair which of its answers are right, None where unknown."""
+    answers_of_pairs = [pair.answers() for pair in pairs]
+    # All answers in one call: the processes that check them work side by side.
+    to_check = []
+    for pair, answers in zip(pairs, answers_of_pairs, strict=True):
+        to_check += [(pair.transcript.question, answer) for answer in answers]
+    verdicts = iter(check_many(to_check))
+    for pair, answers in zip(pairs, answers_of_pairs, strict=True):
+        is_right: list[bool | None] = []
+        for answer in answers:
+            verdict = next(verdicts).verdict
+            is_unknown = answer is None or verdict == "unverifiable"
+            is_right.append(None if is_unknown else verdict == "right")
+        chosen_answer, _, reviewed_answer = answers
         agrees = None
-        if is_critic and own[0] is not None and own[2] is not None:
-            agrees = same_answer(question, own[0], own[2])
-        said = dict(zip(_SHARES, (right[0], right[1], agrees, right[2]), strict=True))
-        yield replace(pair, example=replace(pair.example, meta={**pair.example.meta, **said}))
+        is_critic = not gives_answers(pair.transcript.protocol, pair.chosen.agent)
+        if is_critic and chosen_answer is not None and reviewed_answer is not None:
+            agrees = same_answer(pair.transcript.question, chosen_answer, reviewed_answer)
+        meta = {
+            **pair.example.meta,
+            "chosen_right": is_right[0],
+            "rejected_right": is_right[1],
+            "chosen_ok": agrees,
+            "actor_right": is_right[2],
+        }
+        yield replace(pair, example=replace(pair.example, meta=meta))
 
 
 def composition(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return how pairs split, and by how much their values differ, of examples as they are kept."""
+    """Compute shares of right answers and mean margins of values, from rows of `to_json`."""
     metas = [row["meta"] for row in rows if "rejected" in row]
-    found = {}
+    metrics = {}
     for key, name in _SHARES.items():
-        known = [meta[key] for meta in metas if meta.get(key) is not None]
-        if known:
-            found[name] = fmean(known)
-    for name, wanted in (
-        ("", (True, False, None)),
-        ("_actor_right", (True,)),
-        ("_actor_wrong", (False,)),
-    ):
-        gains = [m["gain"] for m in metas if "gain" in m and m.get("actor_right") in wanted]
+        outcomes = [meta[key] for meta in metas if meta.get(key) is not None]
+        if outcomes:
+            metrics[name] = fmean(outcomes)
+    for suffix, actor_right in _MARGIN_GROUPS.items():
+        gains = []
+        for meta in metas:
+            if "gain" in meta and meta.get("actor_right") in actor_right:
+                gains.append(meta["gain"])
         if gains:
-            found[f"offline/margin{name}"] = fmean(gains)
-    return found
+            metrics[f"offline/margin{suffix}"] = fmean(gains)
+    return metrics
 
 
-def _answer(transcript: Transcript, turn: Turn) -> str | None:
-    owes = gives_answers(transcript.protocol, turn.agent)
-    failed = owes and turn_failed(transcript, turn)
-    return None if failed else parse_turn(transcript, turn).answer
-
-
-PLAYED = 256
-"""Training questions whose debates are played where a recipe names no number."""
-
-Teaches = Literal["pairs", "demonstrations"]
-
-
-@dataclass(slots=True)
-class ExampleSet:
-    """The examples of some debates, and how many replies were kept and left out, by cause."""
-
-    examples: list[Example] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    measures: dict[str, list[float]] = field(default_factory=dict)
-    """Values by the name of what was measured, one for each state or debate."""
-
-    def measure(self, name: str, value: float) -> None:
-        """Note one value of a measure."""
-        self.measures.setdefault(name, []).append(value)
-
-    def keep(self, example: Example, why: str) -> None:
-        """Take an example."""
-        self.examples.append(example)
-        self.counts[f"kept/{why}"] += 1
-
-    def leave_out(self, why: str, count: int = 1) -> None:
-        """Count what is not taken."""
-        self.counts[f"left_out/{why}"] += count
+def _readable_answer(transcript: Transcript, turn: Turn) -> str | None:
+    must_answer = gives_answers(transcript.protocol, turn.agent)
+    if must_answer and turn_failed(transcript, turn):
+        return None
+    return parse_turn(transcript, turn).answer
 
 
 class ImportedRollouts(Config):
-    """How rows of verifiers and of TRL are read; transcripts bring all this themselves."""
+    """Reading of rows of verifiers and of TRL; transcripts contain all of this themselves."""
 
     contract: str = "boxed"
     """How replies mark their answers."""
@@ -292,7 +310,7 @@ class ImportedRollouts(Config):
 
 
 class OfflineSettings(Config):
-    """Which examples debates give: the base class of all sets of examples."""
+    """A selection of examples from debates: the base class of all sets of examples."""
 
     teaches: ClassVar[Teaches]
 
@@ -312,53 +330,60 @@ class OfflineSettings(Config):
     """Examples of a step."""
 
     def problem(self, form: DebateForm) -> str | None:
-        """Return why debates of this form give no examples, None where they may."""
+        """Explain why debates of this form give no examples; None if they may."""
         return None
 
     def doubt(self, metrics: Mapping[str, float]) -> str | None:
-        """Return what the measures of a whole set say against learning from it, if anything."""
+        """Explain why the measures of a whole set speak against learning from it; None if not."""
         return None
 
     @abstractmethod
     def take(self, transcripts: Sequence[Transcript]) -> ExampleSet:
-        """Return the examples of debates whose turns hold their replies."""
+        """Select the examples of debates whose turns hold their replies."""
 
 
 def counted(
     taken: ExampleSet, held_out: ExampleSet, transcripts: Sequence[Transcript]
 ) -> dict[str, Any]:
-    """Return the counts of a chunk, and all values of its measures.
+    """Count a chunk of debates, and collect all values of its measures.
 
     Args:
-        taken: What is learned from.
-        held_out: What is not; its states are measured all the same.
-        transcripts: The debates of both.
+        taken: examples to learn from.
+        held_out: examples not to learn from; their states are measured as well.
+        transcripts: the debates of both.
     """
     counts = Counter(taken.counts)
     counts["held_out"] = len(held_out.examples)
     counts["debates"] = len(transcripts)
-    found = [turn.token_counts for x in transcripts for turn in x.sampled_turns()]
-    counts["sampled_tokens"] = sum(n[1] for n in found if n is not None)
+    num_sampled = 0
+    for transcript in transcripts:
+        for turn in transcript.sampled_turns():
+            if turn.token_counts is not None:
+                num_sampled += turn.token_counts[1]
+    counts["sampled_tokens"] = num_sampled
     measures: dict[str, list[float]] = {}
-    for part in (taken, held_out):
-        for name, values in part.measures.items():
+    for example_set in (taken, held_out):
+        for name, values in example_set.measures.items():
             measures.setdefault(name, []).extend(values)
     return {"counts": dict(counts), "measures": measures}
 
 
 def summed(chunks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the counts of all chunks, of each measure its mean and standard error, and how pairs
-    split into right and wrong.
+    """Sum the counts of all chunks, and compute means of their measures and pairs.
+
+    Each measure has a mean and, for two values or more, a standard error.
     """
     counts: Counter[str] = Counter()
     measures: dict[str, list[float]] = {}
+    rows: list[Mapping[str, Any]] = []
     for chunk in chunks:
         counts.update(chunk["counts"])
+        rows += chunk["examples"]
         for name, values in chunk["measures"].items():
             measures.setdefault(name, []).extend(values)
-    found = {f"offline/{name}": float(count) for name, count in sorted(counts.items())}
+    metrics = {f"offline/{name}": float(count) for name, count in sorted(counts.items())}
     for name, values in measures.items():
-        found[f"offline/{name}"] = fmean(values)
+        metrics[f"offline/{name}"] = fmean(values)
         if len(values) > 1:
-            found[f"offline/{name}_standard_error"] = stdev(values) / len(values) ** 0.5
-    return found | composition(row for chunk in chunks for row in chunk["examples"])
+            metrics[f"offline/{name}_standard_error"] = stdev(values) / len(values) ** 0.5
+    return metrics | composition(rows)
