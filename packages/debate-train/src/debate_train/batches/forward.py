@@ -1,7 +1,7 @@
 """Forward passes over packs: their attention, and log-probabilities without a batch's logits.
 
 A node attends to itself causally and to all tokens of its ancestors. So the pairs of query and key
-are one causal block for each node and, as descendants follow a node in the pack, one full block for
+are a causal block for each node and, as descendants follow a node in the pack, a full block for
 each node with descendants. Each block runs through torch's flash attention, without a mask or a
 copy of keys; outputs are united by their log-sum-exp.
 
@@ -177,7 +177,7 @@ def varlen_attention(
         value: likewise.
         layout: attention of the pack.
         scale: factor of the scores; None is 1 / √features.
-        window: most tokens that a token sees, itself included; None is all.
+        window: most tokens visible to a token, including the token itself; None is all.
     """
     from torch.nn.attention.varlen import varlen_attn
 
@@ -281,7 +281,7 @@ def forward_inputs(pack: Pack) -> dict[str, object]:
 
 
 def attention_of(model: nn.Module, pack: Pack) -> AbstractContextManager[None]:
-    """Prepare a pack's forward and backward passes, its adapter included."""
+    """Activate a pack's adapter and attention for forward and backward passes."""
     let_speak(model, pack.adapter)
     return nullcontext() if pack.layout is None else attending_packs(model)
 
@@ -305,7 +305,7 @@ def attending_packs(model: nn.Module) -> Iterator[None]:
 class TokenLogps(torch.autograd.Function):
     """Per-token log softmax(cap(h·Wᵀ)/T)[target] in chunks, recomputed for the gradient.
 
-    A chunk is `fused` into one pass over its logits on CUDA; a CPU is faster step by step.
+    A chunk is `fused` into a single pass over logits on CUDA; a CPU is faster step by step.
     """
 
     @staticmethod
@@ -386,7 +386,7 @@ class TokenLogps(torch.autograd.Function):
 
 
 def fuses(weight: Tensor) -> bool:
-    """Decide whether a chunk is one pass over its logits for this head."""
+    """Decide whether a chunk is a single pass over logits for this head."""
     return weight.is_cuda
 
 
@@ -406,7 +406,7 @@ def chunk_logps(
         logits: output of the head before cap and temperature, shape (A, V).
         targets: token ids, shape (A,).
         temperatures: shape (A,), of the result's type.
-        cap: cap of the logits, None for no cap.
+        cap: cap of the logits, or None.
     """
     scaled = _scale_logits(logits, temperatures, cap)
     norms = torch.logsumexp(scaled, -1)
@@ -502,7 +502,7 @@ def hidden_logps(
     """Compute log-probabilities and entropies of an output head, both of shape (A,).
 
     Args:
-        hidden: hidden states that predict the targets, shape (A, D).
+        hidden: hidden states before the targets, shape (A, D).
         weight: the head's, shape (V, D).
         targets: token ids, shape (A,).
         temperatures: divisors of the logits, shape (A,).
@@ -517,11 +517,11 @@ def hidden_logps(
 
 
 def token_logps(model: nn.Module, pack: Pack) -> tuple[Tensor, Tensor]:
-    """Compute the log-probability of each action and the entropy of its distribution.
+    """Compute the log-probability and the entropy of each action.
 
     Args:
         model: a causal language model of transformers, or peft around one; a flat pack needs
-            `attending_packs` around this call and its backward pass.
+            `attending_packs` around this call and the backward pass.
         pack: on the model's device.
 
     Returns:
@@ -545,8 +545,8 @@ def token_logps(model: nn.Module, pack: Pack) -> tuple[Tensor, Tensor]:
 def _scoring(head: Any, cap: float | None) -> Iterator[None]:
     """Let the output head compute log-probabilities in place of logits.
 
-    It is called as a module because ZeRO-3 makes its weight whole only for that, and again for
-    the backward pass.
+    The head is called as a module because ZeRO-3 gathers the weight only for such calls, and again
+    for the backward pass.
     """
 
     def score(hidden: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
@@ -563,13 +563,13 @@ def check_packing(model: nn.Module, share: Share) -> None:
     """Compare log-probabilities of two rows with a common prefix, packed and padded.
 
     A second comparison changes the first row: the second must not notice. An untrained model makes
-    so little of what leaks, as through a recurrent layer, that the first comparison may miss it.
+    so little of a leak, as through a recurrent layer, as to pass the first comparison.
 
     Every rank calls it where parameters are sharded.
 
     Raises:
-        RecipeError: The model does not take packs, or computes something else for them.
-        ModelError: Its log-probabilities are not finite, packed or not.
+        RecipeError: The model does not take packs, or computes other values for them.
+        ModelError: Log-probabilities are not finite, packed or not.
     """
     padded_logps = _check_logps(model, "none")
     if not bool(padded_logps.isfinite().all()):

@@ -1,4 +1,4 @@
-"""Packs of even work: rows of a micro-batch as tensors, and which of their tokens see which."""
+"""Packs of even work: rows of a micro-batch as tensors, and the attention between their tokens."""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _ACTION_COLUMNS = ("advantages", "sampler_logps", "temperatures", "streams", "ve
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A run of tokens: `start` in the flat sequence, `depth` in its path."""
+    """A run of tokens: `start` in the flat sequence, `depth` in the path from the root."""
 
     parent: "Node | None"
     start: int
@@ -48,7 +48,7 @@ class Node:
 
 
 class PrefixForest:
-    """Trees of shared prefixes, grown by one sequence at a time.
+    """Trees of shared prefixes, grown sequence by sequence.
 
     Only neighbors are compared. Sequences in lexicographic order share every common prefix, except
     where a branch would save fewer than `MIN_SHARED` tokens.
@@ -63,8 +63,8 @@ class PrefixForest:
         """Add a sequence and count the tokens it adds to the flat sequence.
 
         Args:
-            length: number of its tokens.
-            shared: length of its common prefix with the sequence added before it.
+            length: number of tokens.
+            shared: length of the common prefix with the last sequence.
         """
         path: list[Node] = []
         # Neighbors in lexicographic order share most, so the last path is the only candidate.
@@ -141,7 +141,7 @@ class AttentionBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Attention of a flat sequence: each node sees its ancestors and, causally, itself."""
+    """Attention of a flat sequence: each node sees all ancestors and, causally, itself."""
 
     starts: tuple[int, ...]
     """Start of each node; the last entry is the number of tokens."""
@@ -176,10 +176,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """One micro-batch: tokens to compute, and the sampled tokens (actions) that carry loss.
+    """A micro-batch: tokens to compute, and the sampled tokens (actions) with a loss.
 
-    Every vector `_A` has one entry for each action. `sources_A` indexes the token of the flattened
-    `tokens_BT` that predicts the action; one token may predict several actions.
+    Every vector `_A` has an entry for each action. `sources_A` indexes the predicting tokens in the
+    flattened `tokens_BT`; a token may predict several actions.
     """
 
     tokens_BT: Tensor
@@ -209,7 +209,7 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class PackPlan:
-    """Rows of a pack before it is built; a plan is far smaller than its tensors."""
+    """Rows of a pack to build; a plan is far smaller than the pack's tensors."""
 
     rows: tuple[Row, ...]
     weights: tuple[Floats, ...]
@@ -225,7 +225,7 @@ class PackPlan:
 
 
 class Packs(Sequence[Pack]):
-    """Packs of one rank, built only when they are computed: plans of a step fit into memory."""
+    """Packs of a rank, each built when it is computed: plans of a whole step fit into memory."""
 
     def __init__(self, plans: Sequence[PackPlan]) -> None:
         self._plans = plans
@@ -273,7 +273,7 @@ def tensors_on(record: Any, device: torch.device) -> dict[str, Any]:
 
 
 def make_layout(forest: PrefixForest) -> Layout:
-    """Build the layout of a pack from its forest."""
+    """Build the layout of a pack from the forest of prefixes."""
     nodes = forest.in_order()
     starts = [node.start for node in nodes] + [forest.tokens]
     number_of = {id(node): number for number, node in enumerate(nodes)}
@@ -349,8 +349,8 @@ def make_pack(
 
     Args:
         batch: the rows of a step.
-        weights: for each row of the batch, the factors of its sampled tokens' losses, shape (A,).
-        numbers: numbers of the rows to pack, all of one adapter.
+        weights: factors of the sampled tokens' losses, shape (A,) for each row of the batch.
+        numbers: numbers of the rows to pack, all with the same adapter.
         share: `prefix` computes a common prefix of neighbors once; `none` pads.
     """
     rows = [batch.rows[number] for number in numbers]
@@ -397,7 +397,7 @@ def make_pack(
 
 
 def empty(row: "Row", share: Share) -> PackPlan:
-    """Plan a pack of one token without loss: collectives need as many packs on every rank."""
+    """Plan a pack of a single token without loss: collectives need as many packs on every rank."""
     silent_row = Row.of_tokens(
         row.tokens[:1],
         [0],
@@ -428,7 +428,7 @@ def _padded(inputs: Sequence["Ints"]) -> tuple[Tensor, Tensor, list["Ints"]]:
 def _flat(
     inputs: Sequence["Ints"], shares_prefixes: bool
 ) -> tuple[Tensor, Tensor, list["Ints"], Layout]:
-    """Lay rows one after the other; list the indices of each row's tokens in the sequence."""
+    """Concatenate rows; list the indices of each row's tokens in the sequence."""
     forest = PrefixForest()
     flat_indices: list[Ints] = []
     previous: Ints = np.zeros(0, np.int64)
@@ -456,17 +456,17 @@ def pack(
 ) -> list[Packs]:
     """Pack the rows of a step for every rank: the same number of packs, of even cost.
 
-    Each adapter has packs of its own, one adapter's after the other's: a prefix has other hidden
-    states under another adapter.
+    Each adapter has packs of its own, adapter after adapter: hidden states of a prefix depend on
+    the adapter.
 
     Args:
         batch: the rows of a step; rows without an action are left out.
-        weights: for each row, the factors of its sampled tokens' losses, shape (A,).
-        token_budget: most tokens of a pack, padding included. A longer row begins a pack of its
-            own. Rows with at least half of their tokens in that pack join it, up to
-            `SHARED` times the longest row: another pack would compute the shared part again.
-        ranks: processes that share the step.
-        share: what rows may share; see `make_pack`.
+        weights: factors of the sampled tokens' losses, shape (A,) for each row.
+        token_budget: most tokens of a pack, padding included. A longer row begins a new pack.
+            Rows with at least half of their tokens in the pack join it, up to `SHARED` times the
+            longest row: another pack would compute the shared part again.
+        ranks: number of processes.
+        share: sharing between rows; see `make_pack`.
     """
     plans_of_ranks: list[list[PackPlan]] = [[] for _ in range(ranks)]
     for adapter in dict.fromkeys(row.adapter for row in batch.rows):
@@ -513,9 +513,9 @@ def _deal(
 def _even_packs(
     units: Sequence[Unit], token_budget: int, ranks: int, share: Share
 ) -> list[tuple[float, list[Unit]]]:
-    """Divide units into packs, each with its cost: as few a rank as the budget allows, then even.
+    """Divide units into packs with costs: as few a rank as the budget allows, then even.
 
-    A bisection finds the lowest limit on a pack's cost that needs no more packs.
+    A bisection finds the lowest limit on a pack's cost for this number of packs.
     """
     packs = _fill_packs(units, token_budget, math.inf, share)
     if not packs:

@@ -1,4 +1,4 @@
-"""Rows of a step: denominators, minibatches, and common prefixes of rows; numpy alone."""
+"""Rows of a step: denominators, minibatches, and common prefixes of rows, in numpy."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ _SORT_BLOCK = 4096
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence of T tokens, A of which were sampled.
+    """A sequence of T tokens with A sampled ones.
 
     `tokens` has shape (T,), all other arrays (A,): they describe sampled tokens as targets.
     `sampled_positions` are the ascending indices of these in `tokens`. `advantages` are Σ λ_s·A_s.
@@ -73,7 +73,7 @@ class Row:
     def of_tokens(
         cls, tokens: ArrayLike, mask: ArrayLike, *, credits: ArrayLike | None = None, **fields: Any
     ) -> "Row":
-        """Build a row from arrays over all its tokens.
+        """Build a row from arrays over all tokens.
 
         Args:
             tokens: ids of prompts and replies.
@@ -124,7 +124,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The rows of one step, the names of their streams, and counts over the whole step.
+    """The rows of a step, the names of their streams, and counts over the whole step.
 
     The counts are denominators of means, so every rank and micro-batch uses the same ones.
     """
@@ -139,7 +139,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Rows that must be in one pack: a row, or the two of a pair."""
+    """Rows for the same pack: a row, or the two of a pair."""
 
     rows: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -148,11 +148,11 @@ class Unit:
 
 
 def let_speak(model: "nn.Module", adapter: str | None) -> None:
-    """Activate an adapter of the model: its parameters alone have gradients then.
+    """Activate an adapter of the model, and gradients of the adapter only.
 
     Args:
         model: peft's, where the adapter has a name.
-        adapter: None where the model has no named adapters.
+        adapter: name, or None for a model without named adapters.
     """
     peft_model: PeftModel = model
     # peft walks through all modules to switch, which the packs of one adapter need only once.
@@ -206,7 +206,7 @@ def weigh(
 
 
 def _unit_numbers(rows: "Sequence[Row]", aggregation: Aggregation) -> NDArray[np.int64]:
-    """Number the unit of each sampled token: its turn, its prompt group, or the whole step."""
+    """Number the unit of each sampled token: the turn, the prompt group, or the whole step."""
     units: list[NDArray[np.int64]] = []
     num_turns = 0
     for row in rows:
@@ -239,7 +239,7 @@ def _pair_weights(rows: "Sequence[Row]") -> NDArray[np.float64]:
     """Compute 1 / pairs for the sampled tokens of paired rows, 0 for others.
 
     Raises:
-        ValueError: A pair is not one chosen and one rejected row.
+        ValueError: A pair is not a chosen and a rejected row.
     """
     signs_of_pairs: dict[int, list[float]] = {}
     for row in rows:
@@ -272,7 +272,7 @@ def shared_length(first: Ints, second: Ints) -> int:
 
 
 def lexicographic(sequences: Sequence[Ints]) -> list[int]:
-    """Order sequences such that those with common prefixes are neighbors."""
+    """Order sequences so as to make neighbors of common prefixes."""
 
     def sort_from(numbers: Sequence[int], start: int) -> list[int]:
         # A block at a time: keys of all tokens would take as much room as the rows themselves.
@@ -296,19 +296,19 @@ def lexicographic(sequences: Sequence[Ints]) -> list[int]:
 
 
 def needed_tokens(row: Row) -> int:
-    """Count the tokens of a row that predict an action: those before its last one."""
+    """Count the tokens of a row before the last action: the others predict no action."""
     if not len(row.sampled_positions):
         return 0
     return int(row.sampled_positions[-1])
 
 
 def filling_order(batch: Batch, rows: Sequence[int], share: Share) -> list[Unit]:
-    """Order the rows that have actions as packs are filled.
+    """Order the rows with actions as packs are filled.
 
     Args:
         batch: the rows of a step.
         rows: numbers of the rows to order.
-        share: rows that share prefixes are sorted by their tokens, padded ones by falling length.
+        share: rows with shared prefixes are sorted by tokens, padded rows by falling length.
     """
     inputs: dict[int, Ints] = {}
     for number in rows:
@@ -344,9 +344,9 @@ def filling_order(batch: Batch, rows: Sequence[int], share: Share) -> list[Unit]
 def minibatches(batch: "Batch", size: int | None) -> "list[Batch]":
     """Split the rows of a batch evenly into parts of about `size`, drawn by the batch's seed.
 
-    The rows of one prompt stay together, unless they are more than `size`. So do the two rows of a
-    preference pair, which count once. Sizes differ by the rows of a prompt at most. Each part is
-    the batch of one update, with denominators of its own. A size of None gives one part.
+    The rows of a prompt stay together, unless they are more than `size`. So do the two rows of a
+    preference pair, and count once. Sizes differ by the rows of a prompt at most. Each part is
+    the batch of an update, with new denominators. A size of None gives a single part.
     """
     if size is None or not batch.rows:
         return [batch]
@@ -383,7 +383,7 @@ def minibatches(batch: "Batch", size: int | None) -> "list[Batch]":
 
 
 def part_count(rows: int, size: int | None) -> int:
-    """Count the minibatches of about `size` that rows are split into."""
+    """Count the minibatches of about `size` rows."""
     if size is None:
         return 1
     return max(1, math.ceil(rows / size))

@@ -1,8 +1,8 @@
 """From transcripts and advantages to rows of tokens.
 
-Of the factors of a token's advantage (docs/notation.md), λ_s and x_s enter here. Turns of one agent
-whose prompts extend each other share one row; the text shown in between has mask 0. A turn whose
-prompt does not extend the last one starts a new row.
+Of the factors of a token's advantage (docs/notation.md), λ_s and x_s enter here. Turns of an agent
+share a row while each prompt extends the last; the text shown in between has mask 0. Any other
+prompt starts a new row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ Run = tuple[int, float, int]
 
 @dataclass(frozen=True, slots=True)
 class _TurnCredit:
-    """Credits of the A tokens of one turn's reply, before λ, from each of S streams."""
+    """Credits of the A tokens of a turn's reply, before λ, from each of S streams."""
 
     turn: Turn
     values_SA: Floats
@@ -65,7 +65,7 @@ class TurnTokens:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Results of one step. `number` counts from 0 over the whole run."""
+    """Results of a step. `number` counts from 0 over the whole run."""
 
     number: int
     transcripts: Sequence[Transcript]
@@ -88,9 +88,9 @@ def build_batch(
     """Build the rows of some debates.
 
     Args:
-        transcripts: fresh ones, whose turns hold their replies.
-        advantages: those of each transcript's turns.
-        streams: the recipe's; those of weight 0 are left out.
+        transcripts: fresh transcripts with replies in their turns.
+        advantages: advantages of each transcript's turns.
+        streams: the recipe's; streams of weight 0 are left out.
         tokenizer: the tokenizer of the sampled replies.
         seed: seed of the batch.
     """
@@ -129,7 +129,7 @@ def build_batch(
 
 
 def _turns_by_agent(transcript: Transcript) -> list[list[Turn]]:
-    """Select the turns to train on, by agent; frozen roles have none."""
+    """Select the turns to train on, by agent, without frozen roles."""
     by_agent: dict[int, list[Turn]] = {}
     for turn in transcript.turns:
         if not is_trained_on(transcript.protocol, turn.agent):
@@ -229,7 +229,7 @@ def _build_row(
 
 
 def earned(turn: Turn, score: Score, rows: Sequence[Row]) -> tuple[dict[str, float], list[Run]]:
-    """Collect a turn's credits, and its tokens in runs of equal advantage.
+    """Collect a turn's credits, and runs of tokens with equal advantage.
 
     Args:
         turn: a turn of the debate.
@@ -237,8 +237,8 @@ def earned(turn: Turn, score: Score, rows: Sequence[Row]) -> tuple[dict[str, flo
         rows: the debate's rows.
 
     Returns:
-        Credits of the turn as a whole, keyed by stream, those of mixed rewards by
-        `stream/component`; and runs of its tokens, none if it is not trained on.
+        Credits of the turn as a whole, keyed by stream or, for mixed rewards, by
+        `stream/component`; and runs of tokens, an empty list for a turn that is not trained on.
     """
     values = {}
     for credit in score.credits:
@@ -268,7 +268,7 @@ def earned(turn: Turn, score: Score, rows: Sequence[Row]) -> tuple[dict[str, flo
 
 
 def turn_tokens(transcript: Transcript, turn: Turn, text: TokenText) -> TurnTokens:
-    """Locate the tokens of a turn in its sections."""
+    """Find the sections of a turn's tokens."""
     parsed = parse_turn(transcript, turn)
     contract = transcript.protocol.contract_of(turn.round)
     lacks_sections = bool(contract.sections) and not parsed.sections
@@ -288,7 +288,7 @@ def turn_tokens(transcript: Transcript, turn: Turn, text: TokenText) -> TurnToke
 def section_ends(parsed: Parsed, default_section: str = WHOLE) -> list[tuple[int, str]]:
     """Divide a turn's whole text into sections, as (end, section) in text order.
 
-    Text before a section joins it; text after the last section joins that one.
+    Text before a section belongs to it; text after the last section belongs to the last.
     """
     by_position = sorted((section.outer, name) for name, section in parsed.sections.items())
     if not by_position:
@@ -304,8 +304,8 @@ def token_sections(
 ) -> list[str]:
     """Find the section of each token, in order.
 
-    A turn that needs an answer and has none has failed: all its tokens count as
-    `default_section`, the section that should hold the answer.
+    A turn without a needed answer has failed: all tokens count as `default_section`, the section
+    that should hold the answer.
     """
     if parsed.answer is None and (needs_answer or not parsed.sections):
         return [default_section] * len(text.starts)
@@ -319,20 +319,20 @@ def token_sections(
 def stream_credit(
     turn: TurnTokens, advantages: Sequence[Advantage], streams: Mapping[str, Stream]
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Compute the advantage that each stream gives to each token of one turn.
+    """Compute the advantage of each token of a turn in each stream.
 
     The turn's value counts with the stream's weight of the token's section. A span's value also
-    reaches sections that the stream does not name, with weight 1, because the span locates itself.
-    A token belongs to a span if the span contains its first character that is no space.
+    reaches sections without a weight in the stream, with weight 1, because the span locates itself.
+    A span holds the tokens whose first non-space character it contains.
 
     Args:
         turn: the turn's tokens with their offsets and sections.
-        advantages: the turn's; where spans of one component overlap, the shortest counts.
+        advantages: the turn's; where spans of a component overlap, the shortest counts.
         streams: the streams of the batch, in order.
 
     Returns:
         advantages (S, T), unweighted by λ, and coverage (S, T): the stream's sections, and all
-        tokens of a failed turn in streams that have a value for it.
+        tokens of a failed turn in streams with a value for it.
     """
     has_spans = any(advantage.span is not None for advantage in advantages)
     starts_T = np.asarray(_word_starts(turn.text) if has_spans else turn.text.starts)
@@ -364,7 +364,7 @@ def stream_credit(
 
 
 def _word_starts(text: TokenText) -> list[int]:
-    """Find the first character of each token that is no space.
+    """Find the first non-space character of each token.
 
     Words of most vocabularies begin with the space in front of them, spans of lines behind it.
     """

@@ -1,4 +1,4 @@
-"""Evaluation modes: what each plays on held-out questions, and which figures it makes of it."""
+"""Evaluation modes: each plays debates or replies on held-out questions, and computes figures."""
 
 from debate_train.evaluation.debates import (
     Debate,
@@ -20,7 +20,8 @@ from debate_train.evaluation.modes import (
 )
 from debate_train.evaluation.settings import MODES, DirectAnswers, ModeChoice
 
-# Not what reads settings (`settings`, `measuring`): it imports modes of others, which import this.
+# `measuring` and the rest of `settings` stay out: they import modes of other packages, which import
+# this module.
 __all__ = [
     "MODES",
     "ONE_DEBATE",

@@ -1,4 +1,4 @@
-"""Modes that hold debates: the recipe's own, a society of minds, opponents, swapped orders."""
+"""Modes of debates: the recipe's debate, a society of minds, opponents, swapped orders."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +37,7 @@ from debate_train.evaluation.modes import (
     DebateChanges,
     EvaluationMode,
     Plays,
+    Point,
     Ratios,
     Values,
     debate_curves,
@@ -45,49 +46,73 @@ from debate_train.evaluation.modes import (
 
 __all__ = ["Opponents"]
 
+LEARNED = "learned"
+# Roles of the opponents with lower and with higher numbers than the policy's seat.
+_EARLIER = "earlier"
+_LATER = "later"
+_OPPONENT = "opponent"
+# The groups that agents hear in `Listening`, with their descriptions.
+_AUDIENCES = {"own": "own peers", "strangers": "peers of another question", "nobody": "nobody"}
+_FLIP_FIGURES = ("flips/right_to_wrong", "flips/wrong_to_right")
+_SWAPPED_ROWS = {
+    "judge/accuracy": "judge accuracy over both orders",
+    "judge/both_orders": "judge right in both orders",
+    "judge/consistent": "same verdict in both orders",
+    "judge/first_shown": "",
+    "judge/pairs_in_both": "",
+}
+
 
 class DebateMode(EvaluationMode):
-    """The base class of modes that hold one debate on each question."""
+    """The base class of modes with one debate on each question."""
 
     @abstractmethod
     def debated(self, form: DebateForm) -> DebateForm:
-        """Return the form of the debates."""
+        """Build the form of the debates."""
 
     def plays(self, form: DebateForm) -> Sequence[Plays]:
-        """Return one debate; none where a form of one turn is no debate."""
+        """Plan one debate; none where a form of one turn is no debate."""
         debated = self.debated(form)
         return (Plays(debated),) if debated.turn_count() > 1 else ()
 
     def figures(self, form: DebateForm) -> Mapping[str, str]:
-        """Return the figures of debates, and where several policies speak those of each."""
+        """List the figures of debates, and those of each policy where several speak."""
         rules = self.debated(form).protocol()
         return dict(values_of(rules).values()) | dict.fromkeys(ratios_of(rules), "")
 
     def details(self, form: DebateForm) -> Mapping[str, str]:
-        """Return the rows of Maj, Debate and Δ, of the improvement and of the cost."""
-        central = self.debated(form).protocol().topology == "central"
-        return DETAILS | (CENTRAL_DETAILS if central else {})
+        """List the rows of Maj, Debate and Δ, of the improvement and of the cost."""
+        if self.debated(form).protocol().topology == "central":
+            return DETAILS | CENTRAL_DETAILS
+        return DETAILS
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
-        """Return the figures of each question."""
-        found = question_values(played[0])
-        rules = {id(one.protocol): one.protocol for one in played[0]}.values()
-        names = {theirs: ours for one in rules for theirs, (ours, _) in values_of(one).items()}
-        return {ours: found[theirs] for theirs, ours in names.items() if theirs in found}
+        """Compute the figures of each question."""
+        metrics = question_values(played[0])
+        # Debates of one form share a protocol object, so few are read.
+        protocols = {id(debate.protocol): debate.protocol for debate in played[0]}
+        values = {}
+        for protocol in protocols.values():
+            for metric, (our_name, _) in values_of(protocol).items():
+                if metric in metrics:
+                    values[our_name] = metrics[metric]
+        return values
 
     def ratios(self, played: Sequence[Sequence[Transcript]]) -> Ratios:
-        """Return improvement, ρ, N_eff, lengths and what stopping at agreement saves."""
-        names = {name for one in played[0] for name in ratios_of(one.protocol)}
+        """Compute improvement, ρ, N_eff, lengths and the savings of stopping at agreement."""
+        names: set[str] = set()
+        for debate in played[0]:
+            names.update(ratios_of(debate.protocol))
         return moments_of(played[0], {name: name for name in sorted(names)})
 
     def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
-        """Return the accuracy of each round beside all tokens until then."""
+        """Compute the accuracy of each round, by all tokens until then."""
         return debate_curves(played[0])
 
     def counted(self, form: DebateForm) -> str:
-        """Return the number of turns."""
-        turns = sum(one.turns for one in self.plays(form))
-        return f"{turns:,} turns of debate" if turns else ""
+        """Describe the number of turns."""
+        num_turns = sum(plays.turns for plays in self.plays(form))
+        return f"{num_turns:,} turns of debate" if num_turns else ""
 
 
 class Debate(DebateChanges, DebateMode):
@@ -96,12 +121,12 @@ class Debate(DebateChanges, DebateMode):
     type: Literal["debate"] = "debate"
 
     def debated(self, form: DebateForm) -> DebateForm:
-        """Return the recipe's debate as these settings change it."""
+        """Change the recipe's debate by these settings."""
         return self.form(form)
 
 
 class SocietyOfMinds(DebateMode):
-    """Agents that read all others' last answers and answer again; nobody votes.
+    """Agents that read all others' last answers and answer again, without votes.
 
     The recipe's prompts, temperature of agent 0 and limits hold; its personas do not.
 
@@ -117,11 +142,11 @@ class SocietyOfMinds(DebateMode):
     contract: ContractChoice | None = None
     """How answers are read; by default as the recipe's if that is free text, else `boxed`."""
     personas: PersonaChoice = "none"
-    """Who the agents are to be; each brings a temperature, which `evaluation.temperature` does
-    not change."""
+    """Personas of the agents; each brings a temperature, which `evaluation.temperature` does not
+    change."""
 
     def debated(self, form: DebateForm) -> DebateForm:
-        """Return the debate."""
+        """Build the debate of the paper with the recipe's prompts."""
         speaking = form.speaking()
         contract: object = speaking.contract
         if self.contract is not None:
@@ -143,19 +168,13 @@ class SocietyOfMinds(DebateMode):
         )
 
 
-LEARNED = "learned"
-_EARLIER, _LATER = "earlier", "later"
-"""Roles of the opponents with lower and with higher numbers."""
-_OPPONENT = "opponent"
-
-
 class Opponents(DebateChanges, EvaluationMode):
     """Role-averaged: a debate for each seat, in which the policy has that seat and no other.
 
-    In debates of equals each agent's place is a seat; where a form or recipe has several roles,
-    each role that the trained policy speaks for is one. The other seats are spoken for by one
-    policy that stays as it is, so that a policy that has become weaker shows it, however content
-    it is with itself. All figures are means over the seats.
+    In debates of equals each agent has a seat; where a form or recipe has several roles, each role
+    of the trained policy is a seat. A policy that stays as it is speaks for the other seats: a
+    trained policy that has become weaker cannot hide it by agreeing with itself. All figures are
+    means over the seats.
 
     Source: the evaluation of tinker-cookbook's multi-agent debate (`self_play=False`), which
     measures rewards; figures of accuracy and of the votes on both sides are added.
@@ -169,7 +188,7 @@ class Opponents(DebateChanges, EvaluationMode):
     and so on: as many debates as questions instead of one for each seat."""
 
     def plays(self, form: DebateForm) -> Sequence[Plays]:
-        """Return a debate for each seat; none where a form of one turn is no debate."""
+        """Plan a debate for each seat; none where a form of one turn is no debate."""
         if self.opponent == TRAINED:
             raise ValueError(
                 f"opponent: found {TRAINED!r}, which is the policy that is measured; expected "
@@ -178,56 +197,68 @@ class Opponents(DebateChanges, EvaluationMode):
         debated = self.form(form)
         if debated.turn_count() == 1:
             return ()
-        seats = [debated.changed({"roles": roles}) for roles in self._seats(debated)]
-        return tuple(
-            Plays(
-                form,
-                what=f"seat {seat}",
-                mark=f"seat-{seat}",
-                share=(seat - 1, len(seats)) if self.in_turn else (0, 1),
-            )
-            for seat, form in enumerate(seats, 1)
-        )
-
-    def _seats(self, form: DebateForm) -> Iterator[Mapping[str, RoleSettings]]:
-        """Yield the roles of a debate for each seat."""
-        own = roles_of(form.protocol())
-        chosen: Mapping[str, RoleSettings] = getattr(form, "roles", {})
-        if len(own) == 1:
-            yield from self._places(form.num_agents, chosen.get(own[0].name, RoleSettings()))
-            return
-        learned = [role.name for role in own if role.policy == TRAINED]
-        opposed = {"policy": self.opponent, "adapter": None, "train": None}
-        for seat in learned:
-            others = {
-                name: chosen.get(name, RoleSettings()).model_copy(update=opposed)
-                for name in learned
-                if name != seat
-            }
-            yield {role.name: {**chosen, **others}.get(role.name, RoleSettings()) for role in own}
-
-    def _places(self, agents: int, equals: RoleSettings) -> Iterator[Mapping[str, RoleSettings]]:
-        for place in range(agents):
-            counts = {_EARLIER: place, LEARNED: 1, _LATER: agents - place - 1}
-            names = [name for name, count in counts.items() if count]
-            rounds = None if equals.sees is None else next(iter(equals.sees.values()), None)
-            sees = None if rounds is None else dict.fromkeys(names, rounds)
-            yield {
-                name: equals.model_copy(
-                    update={
-                        "count": counts[name],
-                        "sees": sees,
-                        "policy": equals.policy if name == LEARNED else self.opponent,
-                        "adapter": equals.adapter if name == LEARNED else None,
-                        "train": None,
-                    }
+        roles_of_seats = self._roles_of_seats(debated)
+        plays = []
+        for index, roles in enumerate(roles_of_seats):
+            share = (index, len(roles_of_seats)) if self.in_turn else (0, 1)
+            plays.append(
+                Plays(
+                    debated.changed({"roles": roles}),
+                    what=f"seat {index + 1}",
+                    mark=f"seat-{index + 1}",
+                    share=share,
                 )
-                for name in names
-            }
+            )
+        return tuple(plays)
+
+    def _roles_of_seats(self, form: DebateForm) -> list[Mapping[str, RoleSettings]]:
+        """Build the roles of a debate for each seat."""
+        roles = roles_of(form.protocol())
+        settings: Mapping[str, RoleSettings] = getattr(form, "roles", {})
+        if len(roles) == 1:
+            equal_settings = settings.get(roles[0].name, RoleSettings())
+            return self._seats_of_equals(form.num_agents, equal_settings)
+        learned_names = [role.name for role in roles if role.policy == TRAINED]
+        opposing = {"policy": self.opponent, "adapter": None, "train": None}
+        seats: list[Mapping[str, RoleSettings]] = []
+        for seat_name in learned_names:
+            seat = {}
+            for role in roles:
+                role_settings = settings.get(role.name, RoleSettings())
+                if role.name in learned_names and role.name != seat_name:
+                    role_settings = role_settings.model_copy(update=opposing)
+                seat[role.name] = role_settings
+            seats.append(seat)
+        return seats
+
+    def _seats_of_equals(
+        self, num_agents: int, equal_settings: RoleSettings
+    ) -> list[Mapping[str, RoleSettings]]:
+        # Equals are one role; a seat splits it into the policy and the agents before and after it.
+        sees_rounds = None
+        if equal_settings.sees is not None:
+            sees_rounds = next(iter(equal_settings.sees.values()), None)
+        seats: list[Mapping[str, RoleSettings]] = []
+        for seat in range(num_agents):
+            counts = {_EARLIER: seat, LEARNED: 1, _LATER: num_agents - seat - 1}
+            names = [name for name, count in counts.items() if count]
+            roles = {}
+            for name in names:
+                is_learned = name == LEARNED
+                changes = {
+                    "count": counts[name],
+                    "sees": None if sees_rounds is None else dict.fromkeys(names, sees_rounds),
+                    "policy": equal_settings.policy if is_learned else self.opponent,
+                    "adapter": equal_settings.adapter if is_learned else None,
+                    "train": None,
+                }
+                roles[name] = equal_settings.model_copy(update=changes)
+            seats.append(roles)
+        return seats
 
     def figures(self, form: DebateForm) -> Mapping[str, str]:
-        """Return the figures of both sides, and of the debates as a whole."""
-        return {
+        """List the figures of both sides, and of the debates as a whole."""
+        figures = {
             f"{LEARNED}/accuracy": "accuracy",
             f"{_OPPONENT}/accuracy": f"accuracy, {self.opponent}",
             "delta/accuracy": f"accuracy beyond {self.opponent}",
@@ -239,116 +270,145 @@ class Opponents(DebateChanges, EvaluationMode):
             "peer_vote/accuracy": "peer-vote decision",
             f"{LEARNED}/format": "",
             f"{_OPPONENT}/format": "",
-            **{
-                f"{LEARNED}/{name}/seat_{n}": ""
-                for name in ("accuracy", "vote_win_rate")
-                for n in range(1, len(self.plays(form)) + 1)
-            },
         }
+        num_seats = len(self.plays(form))
+        for name in ("accuracy", "vote_win_rate"):
+            for seat in range(1, num_seats + 1):
+                figures[f"{LEARNED}/{name}/seat_{seat}"] = ""
+        return figures
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
-        """Return the figures of each question, over all seats."""
-        seats = [seat for seat, debates in enumerate(played, 1) for _ in debates]
-        read = answers_given([debate for debates in played for debate in debates])
-        sums: dict[str, Sums] = {}
-        for seat, one, decided in zip(seats, read, _decided(read), strict=True):
-            own = sums.setdefault(one.debate.transcript.question.id, Sums())
-            _add(own, one, seat)
-            for name, is_right in decided.items() if one.right is not None else ():
-                own.add(f"{name}/accuracy", float(is_right))
-        found: dict[str, dict[str, float]] = {}
-        for question, totals in sums.items():
-            values = totals.values()
-            both = [values.get(f"{side}/accuracy") for side in (LEARNED, _OPPONENT)]
-            if both[0] is not None and both[1] is not None:
-                values["delta/accuracy"] = both[0] - both[1]
+        """Compute the figures of each question, over all seats."""
+        seats: list[int] = []
+        transcripts: list[Transcript] = []
+        for seat, seat_transcripts in enumerate(played, 1):
+            seats += [seat] * len(seat_transcripts)
+            transcripts += seat_transcripts
+        debates = answers_given(transcripts)
+        decisions_of_debates = _check_decisions(debates)
+        sums_of_questions: dict[str, Sums] = {}
+        for seat, debate, decisions in zip(seats, debates, decisions_of_debates, strict=True):
+            question = debate.debate.transcript.question.id
+            sums = sums_of_questions.setdefault(question, Sums())
+            _add_debate(sums, debate, seat)
+            if debate.right is not None:
+                for rule, is_right in decisions.items():
+                    sums.add(f"{rule}/accuracy", float(is_right))
+        figures: dict[str, dict[str, float]] = {}
+        for question, sums in sums_of_questions.items():
+            values = sums.values()
+            learned_accuracy = values.get(f"{LEARNED}/accuracy")
+            opponent_accuracy = values.get(f"{_OPPONENT}/accuracy")
+            if learned_accuracy is not None and opponent_accuracy is not None:
+                values["delta/accuracy"] = learned_accuracy - opponent_accuracy
             for name, value in values.items():
-                found.setdefault(name, {})[question] = value
-        return found
+                figures.setdefault(name, {})[question] = value
+        return figures
 
     def counted(self, form: DebateForm) -> str:
-        """Return the number of turns."""
+        """Describe the number of turns and seats."""
         plays = self.plays(form)
-        turns = [one.form.turn_count() for one in plays]
-        count = max(turns, default=0) if self.in_turn else sum(turns)
-        seats = f"{'one of ' * self.in_turn}{len(plays)} seats"
-        return f"{count:,} turns of debate against {self.opponent} in {seats}"
+        turns_of_seats = [each.form.turn_count() for each in plays]
+        num_turns = max(turns_of_seats, default=0) if self.in_turn else sum(turns_of_seats)
+        seats = f"one of {len(plays)} seats" if self.in_turn else f"{len(plays)} seats"
+        return f"{num_turns:,} turns of debate against {self.opponent} in {seats}"
 
 
-def _add(sums: Sums, one: AnswersGiven, seat: int) -> None:
-    """Add one debate, in which the policy has one seat."""
-    debate, right = one.debate, one.right
+def _add_debate(sums: Sums, answers: AnswersGiven, seat: int) -> None:
+    """Add the figures of one debate, in which the policy has one seat."""
+    debate = answers.debate
+    is_right = answers.right
     rules = debate.transcript.protocol
-    trained = {n for n, role in enumerate(roles_by_agent(rules)) if role.policy == TRAINED}
+    learned_agents = set()
+    for agent, role in enumerate(roles_by_agent(rules)):
+        if role.policy == TRAINED:
+            learned_agents.add(agent)
     for key, turn in debate.judges.items():
-        sums.add(f"{_side(key, trained)}/format", float(not turn.failed))
-    if right is not None:
+        side = _side_of(key, learned_agents)
+        sums.add(f"{side}/format", float(not turn.failed))
+    if is_right is not None:
         for agent in answering_agents(rules, debate.last_round):
             key = TurnKey(agent, debate.last_round)
-            is_right = float(right.get(key, False))
-            sums.add(f"{_side(key, trained)}/accuracy", is_right)
-            if agent in trained:
-                sums.add(f"{LEARNED}/accuracy/seat_{seat}", is_right)
-        for key, turn in debate.judges.items():
-            for value in owed_values(debate, turn, right) if key.agent in trained else ():
+            # A turn without a readable answer is wrong.
+            answer_is_right = float(is_right.get(key, False))
+            sums.add(f"{_side_of(key, learned_agents)}/accuracy", answer_is_right)
+            if agent in learned_agents:
+                sums.add(f"{LEARNED}/accuracy/seat_{seat}", answer_is_right)
+        _add_judging(sums, debate, is_right, learned_agents)
+    for won in _won_shares(debate, learned_agents):
+        sums.add(f"{LEARNED}/vote_win_rate", won)
+        sums.add(f"{LEARNED}/vote_win_rate/seat_{seat}", won)
+
+
+def _add_judging(
+    sums: Sums, debate: ReadDebate, is_right: Mapping[TurnKey, bool], learned_agents: set[int]
+) -> None:
+    """Add the accuracy of both sides as judges."""
+    for key, turn in debate.judges.items():
+        if key.agent in learned_agents:
+            for value in owed_values(debate, turn, is_right):
                 sums.add(f"{LEARNED}/judge/owed_accuracy", value)
-    for won in _won(debate, trained):
-        for name in ("", f"/seat_{seat}"):
-            sums.add(f"{LEARNED}/vote_win_rate{name}", won)
     for vote in all_votes(ballots(debate)):
         share = points(vote.verdict, "half")
-        if share and right is not None and right[vote.left] != right[vote.right]:
-            agrees = share.up if right[vote.left] else share.down
-            sums.add(f"{_side(vote.judge, trained)}/judge/accuracy", agrees)
+        # A vote between two right or two wrong turns has no right verdict.
+        if share and is_right[vote.left] != is_right[vote.right]:
+            accuracy = share.up if is_right[vote.left] else share.down
+            sums.add(f"{_side_of(vote.judge, learned_agents)}/judge/accuracy", accuracy)
 
 
-def _won(debate: ReadDebate, trained: set[int]) -> Iterator[float]:
-    """Yield what the policy wins of each vote, or decision, between it and its opponents."""
-    sides = {0, 1}.difference(judging_agents(debate.transcript.protocol))
+def _won_shares(debate: ReadDebate, learned_agents: set[int]) -> Iterator[float]:
+    """Yield the policy's share of each vote, or decision, between it and its opponents."""
+    debaters = {0, 1}.difference(judging_agents(debate.transcript.protocol))
     for judgment in judgments(debate):
-        if judgment.decision is not None and len(sides & trained) == 1:
-            yield float(judgment.decision in trained)
+        if judgment.decision is not None and len(debaters & learned_agents) == 1:
+            yield float(judgment.decision in learned_agents)
     for vote in all_votes(ballots(debate)):
-        mine = [key.agent in trained for key in vote.pair]
+        left_is_learned = vote.left.agent in learned_agents
+        right_is_learned = vote.right.agent in learned_agents
         share = points(vote.verdict, "half")
-        if share is not None and mine[0] != mine[1] and not vote.is_own:
-            yield share.up if mine[0] else share.down
+        # Votes on one's own turn are no judgment of the other side.
+        if share is None or vote.is_own or left_is_learned == right_is_learned:
+            continue
+        yield share.up if left_is_learned else share.down
 
 
-def _decided(read: Sequence[AnswersGiven]) -> list[dict[str, bool]]:
-    """Return for each debate which of its decisions are right."""
-    found = [
-        {rule: own[rule] for rule in ("majority", "peer_vote") if rule in own}
-        for own in (decisions_of(one.debate, 0) for one in read)
-    ]
-    questions = [one.debate.transcript.question for one in read]
-    asked = [
-        (q, answer) for q, own in zip(questions, found, strict=True) for answer in own.values()
-    ]
-    verdicts = iter(check_many(asked))
-    return [{name: next(verdicts).verdict == "right" for name in own} for own in found]
+def _check_decisions(debates: Sequence[AnswersGiven]) -> list[dict[str, bool]]:
+    """Check for each debate which of its decisions are right."""
+    decisions_of_debates = []
+    to_check = []
+    for debate in debates:
+        all_decisions = decisions_of(debate.debate, 0)
+        decisions = {}
+        for rule in ("majority", "peer_vote"):
+            if rule in all_decisions:
+                decisions[rule] = all_decisions[rule]
+                to_check.append((debate.debate.transcript.question, all_decisions[rule]))
+        decisions_of_debates.append(decisions)
+    # All answers in one call: the processes that check them work side by side.
+    verdicts = iter(check_many(to_check))
+    checked: list[dict[str, bool]] = []
+    for decisions in decisions_of_debates:
+        checked.append({rule: next(verdicts).verdict == "right" for rule in decisions})
+    return checked
 
 
-def _side(key: TurnKey, trained: set[int]) -> str:
-    return LEARNED if key.agent in trained else _OPPONENT
-
-
-_LISTENED = {"own": "own peers", "strangers": "peers of another question", "nobody": "nobody"}
+def _side_of(key: TurnKey, learned_agents: set[int]) -> str:
+    return LEARNED if key.agent in learned_agents else _OPPONENT
 
 
 class Listening(DebateChanges, EvaluationMode):
     """Debates in which agents listen to their peers, to agents of another question, or to nobody.
 
-    First answers are the same in all three and sampled once. What `own` gains over `strangers` is
-    due to what peers say, over `nobody` (each agent answers again after its own turns alone:
-    self-correction) to hearing any. `self_correction` is the curve of one such agent, which costs
-    its own tokens alone.
+    First answers are the same in all three and sampled once. The gain of `own` over `strangers` is
+    due to the content of peers' turns; the gain over `nobody` (each agent answers again after its
+    own turns alone: self-correction) is due to hearing any. `self_correction` is the curve of one
+    such agent, which costs its own tokens alone.
     """
 
     type: Literal["listening"] = "listening"
 
     def plays(self, form: DebateForm) -> Sequence[Plays]:
-        """Return the three debates.
+        """Plan the three debates.
 
         Raises:
             ValueError: Agents of this form cannot be shown another debate.
@@ -356,63 +416,71 @@ class Listening(DebateChanges, EvaluationMode):
         debated = self.form(form)
         if type(debated) is not Simultaneous:
             raise ValueError(f"debate: found type {debated.type}; expected type simultaneous")
-        alone = debated.changed({"history_rounds": 0, "conversation": "rebuild"})
-        forms = (debated, debated.among_strangers(), alone)
-        return [
-            Plays(form, what=f"debates among {said}", mark="" if name == "own" else name)
-            for form, (name, said) in zip(forms, _LISTENED.items(), strict=True)
-        ]
+        forms = {
+            "own": debated,
+            "strangers": debated.among_strangers(),
+            "nobody": debated.changed({"history_rounds": 0, "conversation": "rebuild"}),
+        }
+        plays = []
+        for name, audience in _AUDIENCES.items():
+            # Debates among own peers have no mark: they are those of the mode `debate`.
+            mark = "" if name == "own" else name
+            plays.append(Plays(forms[name], what=f"debates among {audience}", mark=mark))
+        return plays
 
     def figures(self, form: DebateForm) -> Mapping[str, str]:
-        """Return the last round's accuracy, and who changed their minds, by what they heard."""
-        found = {f"{who}/accuracy": f"accuracy, listening to {s}" for who, s in _LISTENED.items()}
-        names = ("majority", "flips/right_to_wrong", "flips/wrong_to_right")
-        return found | {f"{who}/{name}": "" for who in _LISTENED for name in names}
+        """List the last round's accuracy, and changes of mind, by audience."""
+        figures = {}
+        for name, audience in _AUDIENCES.items():
+            figures[f"{name}/accuracy"] = f"accuracy, listening to {audience}"
+        for name in _AUDIENCES:
+            for figure in ("majority", *_FLIP_FIGURES):
+                figures[f"{name}/{figure}"] = ""
+        return figures
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
-        """Return the figures of each question."""
-        names = {"correct": "accuracy", "maj/last": "majority"}
-        names |= {name: name for name in ("flips/right_to_wrong", "flips/wrong_to_right")}
-        return {
-            f"{who}/{ours}": found[theirs]
-            for who, debates in zip(_LISTENED, played, strict=True)
-            for found in (question_values(debates),)
-            for theirs, ours in names.items()
-            if theirs in found
-        }
+        """Compute the figures of each question."""
+        our_names = {"correct": "accuracy", "maj/last": "majority"}
+        our_names |= dict(zip(_FLIP_FIGURES, _FLIP_FIGURES, strict=True))
+        values = {}
+        for audience, debates in zip(_AUDIENCES, played, strict=True):
+            metrics = question_values(debates)
+            for metric, our_name in our_names.items():
+                if metric in metrics:
+                    values[f"{audience}/{our_name}"] = metrics[metric]
+        return values
 
     def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
-        """Return the majority of each kind by round, and of one agent that corrects itself."""
-        kinds = {who: debate_curves(one) for who, one in zip(_LISTENED, played, strict=True)}
-        found = {f"{who}/majority": one["debate/majority"] for who, one in kinds.items() if one}
-        agents = max((one.protocol.num_agents for one in played[-1]), default=1)
-        alone = kinds["nobody"].get("debate/agent", ())
-        costs = [None if one.tokens is None else one.tokens / agents for one in alone]
-        points = [replace(p, tokens=cost) for p, cost in zip(alone, costs, strict=True)]
-        return found | {"self_correction": points}
-
-
-_ROWS = {
-    "judge/accuracy": "judge accuracy over both orders",
-    "judge/both_orders": "judge right in both orders",
-    "judge/consistent": "same verdict in both orders",
-    "judge/first_shown": "",
-    "judge/pairs_in_both": "",
-}
+        """Compute the majority of each audience by round, and of one agent that corrects itself."""
+        curves: dict[str, Sequence[Point]] = {}
+        alone: Sequence[Point] = ()
+        for audience, debates in zip(_AUDIENCES, played, strict=True):
+            audience_curves = debate_curves(debates)
+            if audience_curves:
+                curves[f"{audience}/majority"] = audience_curves["debate/majority"]
+            if audience == "nobody":
+                alone = audience_curves.get("debate/agent", ())
+        num_agents = max((debate.protocol.num_agents for debate in played[-1]), default=1)
+        self_correction = []
+        for point in alone:
+            cost = None if point.tokens is None else point.tokens / num_agents
+            self_correction.append(replace(point, tokens=cost))
+        curves["self_correction"] = self_correction
+        return curves
 
 
 class SwappedJudging(DebateChanges, EvaluationMode):
-    """Whether judges' verdicts depend on the order and numbers of the turns that they compare.
+    """Dependence of judges' verdicts on the order and numbers of the turns that they compare.
 
-    The first two rounds of a debate are held twice with the same first turns, the second time with
-    the agents' seats reversed. `debate_rewards.vote_metrics` defines the figures. Without the
-    exchange the turns are those of the mode `debate`, where that has the same form.
+    The first two rounds of a debate are played twice with the same first turns, the second time
+    with the agents' seats reversed. `debate_rewards.vote_metrics` defines the figures. Turns in
+    plain seats are those of the mode `debate`, if its form is the same.
     """
 
     type: Literal["swapped_judging"] = "swapped_judging"
 
     def plays(self, form: DebateForm) -> Sequence[Plays]:
-        """Return the debate of two rounds, and the same with the agents in reversed seats.
+        """Plan the debate of two rounds, and the same with the agents in reversed seats.
 
         Raises:
             ValueError: In this form agents cannot exchange their seats.
@@ -428,13 +496,17 @@ class SwappedJudging(DebateChanges, EvaluationMode):
         return Plays(plain), Plays(reseated(), what="debates in reversed seats")
 
     def figures(self, form: DebateForm) -> Mapping[str, str]:
-        """Return the names of all figures with their rows."""
-        return _ROWS
+        """List the names of all figures with their rows."""
+        return _SWAPPED_ROWS
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
-        """Return the figures of each question."""
-        found: dict[str, dict[str, list[float]]] = {}
+        """Compute the figures of each question."""
+        quotients: dict[str, dict[str, list[float]]] = {}
         for plain, reseated in zip(*played, strict=True):
+            question = plain.question.id
             for name, (total, weight) in swapped_judging(plain, reseated).items():
-                found.setdefault(name, {}).setdefault(plain.question.id, []).append(total / weight)
-        return {name: {q: fmean(each) for q, each in of.items()} for name, of in found.items()}
+                quotients.setdefault(name, {}).setdefault(question, []).append(total / weight)
+        values = {}
+        for name, by_question in quotients.items():
+            values[name] = {question: fmean(each) for question, each in by_question.items()}
+        return values

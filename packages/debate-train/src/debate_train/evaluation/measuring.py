@@ -1,4 +1,4 @@
-"""Measure a policy by what its modes play: means with intervals."""
+"""Measure a policy in all modes of an evaluation: means with intervals."""
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,43 +38,47 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """All measures of one evaluation by their full names, and what was played in each mode."""
+    """All measures of one evaluation by their full names, and the debates of each mode."""
 
     found: Mapping[str, Measure]
     played: Mapping[str, Sequence[Transcript]] = field(repr=False)
     values: Values = field(default_factory=dict, repr=False)
-    """Each figure's value for each question, over all runs: what two policies are compared on."""
+    """Each figure's value for each question, over all runs; two policies are compared by these."""
     curves: Curves = field(default_factory=dict, repr=False)
     """The curves of all modes over all runs, named as figures are."""
 
     def means(self) -> dict[str, float]:
-        """Return the means alone."""
+        """Look up the mean of each measure."""
         return {name: measure.mean for name, measure in self.found.items()}
 
     def _repr_html_(self) -> str:
-        """Return the table of all measures, as notebooks show it."""
-        rows = [
-            (name, f"{one.mean:.3f}", f"[{one.low:.3f}, {one.high:.3f}]", f"{one.questions:,}")
-            for name, one in self.found.items()
-        ]
-        return render("figures.html", tables=[[("measure", "mean", "95 %", "questions"), *rows]])
+        """Render the table of all measures for a notebook."""
+        rows = [("measure", "mean", "95 %", "questions")]
+        for name, measure in self.found.items():
+            interval = f"[{measure.low:.3f}, {measure.high:.3f}]"
+            rows.append((name, f"{measure.mean:.3f}", interval, f"{measure.questions:,}"))
+        return render("figures.html", tables=[rows])
 
     def votes(self) -> dict[str, float]:
-        """Return the accuracy of the majority of 2, 4, 8, … direct replies: `eval/direct/maj@k`.
+        """Compute the accuracy of the majority of 2, 4, 8, … direct replies: `eval/direct/maj@k`.
 
-        None of these is a figure of its own: they are points of a curve.
+        These are points of a curve and no figures.
         """
-        points = self.curves.get("eval/direct/maj@k", ())
-        chosen = (one for one in points if one.x > 1 and one.x & (one.x - 1) == 0)
-        return {f"eval/direct/maj@{one.x}": fmean(one.values.values()) for one in chosen}
+        accuracies = {}
+        for point in self.curves.get("eval/direct/maj@k", ()):
+            is_power_of_two = point.x & (point.x - 1) == 0
+            if point.x > 1 and is_power_of_two:
+                accuracies[f"eval/direct/maj@{point.x}"] = fmean(point.values.values())
+        return accuracies
 
 
 def measures_json(measures: Measures) -> dict[str, dict[str, float]]:
-    """Return measures as JSON holds them."""
-    return {
-        name: {key: value for key, value in asdict(measure).items() if value is not None}
-        for name, measure in measures.found.items()
-    }
+    """Convert measures to JSON; values of None are left out."""
+    converted = {}
+    for name, measure in measures.found.items():
+        values = asdict(measure).items()
+        converted[name] = {key: value for key, value in values if value is not None}
+    return converted
 
 
 def evaluate(
@@ -88,15 +92,15 @@ def evaluate(
     """Play every mode on the same questions, and measure it.
 
     Args:
-        setup: The form, the modes, and how replies are sampled.
-        engine: Samples; one of several policies sends each ask to the policy that it names.
-        questions: Of one split.
-        name: Seeds the sampling, so that evaluations before and after a run differ only by the
+        setup: the form, the modes, and the sampling of replies.
+        engine: samples replies; an engine of several policies routes each request by its policy.
+        questions: questions of one split.
+        name: seeds the sampling, so that evaluations before and after a run differ only by the
             policy.
-        watch: Sees what is played.
-        shared: Replies that are known from before: nothing is asked for again.
+        watch: observes the debates while they are played.
+        shared: replies from earlier evaluations, which are not sampled again.
     """
-    found: dict[str, Measure] = {}
+    measures: dict[str, Measure] = {}
     values: dict[str, Mapping[str, float]] = {}
     played: dict[str, Sequence[Transcript]] = {}
     curves: dict[str, Sequence[Point]] = {}
@@ -104,81 +108,122 @@ def evaluate(
     for mode_name, mode in setup.modes.items():
         runs: list[list[Sequence[Transcript]]] = [[] for _ in range(setup.runs)]
         for plays in mode.plays(setup.form):
-            first, each = plays.share
-            debates = [
-                shared.over(debate)
-                for run in range(setup.runs)
-                for debate in _start(setup.seed, plays, questions[first::each], name, run)
-            ]
-            what = plays.what if is_standard(mode_name) else f"{mode_name} {plays.what}"
-            watched = watch(debates, plays.form.turn_count(), f"{name} {what}")
-            ended = [with_counts(one) for one in setup.rollout.play(watched, engine)]
-            size = len(ended) // setup.runs
-            for run, its in enumerate(runs):
-                its.append(ended[run * size : (run + 1) * size])
-        played[mode_name] = [debate for its in runs for part in its for debate in part]
-        if runs[0]:
-            for figure, measure, by_question in _measured(mode, runs, mode.figures(setup.form)):
-                found[full_name(mode_name, figure)] = measure
-                if by_question is not None:
-                    values[full_name(mode_name, figure)] = by_question
-            for curve, points in mode.curves(_pooled(runs)).items():
-                curves[full_name(mode_name, curve)] = points
-    return Measures(found, played, values, curves)
+            first, step = plays.share
+            debates: list[DebateRun] = []
+            for run in range(setup.runs):
+                started = _start_debates(setup.seed, plays, questions[first::step], name, run)
+                debates += [shared.over(debate) for debate in started]
+            label = plays.what if is_standard(mode_name) else f"{mode_name} {plays.what}"
+            watched = watch(debates, plays.form.turn_count(), f"{name} {label}")
+            # All runs are played together: an engine is faster with many requests at once.
+            transcripts = [with_counts(each) for each in setup.rollout.play(watched, engine)]
+            size = len(transcripts) // setup.runs
+            for run, transcripts_of_plays in enumerate(runs):
+                transcripts_of_plays.append(transcripts[run * size : (run + 1) * size])
+        mode_transcripts: list[Transcript] = []
+        for transcripts_of_plays in runs:
+            for run_transcripts in transcripts_of_plays:
+                mode_transcripts += run_transcripts
+        played[mode_name] = mode_transcripts
+        if not runs[0]:
+            continue
+        for figure, measure, by_question in _measure_mode(mode, runs, mode.figures(setup.form)):
+            measures[full_name(mode_name, figure)] = measure
+            if by_question is not None:
+                values[full_name(mode_name, figure)] = by_question
+        for curve, points in mode.curves(_pool_runs(runs)).items():
+            curves[full_name(mode_name, curve)] = points
+    return Measures(found=measures, played=played, values=values, curves=curves)
 
 
-def _start(
+def _start_debates(
     seed: int, plays: Plays, questions: Sequence[Question], name: str, run: int
 ) -> list[DebateRun]:
-    """Return the debates of one run, each seeded by its question, run and copy."""
-    mark = f"/run-{run + 1}" if run else ""
+    """Start the debates of one run, each seeded by its question, run and copy."""
+    # The first run has no mark, so that its seeds and ids are those of an evaluation of one run.
+    run_mark = f"/run-{run + 1}" if run else ""
 
     def seed_of(question: Question, copy: int) -> int:
-        return zlib.crc32(f"{seed}/{name}{mark}/{question.id}/{copy}".encode())
+        return zlib.crc32(f"{seed}/{name}{run_mark}/{question.id}/{copy}".encode())
 
-    return [
-        plays.form.start(
-            question,
-            seed=seed_of(question, copy),
-            other=(other, seed_of(other, copy)),
-            debate_id="/".join(
-                filter(None, (f"{question.id}{mark}", plays.mark, str(copy) if copy >= 0 else ""))
-            ),
-            same_answer=partial(same_answer, question),
-        )
-        for question, other in zip(questions, [*questions[1:], *questions[:1]], strict=True)
-        for copy in plays.copies
-    ]
+    debates = []
+    # Agents that are shown another debate see the next question's; the last sees the first's.
+    other_questions = [*questions[1:], *questions[:1]]
+    for question, other in zip(questions, other_questions, strict=True):
+        for copy in plays.copies:
+            copy_mark = str(copy) if copy >= 0 else ""
+            id_parts = [f"{question.id}{run_mark}", plays.mark, copy_mark]
+            debates.append(
+                plays.form.start(
+                    question,
+                    seed=seed_of(question, copy),
+                    other=(other, seed_of(other, copy)),
+                    debate_id="/".join(filter(None, id_parts)),
+                    same_answer=partial(same_answer, question),
+                )
+            )
+    return debates
 
 
-def _measured(
+def _measure_mode(
     mode: EvaluationMode, runs: Sequence[Sequence[Sequence[Transcript]]], figures: Mapping[str, str]
 ) -> Iterator[tuple[str, Measure, Mapping[str, float] | None]]:
-    """Yield the mode's figures, each with its values, and then its ratios of sums over questions.
+    """Yield the mode's figures with their values by question, then its ratios of sums.
 
-    What the mode does not name is left out.
+    Values that the mode does not list under its figures are left out.
     """
-    parts = [*runs, _pooled(runs)] if len(runs) > 1 else runs
-    values, ratios = [mode.values(one) for one in parts], [mode.ratios(one) for one in parts]
+    # Intervals are over all runs together; the single runs give only the deviation between them.
+    samples = [*runs, _pool_runs(runs)] if len(runs) > 1 else runs
+    values_of_samples = [mode.values(sample) for sample in samples]
+    ratios_of_samples = [mode.ratios(sample) for sample in samples]
     for name in figures:
-        if found := values[-1].get(name):
-            interval = bootstrap_interval(list(found.values()), within=range_of(name))
-            means = [fmean(one[name].values()) for one in values[: len(runs)] if one.get(name)]
-            yield name, Measure(*interval, len(found), _deviation(means)), found
+        by_question = values_of_samples[-1].get(name)
+        if not by_question:
+            continue
+        mean, low, high = bootstrap_interval(list(by_question.values()), within=range_of(name))
+        run_means = []
+        for values in values_of_samples[: len(runs)]:
+            if values.get(name):
+                run_means.append(fmean(values[name].values()))
+        measure = Measure(
+            mean=mean,
+            low=low,
+            high=high,
+            questions=len(by_question),
+            run_deviation=_deviation(run_means),
+        )
+        yield name, measure, by_question
     for name in figures:
-        rows = [[{name: sums} for sums in one.get(name, {}).values()] for one in ratios]
-        every = [pooled(own).values() for own in rows]
-        if name in every[-1]:
-            whole = bootstrap_estimates(rows[-1])[name]
-            deviation = _deviation([one[name] for one in every[: len(runs)] if name in one])
-            ends = whole.low, whole.high
-            yield name, Measure(whole.value, *ends, whole.questions, deviation), None
+        sums_of_samples = []
+        pooled_of_samples = []
+        for ratios in ratios_of_samples:
+            sums = [{name: question_sums} for question_sums in ratios.get(name, {}).values()]
+            sums_of_samples.append(sums)
+            pooled_of_samples.append(pooled(sums).values())
+        if name not in pooled_of_samples[-1]:
+            continue
+        estimate = bootstrap_estimates(sums_of_samples[-1])[name]
+        run_ratios = [each[name] for each in pooled_of_samples[: len(runs)] if name in each]
+        measure = Measure(
+            mean=estimate.value,
+            low=estimate.low,
+            high=estimate.high,
+            questions=estimate.questions,
+            run_deviation=_deviation(run_ratios),
+        )
+        yield name, measure, None
 
 
-def _deviation(means: Sequence[float]) -> float | None:
-    return stdev(means) if len(means) > 1 else None
+def _deviation(run_means: Sequence[float]) -> float | None:
+    return stdev(run_means) if len(run_means) > 1 else None
 
 
-def _pooled(runs: Sequence[Sequence[Sequence[Transcript]]]) -> list[list[Transcript]]:
-    """Return what was played of each of a mode's plays, over all runs."""
-    return [[one for part in parts for one in part] for parts in zip(*runs, strict=True)]
+def _pool_runs(runs: Sequence[Sequence[Sequence[Transcript]]]) -> list[list[Transcript]]:
+    """Concatenate the transcripts of all runs, for each of a mode's plays."""
+    pools = []
+    for transcripts_of_runs in zip(*runs, strict=True):
+        pool: list[Transcript] = []
+        for transcripts in transcripts_of_runs:
+            pool += transcripts
+        pools.append(pool)
+    return pools

@@ -1,5 +1,6 @@
-"""What an evaluation mode is: what it plays, what it reads off, and curves of accuracy by cost."""
+"""The interface of evaluation modes, and curves of accuracy by sampled tokens."""
 
+import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from debate_protocol.forms import DebateForm, FormConfig
 from debate_protocol.forms.settings import PersonaChoice
 from debate_protocol.plugins import Config
-from debate_protocol.types import TopologyName, Transcript
+from debate_protocol.types import TopologyName, Transcript, TurnKey
 from debate_rewards.answer_checking import answer_classes
 from debate_rewards.metrics import AnswersGiven, answers_given, question_moments
 from debate_rewards.vote_metrics import majority_of_subsets, pass_at, right_in_most
@@ -20,12 +21,21 @@ from debate_rewards.vote_metrics import majority_of_subsets, pass_at, right_in_m
 __all__ = ["Curves", "Point", "debate_curves", "reply_curves"]
 
 
-_ROUNDS = ("num_agents", "max_rounds", "history_rounds", "conversation")
-_VIEW = ("topology", "degree", "center")
+MOST_REPLIES = 64
+"""The end of curves of replies, whose expectation over subsets takes time that grows with k²."""
+ONE_DEBATE = (-1,)
+"""The copy of a mode that plays each question once."""
+_ROUND_KEYS = ("num_agents", "max_rounds", "history_rounds", "conversation")
+_VIEW_KEYS = ("topology", "degree", "center")
+
+Values = Mapping[str, Mapping[str, float]]
+"""Figure → question id → mean over the question's debates."""
+Ratios = Mapping[str, Mapping[str, tuple[float, ...]]]
+"""Figure → question id → the summands of its numerator and its denominator."""
 
 
 class DebateChanges(Config):
-    """Changes of a debate form; what is None stays as it is."""
+    """Changes of a debate form; a key of None changes nothing."""
 
     # Forms of other packages are imported when the first is made, not with this module: such a
     # package may have an evaluation mode in the same file, and import this.
@@ -38,7 +48,7 @@ class DebateChanges(Config):
     max_rounds: int | None = None
     """Rounds at most."""
     topology: TopologyName | None = None
-    """Whom an agent sees; with it go the evaluation's `degree` and `center`."""
+    """The others that an agent sees; it is changed together with `degree` and `center`."""
     degree: int | None = None
     """How many others each agent sees on `sparse`."""
     center: int | None = None
@@ -53,38 +63,40 @@ class DebateChanges(Config):
     """Sampling temperature of agents and direct replies, over their personas'; 0 is greedy."""
 
     def form(self, training: DebateForm, where: str = "") -> DebateForm:
-        """Return the form of evaluated debates.
+        """Build the form of evaluated debates.
 
         Args:
-            training: What is changed.
-            where: The key of these settings, for messages.
+            training: the form to change.
+            where: key of these settings, for messages.
 
         Raises:
-            ValueError: It has no such setting, or its settings do not go together.
+            ValueError: The form has no such setting, or its settings do not go together.
         """
         form = training if self.debate is None else self.debate
-        changes = self._changes()
+        changes: dict[str, object] = {}
+        for key in (*_ROUND_KEYS, *_VIEW_KEYS):
+            value = getattr(self, key)
+            # A degree belongs to its topology: a new topology must not keep the old degree.
+            belongs_to_change = key in _VIEW_KEYS and self.topology is not None
+            if value is not None or belongs_to_change:
+                changes[key] = value
         if not changes and self.personas is None and self.temperature is None:
             return form
         try:
-            if self.personas is not None:  # Before the temperature, which is that of all of them.
+            # Personas first: the temperature then replaces the ones that they bring.
+            if self.personas is not None:
                 form = form.changed({"personas": self.personas})
             if self.temperature is not None:
                 form = form.at_temperature(self.temperature)
             return form.changed(changes)
         except ValidationError as error:
-            found = error.errors()[0]
-            key = ".".join(filter(None, (where, *map(str, found["loc"]))))
-            text = found["msg"].removeprefix("Value error, ")
-            raise ValueError(f"{key}: {text}" if key else text) from error
+            problem = error.errors()[0]
+            key = ".".join(filter(None, (where, *map(str, problem["loc"]))))
+            message = problem["msg"].removeprefix("Value error, ")
+            raise ValueError(f"{key}: {message}" if key else message) from error
         except ValueError as error:
             key = f"{where}." if where else ""
             raise ValueError(f"{key}{error}; expected {key}debate to name another form") from error
-
-    def _changes(self) -> dict[str, object]:
-        named = {name: getattr(self, name) for name in (*_ROUNDS, *_VIEW)}
-        kept = _VIEW if self.topology is not None else ()
-        return {name: value for name, value in named.items() if name in kept or value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +107,7 @@ class Point:
         x: The number of samples k, or the round from 0, of this point.
         tokens: Sampled tokens an answer, on average over the questions; None where turns hold
             neither their reply nor its counts.
-        values: Per question whether the answer is right, averaged over what was played of it.
+        values: For each question, whether the answer is right, averaged over its debates.
     """
 
     x: int
@@ -106,18 +118,15 @@ class Point:
 Curves = Mapping[str, Sequence[Point]]
 """Curve by name, its points in order of their cost."""
 
-MOST_REPLIES = 64
-"""The end of curves of replies, whose expectation over subsets takes time that grows with k²."""
-
 
 def most_replies(replies: Sequence[Transcript]) -> int:
-    """Return the largest k that every question has replies for, at most `MOST_REPLIES`."""
-    counts = Counter(one.question.id for one in replies)
-    return min(MOST_REPLIES, *counts.values()) if counts else 1
+    """Find the largest k that every question has replies for, at most `MOST_REPLIES`."""
+    num_replies = Counter(reply.question.id for reply in replies)
+    return min(MOST_REPLIES, *num_replies.values()) if num_replies else 1
 
 
 def reply_curves(replies: Sequence[Transcript], most: int) -> Curves:
-    """Return the curves of single replies.
+    """Compute the curves of single replies.
 
     `maj@k`: the majority of k replies, in expectation over all subsets of k of them and over
     ties; its cost is k times the mean length of the question's replies. `pass@k`: whether one of
@@ -125,137 +134,157 @@ def reply_curves(replies: Sequence[Transcript], most: int) -> Curves:
     fewer than `most` replies is left out.
 
     Args:
-        replies: Debates of one turn each, several of each question.
-        most: The largest k.
+        replies: debates of one turn each, several of each question.
+        most: the largest k.
     """
     majority: list[dict[str, float]] = [{} for _ in range(most)]
     passed: list[dict[str, float]] = [{} for _ in range(most)]
     agreed: list[dict[str, float]] = [{} for _ in range(most)]
     lengths: dict[str, float | None] = {}
-    for question, given in _by_question(answers_given(replies)).items():
-        if len(given) < most:
+    for question, debates in _group_by_question(answers_given(replies)).items():
+        if len(debates) < most:
             continue
-        turns = [turn for one in given for turn in one.debate.turns.values()]
-        right = [hit for one in given for hit in (one.right or {}).values()]
-        answers = [None if turn.failed else turn.parsed.answer for turn in turns]
-        classes = answer_classes(given[0].debate.transcript.question, answers)
-        good = frozenset(n for n, hit in zip(classes, right, strict=True) if hit and n is not None)
-        for k, value in enumerate(majority_of_subsets(classes, good, most), 1):
-            majority[k - 1][question] = value
-            passed[k - 1][question] = pass_at(sum(right), len(right), k)
-            agreed[k - 1][question] = right_in_most(sum(right), len(right), k)
-        lengths[question] = _mean([_sampled(one, None) for one in given])
-    length = _mean(list(lengths.values()))
-    costs = [None if length is None else k * length for k in range(1, most + 1)]
-    named = {"maj@k": majority, "pass@k": passed, "cons@k": agreed}
-    return {
-        name: [Point(k, costs[k - 1], values) for k, values in enumerate(points, 1)]
-        for name, points in named.items()
-        if lengths
-    }
+        is_right: list[bool] = []
+        answers: list[str | None] = []
+        for debate in debates:
+            is_right += (debate.right or {}).values()
+            for turn in debate.debate.turns.values():
+                answers.append(None if turn.failed else turn.parsed.answer)
+        classes = answer_classes(debates[0].debate.transcript.question, answers)
+        right_classes = set()
+        for answer_class, answer_is_right in zip(classes, is_right, strict=True):
+            if answer_is_right and answer_class is not None:
+                right_classes.add(answer_class)
+        expected = majority_of_subsets(classes, frozenset(right_classes), most)
+        num_right = sum(is_right)
+        for index, value in enumerate(expected):
+            majority[index][question] = value
+            passed[index][question] = pass_at(num_right, len(is_right), index + 1)
+            agreed[index][question] = right_in_most(num_right, len(is_right), index + 1)
+        lengths[question] = _mean([_count_sampled(debate, None) for debate in debates])
+    if not lengths:
+        return {}
+    mean_length = _mean(list(lengths.values()))
+    curves: dict[str, list[Point]] = {"maj@k": [], "pass@k": [], "cons@k": []}
+    for index in range(most):
+        cost = None if mean_length is None else (index + 1) * mean_length
+        curves["maj@k"].append(Point(x=index + 1, tokens=cost, values=majority[index]))
+        curves["pass@k"].append(Point(x=index + 1, tokens=cost, values=passed[index]))
+        curves["cons@k"].append(Point(x=index + 1, tokens=cost, values=agreed[index]))
+    return curves
 
 
 def debate_curves(debates: Sequence[Transcript]) -> Curves:
-    """Return the curves of debates, a point a round; all that was sampled until then is its cost.
+    """Compute the curves of debates, a point a round; its cost is all tokens sampled until then.
 
     `debate/majority`: the majority of the round's answers, ties in expectation.
     `debate/agent`: the accuracy of one agent's answer in the round, on average over the agents.
     `debate/all_rounds`: the majority of all answers of this round and those before.
     `debate/central`, under topology central: the answer of the agent in the center.
 
-    A debate that ended early goes on with the answers of its last round and costs nothing more.
+    A debate that ended early keeps the answers of its last round and costs nothing more.
     """
-    given = [
-        one
-        for one in answers_given(debates, across_rounds=True)
-        if one.right is not None and one.debate.turns
-    ]
-    last = max((one.debate.last_round for one in given), default=-1)
-    found: dict[str, list[Point]] = {}
-    for round in range(last + 1):
-        values: dict[str, dict[str, list[float]]] = {}
+    checked = []
+    for debate in answers_given(debates, across_rounds=True):
+        if debate.right is not None and debate.debate.turns:
+            checked.append(debate)
+    last_round = max((debate.debate.last_round for debate in checked), default=-1)
+    curves: dict[str, list[Point]] = {}
+    for round in range(last_round + 1):
+        outcomes: dict[str, dict[str, list[float]]] = {}
         costs: dict[str, list[float | None]] = {}
-        for one in given:
-            question = one.debate.transcript.question.id
-            for name, value in _at_round(one, round).items():
-                values.setdefault(name, {}).setdefault(question, []).append(value)
-            costs.setdefault(question, []).append(_sampled(one, round))
-        cost = _mean([_mean(each) for each in costs.values()])
-        for name, each in values.items():
-            means = {question: fmean(hits) for question, hits in each.items()}
-            found.setdefault(name, []).append(Point(round, cost, means))
-    return found
+        for debate in checked:
+            question = debate.debate.transcript.question.id
+            for name, value in _outcomes_after(debate, round).items():
+                outcomes.setdefault(name, {}).setdefault(question, []).append(value)
+            costs.setdefault(question, []).append(_count_sampled(debate, round))
+        # First over a question's debates, then over questions, so that each counts the same.
+        cost = _mean([_mean(question_costs) for question_costs in costs.values()])
+        for name, outcomes_by_question in outcomes.items():
+            means = {}
+            for question, question_outcomes in outcomes_by_question.items():
+                means[question] = fmean(question_outcomes)
+            curves.setdefault(name, []).append(Point(x=round, tokens=cost, values=means))
+    return curves
 
 
 def moments_of(debates: Sequence[Transcript], names: Mapping[str, str]) -> "Ratios":
-    """Return ratios of sums over questions; `names` maps our names to the metrics' names."""
-    found: dict[str, dict[str, tuple[float, ...]]] = {}
+    """Collect ratios of sums over questions; `names` maps our names to the metrics' names."""
+    ratios: dict[str, dict[str, tuple[float, ...]]] = {}
     for question, moments in question_moments(debates).items():
-        for ours, theirs in names.items():
-            if theirs in moments:
-                found.setdefault(ours, {})[question] = moments[theirs]
-    return found
+        for our_name, metric in names.items():
+            if metric in moments:
+                ratios.setdefault(our_name, {})[question] = moments[metric]
+    return ratios
 
 
-def _at_round(one: AnswersGiven, round: int) -> dict[str, float]:
-    """Return what is right after a round of a debate, by curve."""
-    assert one.right is not None
-    rounds = one.rounds()
-    spoken = [number for number in rounds if number <= round]
-    now = rounds[spoken[-1]] if spoken else []
-    if not now:
+def _outcomes_after(debate: AnswersGiven, round: int) -> dict[str, float]:
+    """Compute the curves' values after a round of one debate."""
+    is_right = debate.right
+    assert is_right is not None
+    rounds = debate.rounds()
+    past_rounds = [number for number in rounds if number <= round]
+    if not past_rounds:
         return {}
-    right = one.right
-    found = {
-        "debate/majority": one.majority(now),
-        "debate/agent": fmean(right[key] for key in now),
-        "debate/all_rounds": one.majority(key for number in spoken for key in rounds[number]),
+    # A debate that ended before this round keeps its last answers.
+    answers = rounds[past_rounds[-1]]
+    if not answers:
+        return {}
+    past_answers: list[TurnKey] = []
+    for number in past_rounds:
+        past_answers += rounds[number]
+    outcomes = {
+        "debate/majority": debate.majority(answers),
+        "debate/agent": fmean(is_right[key] for key in answers),
+        "debate/all_rounds": debate.majority(past_answers),
     }
-    rules = one.debate.transcript.protocol
+    rules = debate.debate.transcript.protocol
     if rules.topology == "central":
-        own = [key for key in right if key.agent == (rules.center or 0) and key.round <= round]
-        found["debate/central"] = float(bool(own) and right[max(own, key=lambda key: key.round)])
-    return found
+        center = rules.center or 0
+        center_answers = [key for key in is_right if key.agent == center and key.round <= round]
+        center_is_right = False
+        if center_answers:
+            center_is_right = is_right[max(center_answers, key=lambda key: key.round)]
+        outcomes["debate/central"] = float(center_is_right)
+    return outcomes
 
 
-def _sampled(one: AnswersGiven, last: int | None) -> float | None:
-    """Return the tokens sampled up to a round, in all where it is None; None where not known."""
-    turns = one.debate.transcript.turns
-    counts = [turn.token_counts for turn in turns if last is None or turn.round <= last]
-    return None if None in counts else float(sum(count[1] for count in counts if count))
+def _count_sampled(debate: AnswersGiven, last_round: int | None) -> float | None:
+    """Count the tokens sampled up to a round, or in all rounds; None if a turn has no counts."""
+    num_sampled = 0
+    for turn in debate.debate.transcript.turns:
+        if last_round is not None and turn.round > last_round:
+            continue
+        if turn.token_counts is None:
+            return None
+        num_sampled += turn.token_counts[1]
+    return float(num_sampled)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None
+    # One unknown cost makes the mean unknown: the mean of the rest would be of other questions.
+    numbers = [value for value in values if value is not None]
+    if not numbers or len(numbers) < len(values):
+        return None
+    return fmean(numbers)
 
 
-def _by_question(given: Sequence[AnswersGiven]) -> dict[str, list[AnswersGiven]]:
-    found: dict[str, list[AnswersGiven]] = {}
-    for one in given:
-        if one.right is not None:
-            found.setdefault(one.debate.transcript.question.id, []).append(one)
-    return found
-
-
-ONE_DEBATE = (-1,)
-"""The copy of a mode that plays each question once."""
-
-Values = Mapping[str, Mapping[str, float]]
-"""Figure → question id → mean over what was played of the question."""
-
-Ratios = Mapping[str, Mapping[str, tuple[float, ...]]]
-"""Figure → question id → what its numerator and its denominator gain by what was played."""
+def _group_by_question(debates: Sequence[AnswersGiven]) -> dict[str, list[AnswersGiven]]:
+    groups: dict[str, list[AnswersGiven]] = {}
+    for debate in debates:
+        if debate.right is not None:
+            groups.setdefault(debate.debate.transcript.question.id, []).append(debate)
+    return groups
 
 
 @dataclass(frozen=True, slots=True)
 class Plays:
-    """Debates that a mode wants on every question.
+    """Debates of a mode on every question.
 
     The seed of a debate follows from the question, the run and the number of its copy, not from
-    the mode: two modes that play copies of one number give their agents the same seeds. What is
-    then asked in the same words, such as the first turns of debates that part later, is sampled
-    once for all modes.
+    the mode: two modes with copies of the same number give their agents the same seeds. Equal
+    requests, such as the first turns of debates that differ later, are then sampled once for all
+    modes.
     """
 
     form: DebateForm
@@ -266,20 +295,22 @@ class Plays:
     mark: str = ""
     """Distinguishes debates of a mode on one question by their ids; seeds do not depend on it."""
     share: tuple[int, int] = (0, 1)
-    """(k, n): of the questions only number k, k + n, k + 2 n, … from 0 are played."""
+    """(k, n) restricts the questions to the numbers k, k + n, k + 2 n, …, counted from 0."""
 
     @property
     def turns(self) -> int:
-        """Most turns sampled for n questions in one run, over n: of one question where n is 1."""
-        return -(-len(self.copies) * self.form.turn_count() // self.share[1])
+        """Most turns sampled in one run, on average over all questions, rounded up."""
+        num_turns = len(self.copies) * self.form.turn_count()
+        return math.ceil(num_turns / self.share[1])
 
 
 class EvaluationMode(Config):
     """The base class of evaluation modes: one way to measure the policy.
 
-    A mode samples nothing itself: it names forms, the evaluation plays them with the engine of the
-    run, each ask by the policy that it names, and hands over the transcripts. In results, metrics
-    and exit criteria the name of the mode in the recipe stands before: `eval/NAME/FIGURE`.
+    A mode samples nothing itself: it names forms, and the evaluation plays them with the engine of
+    the run and hands over the transcripts. The policy of a request is the one that the form names.
+    In results, metrics and exit criteria a figure is called `eval/NAME/FIGURE` with the mode's name
+    in the recipe.
     """
 
     type: str = ""
@@ -287,12 +318,12 @@ class EvaluationMode(Config):
 
     @abstractmethod
     def plays(self, form: DebateForm) -> Sequence[Plays]:
-        """Return what is played on each question, nothing where the mode has nothing to measure.
+        """List the debates of each question, none where the mode has nothing to measure.
 
-        `--check` counts its turns, measures its longest context and looks up its policies.
+        `--check` counts their turns, measures their longest context and looks up their policies.
 
         Args:
-            form: The recipe's debate as `evaluation` changes it.
+            form: the recipe's debate as `evaluation` changes it.
 
         Raises:
             ValueError: The mode does not go with this form; the text begins with the key.
@@ -300,41 +331,42 @@ class EvaluationMode(Config):
 
     @abstractmethod
     def figures(self, form: DebateForm) -> Mapping[str, str]:
-        """Return the names of all figures, each with its row in the table or an empty text."""
+        """List the names of all figures, each with its row in the table or an empty text."""
 
     @abstractmethod
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
-        """Return each figure's value for each question; questions without one are absent.
+        """Compute each figure's value for each question; questions without one are absent.
 
-        Means, intervals over questions and deviations between runs are made of them. It is called
-        for each run, and with several runs once more for all of them.
+        Means, intervals over questions and deviations between runs follow from the values. The
+        evaluation calls this for each run, and with several runs once more for all of them.
 
         Args:
-            played: What was played of each of `plays`, in order.
+            played: transcripts of each of `plays`, in order.
         """
 
     def details(self, form: DebateForm) -> Mapping[str, str]:
-        """Return rows of further figures, for the table of an evaluation without a run."""
+        """List rows of further figures, for the table of an evaluation without a run."""
         return {}
 
     def ratios(self, played: Sequence[Sequence[Transcript]]) -> Ratios:
-        """Return the figures that are ratios of sums over all questions, by question.
+        """Compute the figures that are ratios of sums over all questions, by question.
 
-        They are of other names than those of `values`.
+        Their names are not among those of `values`.
         """
         return {}
 
     def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
-        """Return accuracies beside the sampled tokens that they took, of all runs."""
+        """Compute curves of accuracy by sampled tokens, over all runs."""
         return {}
 
     def counted(self, form: DebateForm) -> str:
-        """Return what a question costs in one run, such as `4 direct replies`."""
-        turns = sum(one.turns for one in self.plays(form))
-        return f"{turns:,} turn{'' if turns == 1 else 's'} of {self.type}"
+        """Describe the cost of a question in one run, such as `4 direct replies`."""
+        num_turns = sum(plays.turns for plays in self.plays(form))
+        unit = "turn" if num_turns == 1 else "turns"
+        return f"{num_turns:,} {unit} of {self.type}"
 
 
 def temperatures(form: DebateForm) -> list[str]:
-    """Return the temperature of each agent, or one where all are the same."""
-    each = [f"{form.temperature_of(agent):g}" for agent in range(form.num_agents)]
-    return each if len(set(each)) > 1 else each[:1]
+    """Format the temperature of each agent, or a single one if all are the same."""
+    values = [f"{form.temperature_of(agent):g}" for agent in range(form.num_agents)]
+    return values if len(set(values)) > 1 else values[:1]

@@ -1,5 +1,6 @@
-"""How the policy is measured: how often, on what, and in which modes."""
+"""Keys of an evaluation: its frequency, questions and modes."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,12 @@ from debate_train.playing import Rollout, direct_form
 
 __all__ = ["Evaluation", "ExitCriterion", "KeepIf", "Setup"]
 
+DIRECT = "direct"
+"""Name of the mode of single replies, which every evaluation has."""
+DEBATE = "debate"
+"""Name of the mode of the recipe's debate, which every evaluation has."""
+_NEUTRAL_SAMPLING = {"top_p": 1, "top_k": 0, "min_p": 0}
+
 
 class DirectAnswers(EvaluationMode):
     """The policy alone: single replies, prompted as a debate begins.
@@ -49,50 +56,57 @@ class DirectAnswers(EvaluationMode):
     """Replies to each question, in each run."""
 
     def plays(self, form: DebateForm) -> Sequence[Plays]:
-        """Return the replies."""
+        """Plan `samples` replies."""
         return (Plays(direct_form(form), range(self.samples), "alone"),)
 
     def figures(self, form: DebateForm) -> Mapping[str, str]:
-        """Return the share of right replies with its row, and what several of them give."""
-        named = ["format", "format_strict", "tokens/answer", "right/tokens", "wrong/tokens"]
+        """List the share of right replies with its row, and figures of several replies."""
+        figures = {"accuracy": "direct accuracy"}
+        for name in ("format", "format_strict", "tokens/answer", "right/tokens", "wrong/tokens"):
+            figures[name] = ""
         if self.samples > 1:
-            named += [f"{name}@{self.samples}" for name in ("maj", "pass", "cons")]
-        return {"accuracy": "direct accuracy"} | dict.fromkeys(named, "")
+            for name in ("maj", "pass", "cons"):
+                figures[f"{name}@{self.samples}"] = ""
+        return figures
 
     def details(self, form: DebateForm) -> Mapping[str, str]:
-        """Return the rows of what K replies give, and of their cost."""
-        names = {"maj": "majority of {} replies", "pass": "one of {} replies is right"}
-        rows = {f"{n}@{self.samples}": row.format(self.samples) for n, row in names.items()}
-        return (rows if self.samples > 1 else {}) | {"tokens/answer": "sampled tokens of a reply"}
+        """List the rows of K replies, and of their cost."""
+        rows = {}
+        if self.samples > 1:
+            rows[f"maj@{self.samples}"] = f"majority of {self.samples} replies"
+            rows[f"pass@{self.samples}"] = f"one of {self.samples} replies is right"
+        rows["tokens/answer"] = "sampled tokens of a reply"
+        return rows
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
-        """Return each question's share of right replies (mean@K), and what K of them give."""
-        names = {"correct": "accuracy"}
-        names |= {name: name for name in ("format", "format_strict", "tokens/answer")}
-        found = question_values(played[0])
-        values = {ours: found[theirs] for theirs, ours in names.items() if theirs in found}
-        return {**values, **self._of_many(played[0])}
-
-    def _of_many(self, replies: Sequence[Transcript]) -> Values:
-        """Return maj@K, pass@K and cons@K of K = `samples` replies, over all subsets of K."""
-        if self.samples == 1:
-            return {}
-        curves = reply_curves(replies, self.samples)
-        last = {name: points[-1].values for name, points in curves.items()}
-        return {f"{name.removesuffix('@k')}@{self.samples}": one for name, one in last.items()}
+        """Compute each question's share of right replies (mean@K), and maj@K, pass@K and cons@K."""
+        our_names = {"correct": "accuracy"}
+        for name in ("format", "format_strict", "tokens/answer"):
+            our_names[name] = name
+        metrics = question_values(played[0])
+        values: dict[str, Mapping[str, float]] = {}
+        for metric, our_name in our_names.items():
+            if metric in metrics:
+                values[our_name] = metrics[metric]
+        if self.samples > 1:
+            # The last point of a curve is over all subsets of K replies.
+            for name, points in reply_curves(played[0], self.samples).items():
+                values[f"{name.removesuffix('@k')}@{self.samples}"] = points[-1].values
+        return values
 
     def ratios(self, played: Sequence[Sequence[Transcript]]) -> Ratios:
-        """Return the mean lengths of right and of wrong replies."""
-        sides = ("right/tokens", "wrong/tokens")
-        return moments_of(played[0], {side: f"{side}/round_0" for side in sides})
+        """Compute the mean lengths of right and of wrong replies."""
+        names = {"right/tokens": "right/tokens/round_0", "wrong/tokens": "wrong/tokens/round_0"}
+        return moments_of(played[0], names)
 
     def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
-        """Return `maj@k`, `pass@k` and `cons@k`, k from 1 to all replies of all runs."""
+        """Compute `maj@k`, `pass@k` and `cons@k`, k from 1 to all replies of all runs."""
         return reply_curves(played[0], max(self.samples, most_replies(played[0])))
 
     def counted(self, form: DebateForm) -> str:
-        """Return the number of replies."""
-        return f"{self.samples} direct repl{'y' if self.samples == 1 else 'ies'}"
+        """Describe the number of replies."""
+        unit = "reply" if self.samples == 1 else "replies"
+        return f"{self.samples} direct {unit}"
 
 
 MODES: Variants[EvaluationMode] = Variants(
@@ -111,20 +125,15 @@ ModeChoice = Annotated[EvaluationMode, MODES]
 """Any evaluation mode; recipes choose by `type`."""
 
 
-DIRECT, DEBATE = "direct", "debate"
-"""Names of the modes that are there without being named."""
-_NEUTRAL = {"top_p": 1, "top_k": 0, "min_p": 0}
-
-
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """All that an evaluation is made with, whatever recipe or command it comes from."""
+    """Inputs of an evaluation, from a recipe or a command."""
 
     form: DebateForm
-    """The debate that modes measure in, or change."""
+    """The debate that modes play, or change."""
     modes: Mapping[str, EvaluationMode]
     rollout: Rollout = field(default_factory=Rollout)
-    """How replies are sampled."""
+    """Settings of sampling."""
     runs: int = 1
     """Independent repetitions on the same questions."""
     seed: int = 0
@@ -132,83 +141,97 @@ class Setup:
     """Full names of the figures that tables and reports begin with."""
 
     def plays(self) -> Iterator[tuple[str, Plays]]:
-        """Yield the name of each mode with what it plays.
+        """Yield the name of each mode with each of its plays.
 
         Raises:
             ValueError: A mode does not go with the form.
         """
         for name, mode in self.modes.items():
-            with _naming(name):
-                found = mode.plays(self.form)
-                if not found and not is_standard(name):
+            with _errors_name_mode(name):
+                plays = mode.plays(self.form)
+                # The standard modes stay silent: a form of one turn has no debate to measure.
+                if not plays and not is_standard(name):
                     raise ValueError(
                         f"found nothing to play: {mode.type} with a debate of type "
                         f"{self.form.type}; expected another form (key debate)"
                     )
-            yield from ((name, one) for one in found)
+            for each in plays:
+                yield name, each
 
     def measured(self) -> list[str]:
-        """Return the full names of the figures of all modes that play something."""
+        """List the full names of the figures of all modes that play something."""
         modes = {name: self.modes[name] for name, _ in self.plays()}
         return list(replace(self, modes=modes).figures())
 
     def figures(self) -> dict[str, str]:
-        """Return the full name of each figure with its row in the table, or an empty text.
+        """List the full name of each figure with its row in the table, or an empty text.
 
         Raises:
             ValueError: Two modes have a figure of one name, or one does not go with the form.
         """
-        found: dict[str, str] = {}
+        figures: dict[str, str] = {}
         for name, mode in self.modes.items():
-            with _naming(name):
-                own = mode.figures(self.form)
-            for figure, row in own.items():
+            with _errors_name_mode(name):
+                mode_figures = mode.figures(self.form)
+            for figure, row in mode_figures.items():
                 full = full_name(name, figure)
-                if full in found:
+                if full in figures:
                     raise ValueError(
                         f"evaluation.modes.{name}: found another figure {full}; expected another "
                         "name for the mode"
                     )
-                found[full] = row if is_standard(name) or not row else f"{name}: {row}"
-        return found
+                figures[full] = row if is_standard(name) or not row else f"{name}: {row}"
+        return figures
 
     def listed(self) -> dict[str, str]:
-        """Return the figures that tables list by default with their rows, the headline first."""
-        every = self.rows()
-        with_row = [name for name, row in self.figures().items() if row]
-        return {name: every[name] or name for name in (*self.headline, *with_row) if name in every}
+        """List the figures of tables with their rows, the headline first."""
+        rows = self.rows()
+        names = list(self.headline)
+        for name, row in self.figures().items():
+            if row:
+                names.append(name)
+        # The headline may name figures of modes that this evaluation lacks.
+        return {name: rows[name] or name for name in names if name in rows}
 
     def rows(self) -> dict[str, str]:
-        """Return `figures`, with the rows of details of modes that play something."""
-        found = self.figures()
-        for name in dict(self.plays()):
+        """List `figures`, with the rows of details of modes that play something."""
+        rows = self.figures()
+        playing_modes = dict(self.plays())
+        for name in playing_modes:
             for figure, row in self.modes[name].details(self.form).items():
                 full = full_name(name, figure)
-                if not found.get(full, row):
-                    found[full] = row if is_standard(name) else f"{name}: {row}"
-        return found
+                # A row of the figure itself is kept.
+                if not rows.get(full, row):
+                    rows[full] = row if is_standard(name) else f"{name}: {row}"
+        return rows
 
     def described(self) -> str:
-        """Return how direct replies and debates are sampled, in one line."""
+        """Describe the sampling of direct replies and debates, in one line."""
         form = self.form
-        direct, each = f"{form.speaking().temperature_of(0):g}", temperatures(form)
-        single = form.turn_count() == 1 or DEBATE not in self.modes
-        if single or each == [direct]:
-            said = f"temperature {direct}"
+        direct_temperature = f"{form.speaking().temperature_of(0):g}"
+        debate_temperatures = temperatures(form)
+        has_debates = form.turn_count() > 1 and DEBATE in self.modes
+        if not has_debates or debate_temperatures == [direct_temperature]:
+            text = f"temperature {direct_temperature}"
         elif DIRECT in self.modes:
-            said = f"direct replies at temperature {direct}, debates at {', '.join(each)}"
+            text = (
+                f"direct replies at temperature {direct_temperature}, "
+                f"debates at {', '.join(debate_temperatures)}"
+            )
         else:
-            said = f"debates at temperature {', '.join(each)}"
-        cuts = {n: value for n, value in self.rollout.sampling.items() if value != _NEUTRAL[n]}
-        said += "".join(f", {name} {value:g}" for name, value in cuts.items())
-        if not single:
-            said += f"; {form.num_agents} agents, {form.max_rounds} rounds"
-        return said + (f"; {self.runs} runs" if self.runs > 1 else "")
+            text = f"debates at temperature {', '.join(debate_temperatures)}"
+        for name, value in self.rollout.sampling.items():
+            if value != _NEUTRAL_SAMPLING[name]:
+                text += f", {name} {value:g}"
+        if has_debates:
+            text += f"; {form.num_agents} agents, {form.max_rounds} rounds"
+        if self.runs > 1:
+            text += f"; {self.runs} runs"
+        return text
 
 
 @contextmanager
-def _naming(mode: str) -> Iterator[None]:
-    """Name the mode in errors."""
+def _errors_name_mode(mode: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
@@ -216,22 +239,22 @@ def _naming(mode: str) -> Iterator[None]:
 
 
 def is_standard(mode: str) -> bool:
-    """Return whether this is the name of a mode that is there without being named."""
+    """Tell whether this is the name of a mode that every evaluation has."""
     return mode in (DIRECT, DEBATE)
 
 
 def full_name(mode: str, figure: str) -> str:
-    """Return the name of a figure in results, metrics and exit criteria.
+    """Build the name of a figure in results, metrics and exit criteria.
 
-    Those of the recipe's debate have no name of a mode: `eval/majority/accuracy`.
+    Figures of the recipe's debate have no name of a mode: `eval/majority/accuracy`.
     """
     return f"eval/{figure}" if mode == DEBATE else f"eval/{mode}/{figure}"
 
 
 class Evaluation(DebateChanges):
-    """When, on how many held-out questions and how the policy is measured.
+    """Frequency, held-out questions, sampling and modes of the policy's evaluation.
 
-    What is None is as in training. SDRL's protocol is `debate: {type: simultaneous, num_agents: 5,
+    A key of null is as in training. SDRL's protocol is `debate: {type: simultaneous, num_agents: 5,
     max_rounds: 2, history_rounds: 1, contract: boxed, personas: none}`, `temperature: 1`,
     `top_p: 0.9`, `runs: 5`.
     """
@@ -271,40 +294,45 @@ class Evaluation(DebateChanges):
         return modes
 
     def setup(self, training: DebateForm, rollout: Rollout, seed: int) -> Setup:
-        """Return what an evaluation is made with.
+        """Build the inputs of an evaluation.
 
         Args:
-            training: The debate form of training.
-            rollout: How debates of training are sampled.
-            seed: Of the run.
+            training: the debate form of training.
+            rollout: sampling of training's debates.
+            seed: seed of the run.
 
         Raises:
             ValueError: The form takes no such change.
         """
-        cuts = {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
-        changed = {name: value for name, value in cuts.items() if value is not None}
+        changes: dict[str, float] = {}
+        if self.top_p is not None:
+            changes["top_p"] = self.top_p
+        if self.top_k is not None:
+            changes["top_k"] = self.top_k
+        if self.min_p is not None:
+            changes["min_p"] = self.min_p
         modes: dict[str, EvaluationMode | None] = {
             DIRECT: DirectAnswers(samples=self.direct_samples),
             DEBATE: Debate(),
             **self.modes,
         }
         return Setup(
-            self.form(training, "evaluation"),
-            {name: mode for name, mode in modes.items() if mode is not None},
-            rollout.model_copy(update=changed),
-            self.runs,
-            seed,
+            form=self.form(training, "evaluation"),
+            modes={name: mode for name, mode in modes.items() if mode is not None},
+            rollout=rollout.model_copy(update=changes),
+            runs=self.runs,
+            seed=seed,
         )
 
 
 class ExitCriterion(Config):
-    """What a phase must reach, on the dev split, before it may end.
+    """Measures that a phase must reach on the dev split before it may end.
 
     Args:
         metric: Name as in the evaluation, such as eval/judge/accuracy.
         at_least: The least value of `metric` that meets it.
-        also_at_least: Further measures that one evaluation must reach, each with the least that is
-            wanted.
+        also_at_least: Further measures that the same evaluation must reach, each with its least
+            value.
         every: Steps between two evaluations, from the phase's `steps` on.
         max_steps: The phase ends here even if the criterion is not met.
         if_missed: What happens to the phases after a miss; `fail` ends the run with exit code 1.
@@ -319,36 +347,42 @@ class ExitCriterion(Config):
 
     @property
     def wanted(self) -> tuple[tuple[str, float], ...]:
-        """Each measure and the least that is wanted of it."""
+        """Each measure with its least value."""
         return ((self.metric, self.at_least), *self.also_at_least.items())
 
     def is_met(self, measured: Mapping[str, float | None]) -> bool:
-        """Return whether a look reached it; a measure without a single case has not been."""
+        """Tell whether an evaluation meets it; a measure without a single case counts as 0."""
         return all((measured.get(name) or 0.0) >= least for name, least in self.wanted)
 
     def compared(self, measured: Mapping[str, float]) -> str:
-        """Return each measure at a look and what was wanted of it, in words."""
-        return "; ".join(
-            f"{name} {measured.get(name, 0.0):.3f}, wanted at least {least}"
-            for name, least in self.wanted
-        )
+        """Describe each measure of an evaluation beside its least value."""
+        comparisons = []
+        for name, least_value in self.wanted:
+            value = measured.get(name, 0.0)
+            comparisons.append(f"{name} {value:.3f}, wanted at least {least_value}")
+        return "; ".join(comparisons)
 
-    def next_look(self, steps: int, done: int) -> int:
-        """Return at how many steps of the phase, `done` or more, it is next looked at."""
-        looks = max(0, -(-(done - steps) // self.every))
-        return min(steps + looks * self.every, self.max_steps)
+    def next_look(self, steps: int, completed: int) -> int:
+        """Compute the next step of the phase to evaluate after, `completed` or later.
 
-    def is_due(self, steps: int, done: int) -> bool:
-        """Return whether it is looked at after so many steps of a phase of `steps`."""
-        return done >= self.max_steps or self.next_look(steps, done) == done
+        Args:
+            steps: the phase's `steps`.
+            completed: completed steps of the phase.
+        """
+        num_looks = max(0, math.ceil((completed - steps) / self.every))
+        return min(steps + num_looks * self.every, self.max_steps)
+
+    def is_due(self, steps: int, completed: int) -> bool:
+        """Tell whether to evaluate after `completed` steps of a phase of `steps`."""
+        return completed >= self.max_steps or self.next_look(steps, completed) == completed
 
 
 class KeepIf(Config):
-    """What must not have fallen on the dev split for the weights of a phase to be kept.
+    """A measure on the dev split whose fall undoes the phase.
 
     Args:
         metric: Name as in the evaluation, such as eval/majority/accuracy.
-        since: The phase whose start it is compared with and comes back; None is the phase itself.
+        since: The phase whose start is compared, and restored; None is the phase itself.
         tolerance: How far it may fall.
     """
 
@@ -357,7 +391,7 @@ class KeepIf(Config):
     tolerance: float = Field(0.0, ge=0)
 
     def described(self, phase: str) -> str:
-        """Return what it asks of a phase, in one sentence."""
+        """Describe the condition of a phase in one sentence."""
         less = f" less {self.tolerance:g}" if self.tolerance else ""
         return (
             f"kept only if {self.metric} on the dev split is not below what it is at the start of "
@@ -365,11 +399,9 @@ class KeepIf(Config):
         )
 
     def keeps(self, start: Mapping[str, float], end: Mapping[str, float]) -> bool:
-        """Return whether the measure at the end is not below that at the start.
-
-        Without a case at the start nothing can have fallen; without one at the end it has.
-        """
-        least = start.get(self.metric)
-        if least is None:
+        """Tell whether the measure at the end is not below the one at the start."""
+        start_value = start.get(self.metric)
+        # Without a case at the start nothing can have fallen; without one at the end it has.
+        if start_value is None:
             return True
-        return self.metric in end and end[self.metric] >= least - self.tolerance
+        return self.metric in end and end[self.metric] >= start_value - self.tolerance

@@ -1,4 +1,4 @@
-"""The `deepspeed` trainer (ZeRO, Rajbhandari et al. 2020): its keys and its configuration."""
+"""The `deepspeed` trainer (ZeRO, Rajbhandari et al. 2020): keys and configuration."""
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
@@ -37,7 +37,7 @@ _RESERVED_SETTINGS = (
 
 
 class DeepSpeedTrainer(TrainerSettings):
-    """DeepSpeed in one or several processes."""
+    """DeepSpeed in a single process or several."""
 
     several_processes: ClassVar[bool] = True
     widens_adapters: ClassVar[bool] = False
@@ -67,7 +67,7 @@ class DeepSpeedTrainer(TrainerSettings):
         return self.bf16
 
     def sharding(self) -> Sharding:
-        """Describe the ZeRO stage and its offloads."""
+        """Describe the ZeRO stage and the offloads."""
         return Sharding(
             stage=self.zero_stage,
             offload_optimizer=self.offload_optimizer,
@@ -142,7 +142,7 @@ class DeepSpeedTrainer(TrainerSettings):
 
 
 def with_bucket(settings: Mapping[str, object], trained: int) -> dict[str, object]:
-    """Bound the buffer of gradients by the trained parameters, unless the settings set its size."""
+    """Bound the buffer of gradients by the trained parameters, unless the settings set the size."""
     default = {"zero_optimization": {"reduce_bucket_size": bucket_size(trained)}}
     return _merge(default, settings)
 

@@ -69,7 +69,7 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 
 @dataclass(frozen=True, slots=True)
 class _ParameterInfo:
-    """A parameter of rank 0's model, by which other ranks make its shards."""
+    """A description of a parameter of rank 0's model, for the other ranks."""
 
     names: tuple[str, ...]
     """Names of the parameter in the model; several where weights are tied."""
@@ -79,11 +79,11 @@ class _ParameterInfo:
 
 
 def remover_of_additions(model: nn.Module) -> Callable[[], None]:
-    """Build a function that removes the hooks and attributes that the model gets from now on.
+    """Build a function to remove the hooks and attributes that the model gets from now on.
 
     DeepSpeed's `destroy` leaves the engine's hooks on the modules and bound methods on the
-    parameters. Through them a phase that is over would keep its float32 weights and moments, 12
-    bytes a parameter, until the end of the run, and its hooks would run in the next phase.
+    parameters. Through them a finished phase would keep float32 weights and moments, 12 bytes a
+    parameter, until the end of the run, and the hooks would run in the next phase.
     """
     keys_before = {id(attributes): set(attributes) for attributes in _attributes(model)}
 
@@ -104,7 +104,7 @@ def _attributes(model: nn.Module) -> Iterator[dict[str, object]]:
 
 
 def without_values(model: nn.Module) -> nn.Module:
-    """Copy the model with parameters that have shapes and no memory."""
+    """Copy the model with parameters of the same shapes and no memory."""
     # `deepcopy` takes these as the copies it has already made.
     empty_parameters = {}
     for parameter in model.parameters():
@@ -120,7 +120,7 @@ def shard(
 ) -> None:
     """Replace a model's parameters by shards of rank 0's.
 
-    One parameter at a time is whole, so a rank needs memory for its shards and one parameter.
+    Parameters are whole one by one, so a rank needs memory for shards and a single parameter.
 
     Args:
         model: the same on every rank, with or without values.
@@ -196,10 +196,10 @@ def _describe_parameters(whole: nn.Module, config: dict[str, Any]) -> dict[str, 
 
 
 def prepare_for_packs(engine: "DeepSpeedEngine") -> None:
-    """Let forward passes begin below the top module, as those of packs do.
+    """Let forward passes begin below the top module, as packs do.
 
-    A hook there repeats the engine's preparation: start the record of which parameters come next,
-    and count micro-batches, whose gradients would otherwise replace each other.
+    A hook there repeats the engine's preparation: start the record of the order of parameters, and
+    count micro-batches; without the count their gradients would replace each other.
     """
     model = engine.module
     optimizer = engine.optimizer
@@ -257,7 +257,7 @@ class EngineState:
         return ParameterState(moments=moments, master=master if self._config.bf16 else None)
 
     def prepare(self, steps: int, scalars: Mapping[str, float]) -> None:
-        """Create optimizer state, unless there were no steps, and set its scalars."""
+        """Create optimizer state, unless there were no steps, and set the scalars."""
         self._has_moments = steps > 0
         if self._has_moments:
             # An empty step creates the state; it also decays weights and copies masters to them,
@@ -279,7 +279,7 @@ class EngineState:
     def write(
         self, parameter: nn.Parameter, value: Tensor | None, moments: dict[str, Tensor] | None
     ) -> None:
-        """Write rank 0's value and moments of a parameter; each rank writes its shards."""
+        """Write rank 0's value and moments of a parameter to the shards of all ranks."""
         shape = shape_of(parameter)
         master = self.from_rank_0(value, shape)
         with torch.no_grad(), self.whole(parameter, modifier_rank=0):
@@ -303,7 +303,7 @@ class EngineState:
             self._set_share(parameter, whole, moment)
 
     def _set_share(self, parameter: Any, whole: Tensor, moment: str | None = None) -> None:
-        """Set this rank's share of a parameter's float32 value, or of one of its moments."""
+        """Set this rank's share of a parameter's float32 value, or of a moment."""
         if self._stage < 3:
             parameter.set_full_hp_param(whole, moment)
             return
@@ -338,7 +338,7 @@ class EngineState:
 
 
 def shape_of(parameter: nn.Parameter) -> torch.Size:
-    """Look up a parameter's whole shape; DeepSpeed empties a parameter that it shards."""
+    """Look up a parameter's whole shape; DeepSpeed empties sharded parameters."""
     shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
     return shape
 
@@ -418,7 +418,7 @@ class DeepSpeedWorker:
     def step(
         self, plan: Sequence[Sequence[Sequence[Pack]]] | None = None
     ) -> tuple[StepStats, dict[str, float]]:
-        """Make the updates of a batch on rank 0's packs, each rank on its own ones.
+        """Make the updates of a batch on packs dealt by rank 0.
 
         Returns:
             Measurements over all ranks, and metrics of the updates.
@@ -472,7 +472,7 @@ class DeepSpeedWorker:
         )
 
     def _clip(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        """Clip reduced gradients at stage 0; drop those that are not finite, to skip the step."""
+        """Clip reduced gradients at stage 0; drop non-finite gradients, to skip the step."""
         parameters: list[nn.Parameter] = []
         for group in optimizer.param_groups:
             parameters += group["params"]
@@ -504,7 +504,7 @@ class DeepSpeedWorker:
         )
 
     def states(self) -> Iterator[tuple[str, ParameterState]]:
-        """Yield whole masters and moments, one parameter at a time to save memory."""
+        """Yield whole masters and moments, parameter by parameter to save memory."""
         if self.counts().optimizer_steps:
             for name, parameter in trainable(self._model).items():
                 yield name, self._state.of(parameter)
@@ -520,7 +520,7 @@ class DeepSpeedWorker:
                     yield name, parameter.detach().clone()
 
     def load_reference(self, read: references.Read | None = None) -> None:
-        """Write the values that rank 0 reads into the reference."""
+        """Write values, read by rank 0, into the reference."""
         if not isinstance(self._reference, references.KeptReference):
             return
         with self._reference.acting():
@@ -540,7 +540,7 @@ class DeepSpeedWorker:
         self._skips.in_a_row = stored.skipped_in_a_row
 
     def load(self, read: Callable[[str], StoredParameter] | None = None) -> None:
-        """Restore values and moments, which rank 0 alone reads."""
+        """Restore values and moments, read by rank 0."""
         for name, parameter in trainable(self._model).items():
             if read is None:
                 self._state.write(parameter, None, None)
@@ -565,7 +565,7 @@ class DeepSpeedWorker:
 
 
 class DeepSpeedSession:
-    """An open `DeepSpeedTrainer` on rank 0, which all ranks follow call by call."""
+    """An open `DeepSpeedTrainer` on rank 0; all ranks follow call by call."""
 
     def __init__(
         self, config: "DeepSpeedTrainer", loaded: LoadedModel, loss: Loss, total_steps: int
@@ -595,7 +595,7 @@ class DeepSpeedSession:
             self._call("load_reference", read_reference)
 
     def step(self, batch: Batch) -> dict[str, float]:
-        """Make the updates of a batch; one with a non-finite gradient is skipped and counted."""
+        """Make the updates of a batch; skip and count updates with a non-finite gradient."""
         started = time.perf_counter()
         batch = with_names(batch, self._loaded)
         packing_started = time.perf_counter()
@@ -625,7 +625,7 @@ class DeepSpeedSession:
 
     @property
     def completed(self) -> int | None:
-        """Number of steps in the weights; None in the middle of one, or after a rank was lost."""
+        """Number of steps in the weights; None within a step, or after a rank was lost."""
         is_whole = self._is_whole and not self._processes.broken
         return self._worker.counts().schedule_steps if is_whole else None
 
@@ -647,7 +647,7 @@ class DeepSpeedSession:
         self._run_on_rank_0(lambda: write_tensors(directory, references.REFERENCE, read_tensors()))
 
     def load(self, directory: Path) -> None:
-        """Restore what `save` wrote, with any trainer, stage and number of processes.
+        """Restore the files of `save`, from any trainer, stage and number of processes.
 
         Only rank 0 reads the checkpoint.
         """

@@ -1,8 +1,8 @@
 """Starting a run's processes with DeepSpeed's launcher, and ending them in good order.
 
 DeepSpeed's launcher answers an interrupt by ending its children. So this process keeps interrupts
-to itself, and passes each on to rank 0 through a named pipe; rank 0 writes its checkpoint, and the
-launcher sees processes that end by themselves. When this process is killed, rank 0 finds the pipe
+to itself, and passes each on to rank 0 through a named pipe; rank 0 writes a checkpoint, and the
+launcher sees all processes end by themselves. When this process is killed, rank 0 finds the pipe
 closed and does the same.
 """
 
@@ -57,7 +57,7 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
     """Run `debate-train` in several processes of this machine; return rank 0's exit code.
 
     Raises:
-        UsageError: This already is one of several processes, or too few GPUs are visible.
+        UsageError: A launcher has started this process, or too few GPUs are visible.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 or slurm_place(os.environ):
         raise UsageError(

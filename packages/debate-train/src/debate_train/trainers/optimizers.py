@@ -1,4 +1,4 @@
-"""The optimizers that a recipe may pick, and the state that each keeps for a parameter."""
+"""The optimizers of recipes, and their state for each parameter."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _MATRIX_OPTIMIZERS = ("Muon",)
 
 @dataclass(frozen=True, slots=True)
 class StateLayout:
-    """Tensors that an optimizer keeps for each parameter, beside scalars such as a step count."""
+    """Tensors of an optimizer for each parameter, beside scalars such as a step count."""
 
     moments: tuple[str, ...]
     """Names of tensors of the parameter's shape."""
@@ -54,12 +54,12 @@ class OptimizerBase(Config, ABC):
 
     @property
     def needs_whole(self) -> bool:
-        """Whether it needs parameters in their own shape, which ZeRO cuts up."""
+        """Whether it needs parameters in their own shape; ZeRO cuts them up."""
         return bool(self.state_layout().others)
 
 
 class AdamBase(OptimizerBase):
-    """Settings and state that the variants of Adam share."""
+    """Shared settings and state of the variants of Adam."""
 
     beta1: float = Field(0.9, ge=0, lt=1)
     """Decay of the mean of gradients."""
@@ -98,7 +98,7 @@ class _TorchAdam(AdamBase):
 class AdamW(_TorchAdam):
     """AdamW (Loshchilov & Hutter 2019), fused where torch has it.
 
-    torch's own choice on CUDA works on lists of tensors, whose intermediate results take 8 more
+    torch's own choice on CUDA works on lists of tensors; intermediate results then take 8 more
     bytes a parameter at the peak of a step.
     """
 
@@ -112,7 +112,7 @@ class Adam(_TorchAdam):
 
 
 class AdamW8bit(AdamBase):
-    """AdamW whose moments take one byte a number (Dettmers et al. 2022), of bitsandbytes.
+    """AdamW with moments of a byte a number (Dettmers et al. 2022), from bitsandbytes.
 
     Parameters of fewer than 4,096 numbers keep float32 moments.
     """
@@ -149,8 +149,8 @@ class Muon(AdamBase):
     """Muon (Jordan et al. 2024) for matrices; AdamW for embeddings, output heads and vectors.
 
     Muon replaces the momentum of a matrix by the nearest matrix with orthonormal rows or columns.
-    Its steps are scaled by 0.2 · √(the longer side), as large as AdamW's (Liu et al. 2025), so that
-    one learning rate serves both.
+    Steps are scaled by 0.2 · √(the longer side), as large as AdamW's (Liu et al. 2025), so the same
+    learning rate serves both.
     """
 
     type: Literal["muon"] = "muon"
@@ -160,7 +160,7 @@ class Muon(AdamBase):
     """Look ahead along the momentum."""
 
     def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
-        """Make both optimizers in one."""
+        """Make both optimizers as a single object."""
         from debate_train.trainers.muon import MuonAndAdamW
 
         adamw_settings = self._settings(learning_rate)
@@ -179,7 +179,7 @@ class Muon(AdamBase):
         return True
 
     def state_layout(self) -> StateLayout:
-        """Describe one momentum of a matrix, or the two moments of another parameter."""
+        """Describe the momentum of a matrix, or the two moments of another parameter."""
         # Most parameters are in matrices, which have one float32 tensor.
         return StateLayout(
             moments=(),
@@ -189,7 +189,7 @@ class Muon(AdamBase):
 
 
 class TorchOptimizer(OptimizerBase):
-    """Any other optimizer of `torch.optim`, by the name of its class."""
+    """Any other optimizer of `torch.optim`, by class name."""
 
     type: Literal["torch"] = "torch"
     name: str

@@ -1,8 +1,8 @@
-"""The processes of one run: rank 0 broadcasts its calls, and workers make them on their shards.
+"""The processes of a run: rank 0 broadcasts calls, and workers make them on their shards.
 
-Messages are pickles between processes of one run, over a separate gloo group that may wait for
-days: workers wait while rank 0 plays debates. Tensors in messages are on the CPU: one on a GPU
-would be restored on the sender's GPU in every process.
+Messages are pickles between processes of the same run, over a separate gloo group with a timeout
+of days: workers wait while rank 0 plays debates. Tensors in messages are on the CPU: a tensor on a
+GPU would be restored on the sender's GPU in every process.
 """
 
 import atexit
@@ -47,7 +47,7 @@ class LostProcessError(RunFailure):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Rank of this process among those of the run, as its launcher set it."""
+    """Rank of this process in the run, as the launcher set it."""
 
     rank: int = 0
     size: int = 1
@@ -57,7 +57,7 @@ class Place:
 
 
 def own_place() -> Place:
-    """Read this process's rank from the environment; without a launcher it is alone.
+    """Read this process's rank from the environment; without a launcher it is 0 of 1.
 
     Raises:
         RecipeError: The environment is only half set.
@@ -87,9 +87,9 @@ def own_place() -> Place:
 
 
 def slurm_place(environment: Mapping[str, str]) -> dict[str, str]:
-    """Translate the variables of `srun` into a launcher's; nothing for a lone task.
+    """Translate the variables of `srun` into a launcher's; empty for a lone task.
 
-    A batch script has the variables of its job, but not those of a step: it is alone.
+    A batch script has the variables of a job without a step: it is a lone task.
 
     Raises:
         RecipeError: The tasks are distributed so that rank 0 may be on any node.
@@ -123,7 +123,7 @@ def slurm_place(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Processes:
-    """The joined process group. With a single process every call returns its argument."""
+    """The joined process group. With a single process every call returns the argument."""
 
     def __init__(self, process: Place) -> None:
         self.place = process
@@ -145,7 +145,7 @@ class Processes:
         return values[0]
 
     def deal(self, values: Sequence[T] | None = None) -> T:
-        """Scatter rank 0's values, one to each rank."""
+        """Scatter rank 0's values to the ranks."""
         if self.place.size == 1:
             assert values is not None
             return values[0]
@@ -172,7 +172,7 @@ class Processes:
 
 
 def lost(process: Place, error: BaseException) -> LostProcessError:
-    """Build the error for a collective call that failed because a peer is gone."""
+    """Build the error for a collective call after the loss of a peer."""
     first_line = str(error).strip().partition("\n")[0] or type(error).__name__
     # gloo's messages: `[…/pair.cc:LINE] REASON. ADVICE`.
     after_file = first_line.rpartition("pair.cc:")[2]
@@ -200,9 +200,9 @@ def _leave() -> None:
 
 
 def end_at_once(code: int) -> None:
-    """End this process with an exit code when it was one of several; else return.
+    """End this process with an exit code if it is part of a group; otherwise return.
 
-    What peers have left unfinished could hold up an orderly end, or abort it.
+    Unfinished calls of peers could hold up an orderly end, or abort it.
     """
     if join.cache_info().currsize and join().place.size > 1:
         sys.stdout.flush()
@@ -213,8 +213,8 @@ def end_at_once(code: int) -> None:
 def own_device(process: Place, visible: int) -> int:
     """Choose the number of this process's GPU among the `visible` ones.
 
-    A scheduler may show each process its own GPU alone (`srun --gpus-per-task 1`), which is
-    number 0 to all of them.
+    A scheduler may show each process a single GPU (`srun --gpus-per-task 1`), number 0 to all of
+    them.
 
     Raises:
         RecipeError: There are more processes on this machine than GPUs.
@@ -270,7 +270,7 @@ def _init_distributed(process: Place) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """Load this model; its trained values come from rank 0."""
+    """Load this model; trained values come from rank 0."""
 
     model: "ModelConfig"
     seed: int
@@ -308,7 +308,7 @@ def broadcast(command: Init | Open | Call) -> None:
 
 
 def stop_workers() -> None:
-    """End the workers from rank 0; does nothing when they cannot be reached any more."""
+    """End the workers from rank 0, unless they cannot be reached any more."""
     if own_place().size == 1:
         return
     try:
@@ -366,7 +366,7 @@ def _fail(process: Place, error: Exception) -> None:
 
 
 class _Worker:
-    """One rank's model and trainer, driven by rank 0's commands."""
+    """The model and trainer of another rank, driven by rank 0's commands."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes

@@ -1,8 +1,8 @@
-"""Reference policies: what a KL penalty or a preference loss compares the trained policy with.
+"""Reference policies, which a KL penalty or a preference loss compares with the trained policy.
 
-A reference turns the model itself into the other policy for a while, so that one forward pass
-serves both, sharded models included. Only parameters that differ from the trained policy are
-stored, in CPU memory; each process stores its shards.
+A reference turns the model itself into the other policy for a while, so the same forward pass
+serves both, sharded models included. Only parameters with other values are stored, in CPU memory;
+each process stores shards.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +30,7 @@ Read = Callable[[str], Tensor]
 
 
 class AdapterOff:
-    """The model without its adapter."""
+    """The model without the adapter."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model: PeftModel = model
@@ -45,8 +45,8 @@ class KeptReference:
     """A copy of parameters at the time of construction; writes while it acts change the copy.
 
     Args:
-        parameters: those that differ from the trained policy, by name.
-        settle: drops the parameters that a sharded model has gathered; called before values change.
+        parameters: parameters with other values than the trained policy's, by name.
+        settle: drops gathered parameters of a sharded model; called before values change.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ def open_reference(
 def in_checkpoints(
     policy: "ReferencePolicy | None", reference: Reference | None
 ) -> KeptReference | None:
-    """Select the reference that only a checkpoint can restore, else None."""
+    """Select a reference that must be in checkpoints, as nothing else can restore it."""
     if policy == "phase_start" and isinstance(reference, KeptReference):
         return reference
     return None
@@ -122,7 +122,7 @@ def stored_reference(directory: Path) -> Read:
     """Open the values of the phase's start in a checkpoint.
 
     Raises:
-        ModelError: The checkpoint was written by a loss that has no such reference.
+        ModelError: The checkpoint was written by a loss without this reference.
     """
     tensors = StoredTensors.of(directory, REFERENCE)
     if not tensors.names():
@@ -134,7 +134,7 @@ def stored_reference(directory: Path) -> Read:
 
 
 def values_of(policy: "ReferencePolicy | None", loaded: "LoadedModel") -> Read | None:
-    """Load the parameters of a reference that differs from the model as it is now, else None.
+    """Load the parameters of a reference, unless the present model has them: then None.
 
     Raises:
         ModelError: The directory holds no such policy.

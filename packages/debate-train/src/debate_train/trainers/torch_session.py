@@ -55,7 +55,7 @@ _LIGER_KEY = "trainer.use_liger_kernel"
 class StepStats:
     """Sums and extremes over the sampled tokens of a batch, each measured before its update.
 
-    Every pack, an empty one too, adds the same names: ranks can reduce them by name.
+    Every pack, even an empty pack, adds the same names: ranks can reduce them by name.
     """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class KnownLogps:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Outcome of one optimizer step."""
+    """Outcome of an optimizer step."""
 
     grad_norm: float
     """Norm before clipping; not finite where the step was skipped."""
@@ -180,7 +180,7 @@ class Update:
 
 @dataclass(slots=True)
 class Skips:
-    """Counts updates that were skipped because their gradient was not finite."""
+    """Counts skipped updates, after gradients that were not finite."""
 
     in_a_row: int = 0
 
@@ -203,7 +203,7 @@ class Skips:
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Select the parameters that are trained, by name."""
+    """Select the trained parameters, by name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -239,7 +239,7 @@ def pack_loss(
     """Compute a pack's share of the update's loss, a scalar with a gradient.
 
     The shares of all packs (and ranks) add up to the loss: the denominators in `weights_A` count
-    the whole update. A share that is not finite makes all of the gradient so, wherever it came
+    the whole update. A non-finite share makes the whole gradient non-finite, wherever it came
     from: every rank then skips the update.
     """
     pack = _at_loss_temperature(pack, loss)
@@ -286,7 +286,7 @@ def accumulate(
     backward: Callable[[Tensor], object],
     stats: StepStats,
 ) -> None:
-    """Run forward and backward over one process's packs of an update."""
+    """Run forward and backward over this process's packs of an update."""
     device = next(model.parameters()).device
     for pack, known_logps in zip(packs, known, strict=True):
         # Around the backward pass, too: it may compute layers again.
@@ -431,7 +431,7 @@ class TorchTrainerSession:
         )
 
     def step(self, batch: Batch) -> dict[str, float]:
-        """Make the updates of a batch; one with a non-finite gradient is skipped and counted."""
+        """Make the updates of a batch; skip and count updates with a non-finite gradient."""
         started = time.perf_counter()
         batch = with_names(batch, self._loaded)
         self._model.train()
@@ -499,7 +499,7 @@ class TorchTrainerSession:
 
     @property
     def completed(self) -> int | None:
-        """Number of steps in the weights; None in the middle of one."""
+        """Number of steps in the weights; None in the middle of a step."""
         return self._schedule.last_epoch if self._is_whole else None
 
     def weights(self, version: int) -> Weights:
@@ -529,7 +529,7 @@ class TorchTrainerSession:
                 write_tensors(directory, references.REFERENCE, tensors)
 
     def load(self, directory: Path) -> None:
-        """Restore what any trainer saved."""
+        """Restore the files of any trainer."""
         load_policy(directory, self._loaded)
         shapes = {name: tuple(p.shape) for name, p in self._parameters.items()}
         stored = StoredTrainerState(directory, shapes, self._config.optimizer.state_layout())

@@ -1,4 +1,4 @@
-"""What every trainer offers to the loop, and the `torch` trainer's settings."""
+"""The interface of trainers, and the `torch` trainer's settings."""
 
 import math
 import sys
@@ -42,10 +42,10 @@ _DEEPSPEED_BUCKET_SIZE = 500_000_000
 
 
 class Trainer(Protocol):
-    """Improves one policy on rows of tokens. Each phase opens a trainer of its own."""
+    """Improves a policy on rows of tokens. Each phase opens a new trainer."""
 
     def step(self, batch: "Batch") -> dict[str, float]:
-        """Make one optimizer step, and collect metrics measured before it."""
+        """Make the updates of a batch, and collect metrics measured before them."""
         ...
 
     def score(self, batch: "Batch") -> list[float]:
@@ -57,9 +57,9 @@ class Trainer(Protocol):
 
     @property
     def completed(self) -> int | None:
-        """Number of the phase's steps in the weights; None in the middle of one.
+        """Number of the phase's steps in the weights; None in the middle of a step.
 
-        A step that failed before it changed a weight leaves the number as it was.
+        A failure before the first changed weight leaves the number as it was.
         """
         ...
 
@@ -68,11 +68,11 @@ class Trainer(Protocol):
         ...
 
     def save(self, directory: Path) -> None:
-        """Write the state for `load`, and weights that transformers or peft load directly."""
+        """Write the state for `load`, and weights in the format of transformers or peft."""
         ...
 
     def load(self, directory: Path) -> None:
-        """Restore exactly what `save` wrote."""
+        """Restore the exact state of `save`."""
         ...
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class Trainer(Protocol):
 def bucket_size(trained: int) -> int:
     """Compute the number of gradients reduced together: all, and at most DeepSpeed's default.
 
-    DeepSpeed allocates the whole bucket, also for a model that is far smaller.
+    DeepSpeed allocates the whole bucket, even for a far smaller model.
     """
     return min(_DEEPSPEED_BUCKET_SIZE, trained)
 
@@ -98,10 +98,10 @@ class Sharding:
 
 
 class TrainerSettings(Config):
-    """The optimizer, its schedule, and how a batch becomes updates.
+    """Settings of the optimizer, the schedule, and the division of batches into updates.
 
-    The base class of every trainer, those of other packages included: they add a field `type` and
-    `open`, and override the methods below, which describe one plain process.
+    The base class of every trainer, also in other packages: trainers add a field `type` and `open`,
+    and override the methods below, which describe a single plain process.
     """
 
     several_processes: ClassVar[bool] = False
@@ -147,7 +147,7 @@ class TrainerSettings(Config):
         """Open a trainer of this model; the reference policy is the model as it is now."""
 
     def most_tokens(self, row: int, form: DebateForm) -> int:
-        """Bound the tokens of a pack, from those of the longest row of a form's debates."""
+        """Bound the tokens of a pack, given the length `row` of the longest row of a form's debates."""
         # Rows of a shared conversation begin alike, and such packs may grow beyond one row.
         shares_prefixes = self.packing == "prefix"
         if shares_prefixes and getattr(form, "conversation", "") == "shared":
@@ -165,7 +165,7 @@ class TrainerSettings(Config):
 
     @property
     def keeps_masters(self) -> bool:
-        """Whether float32 weights are kept beside those that are trained in bfloat16."""
+        """Whether float32 masters are kept beside bfloat16 weights."""
         return False
 
     def named_device(self) -> str:
@@ -173,7 +173,7 @@ class TrainerSettings(Config):
         return "auto"
 
     def sharding(self) -> Sharding | None:
-        """Describe how processes divide the state; None where each holds all."""
+        """Describe the division of the state over processes; None for no division."""
         return None
 
     def type_problem(self, dtypes: Collection[str]) -> str | None:
