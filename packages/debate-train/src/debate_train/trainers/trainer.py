@@ -147,7 +147,7 @@ class TrainerSettings(Config):
         """Open a trainer of this model; the reference policy is the model as it is now."""
 
     def most_tokens(self, row: int, form: DebateForm) -> int:
-        """Bound the tokens of a pack, given the length `row` of the longest row of a form's debates."""
+        """Bound the tokens of a pack by `row`, the length of a form's longest row."""
         # Rows of a shared conversation begin alike, and such packs may grow beyond one row.
         shares_prefixes = self.packing == "prefix"
         if shares_prefixes and getattr(form, "conversation", "") == "shared":
