@@ -47,11 +47,42 @@ def test_turns_come_one_by_one_and_the_peers_decide(capsys: pytest.CaptureFixtur
     heads = [line for line in printed.splitlines() if line.startswith("---")]
     assert heads == [f"--- Agent {a}, round {r}, 3 tokens" for r in (1, 2) for a in range(3)]
     end = printed[printed.index("answer:") :].splitlines()
-    assert end[0] == "answer: 391" and "peer_vote, after 2 rounds" in end[1]
+    assert end[0] == "answer: 391"
+    assert end[1] == "  by the votes of the others on the answers of round 1"
+    assert "peer_vote, after 2 rounds" in end[2]
     # The endpoint counts 10 tokens of prompt and 3 of reply in each of six responses.
-    assert end[1].endswith("; 18 tokens sampled, 60 read")
-    assert end[2].endswith("381: 2, 391: 1")
-    assert "majority: 381" in end[3] and "peer_vote: 391" in end[3]
+    assert end[2].endswith("; 18 tokens sampled, 60 read")
+    assert end[3].endswith("381: 2, 391: 1")
+    assert "majority: 381" in end[4] and "peer_vote: 391" in end[4]
+
+
+def test_answer_that_nobody_holds_in_the_end_is_explained(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # First answers 391, 381, 381; in the end all say 381. Agents 1 and 2 voted for agent 0.
+    agents = Agents()
+    say_first = agents.endpoint.behave
+
+    def behave(number: int, seen: Seen) -> Answer:
+        agents.answers = ("391", "381", "381") if number < 3 else ("381", "381", "381")
+        return say_first(number, seen)
+
+    agents.endpoint.behave = behave
+    assert asked(agents) == 0
+    end = capsys.readouterr().out.partition("answer: ")[2].splitlines()
+    assert end[0] == "391"
+    assert end[1] == "  by the votes of the others on the answers of round 1"
+    assert end[2].startswith("  all 3 agents say 381 in the last round")
+
+
+def test_tie_of_votes_names_the_other_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    agents = Agents()
+    agents.endpoint.behave = lambda number, seen: said(
+        reply(agents.answers[number % 3], "Agent 0 = Agent 1" if number == 5 else "N/A")
+    )
+    assert asked(agents) == 0
+    explained = capsys.readouterr().out.partition("answer: ")[2].splitlines()[2]
+    assert explained.endswith("drawn by the seed")
 
 
 def test_a_turn_is_printed_while_others_of_its_round_are_written(

@@ -1,11 +1,12 @@
 """When each detector of the health watch speaks, on rows whose means are worked by hand."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from debate_train.monitoring.detectors import OWN
-from debate_train.monitoring.health import is_evaluation
+from debate_train.monitoring.detectors import OWN, Facts
+from debate_train.monitoring.health import is_evaluation, results
 from train.health_watching import (
     Rows,
     changing,
@@ -219,3 +220,18 @@ def test_watch_compares_answers_given_the_round_before_with_the_start(
     alone = watch_of(of_pairs(evaluation={"questions": 100}), [], 0)
     assert alone.see(2, start, "evaluation")[1] == []
     assert alone.see(4, later, "evaluation")[0] == found
+
+
+@pytest.mark.parametrize(
+    ("vote", "statuses"),
+    [
+        (0.0, ["red", "green"]),
+        (0.05, ["amber", "green"]),
+        (0.5, ["green", "green"]),
+        (1.0, ["green", "red"]),
+    ],
+)
+def test_a_judge_that_always_says_the_same_is_a_finding(vote: float, statuses: list[str]) -> None:
+    facts = SimpleNamespace(**dict.fromkeys(Facts.__dataclass_fields__, False))
+    found = results(facts, {"train/judged/vote": vote}, {})  # type: ignore[arg-type]
+    assert [result.status for result in found] == statuses

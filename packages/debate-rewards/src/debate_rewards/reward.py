@@ -59,6 +59,9 @@ class Credit:
 class Score:
     """All credits of one debate, a return per agent (None: no signal), and its metrics.
 
+    A reward owes `credits`. Where it leaves out `agents`, `score_debates` takes the mean of each
+    agent's credits for whole turns.
+
     `metrics` holds sums and counts that average over debates; it never steers training. `returns`
     holds the value in the stream `return` of every agent by component ("" where there is one
     reward alone): those of agents that never spoke, which no credit has, count in the baseline.
@@ -115,9 +118,16 @@ def score_debates(reward: Reward, transcripts: Sequence[Transcript]) -> list[Sco
         ScoreError: A value is something else.
     """
     return [
-        _checked(transcript.id, score)
+        _checked(transcript.id, _with_agents(score, transcript))
         for transcript, score in zip(transcripts, reward(transcripts), strict=True)
     ]
+
+
+def _with_agents(score: Score, transcript: Transcript) -> Score:
+    """Fill in the agents' returns of a reward that leaves them to its credits."""
+    if score.agents:
+        return score
+    return replace(score, agents=mean_returns(score.credits, transcript.protocol.num_agents))
 
 
 def _checked(debate: str, score: Score) -> Score:

@@ -15,8 +15,8 @@ from debate_protocol.command_line import is_quiet
 from debate_protocol.transcripts.showing import escaped
 from debate_protocol.types import Ask, Question, Reply, Transcript, judging_agents, role_of
 from debate_rewards.answer_checking import answer_classes, same_answer
-from debate_rewards.decisions import Agreed, answer_text, decisions_of, last_turns
-from debate_rewards.reward import read_debate
+from debate_rewards.decisions import Agreed, answer_text, decisions_of, last_turns, standings
+from debate_rewards.reward import ReadDebate, read_debate
 from debate_rollout.engine import Request
 from debate_rollout.routing import HeardEngine
 from debate_train.commands.evaluate import named_policy
@@ -194,12 +194,42 @@ def decided(transcript: Transcript, decision: str | None, seed: int) -> dict[str
         "question": transcript.question.text,
         "answer": decisions[by],
         "decision": by,
+        "explanation": explain(debate, by, decisions[by]),
         "decisions": decisions,
         "votes": {str(answers[classes.index(place)]): count for place, count in votes},
         "rounds": 1 + max(turn.round for turn in transcript.turns),
         "tokens": {"prompt": sum(p for p, _ in counts), "sampled": sum(s for _, s in counts)},
         "turns": turns,
     }
+
+
+def explain(debate: ReadDebate, by: str, answer: str | None) -> list[str]:
+    """Say how the decision was made, and what the agents say in the end where it is another answer.
+
+    In the quickstart's test debates the votes on earlier answers were right more often than agents
+    who all agreed in the end, so agreement does not overrule votes.
+    """
+    question = debate.transcript.question
+    lines = []
+    judged = standings(debate) if by == "peer_vote" else []
+    if judged:
+        rounds = sorted({turn.key.round + 1 for turn, _ in judged})
+        of_rounds = " and ".join(map(str, rounds))
+        lines.append(f"by the votes of the others on the answers of round {of_rounds}")
+        best = max(standing for _, standing in judged)
+        tied = [answer_text(debate, turn) for turn, standing in judged if standing == best]
+        others = [text for text in tied if text and not same_answer(question, text, answer)]
+        if others:
+            lines.append(f"tied with {', '.join(dict.fromkeys(others))}; drawn by the seed")
+    last_answers = [answer_text(debate, turn) for turn in last_turns(debate).values()]
+    classes = set(answer_classes(question, last_answers))
+    is_unanimous = len(classes) == 1 and None not in classes
+    if is_unanimous and not same_answer(question, last_answers[0], answer):
+        lines.append(
+            f"all {len(last_answers)} agents say {last_answers[0]} in the last round; "
+            "--decision majority takes that"
+        )
+    return lines
 
 
 class Printer:
@@ -230,7 +260,8 @@ class Printer:
             spent = "; {sampled:,} tokens sampled, {prompt:,} read".format(**found["tokens"])
             print(
                 f"answer: {_shown(found['answer'] or 'none that can be read')}\n"
-                f"  by {found['decision']}, after {found['rounds']} "
+                + "".join(f"  {_shown(line)}\n" for line in found["explanation"])
+                + f"  by {found['decision']}, after {found['rounds']} "
                 f"round{'s' * (found['rounds'] > 1)}{spent * bool(found['tokens']['sampled'])}\n"
                 f"  agents of the last round for each answer: {_shown(votes)}\n"
                 f"  by rule: {_shown(', '.join(others))}"

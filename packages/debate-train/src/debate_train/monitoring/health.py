@@ -216,6 +216,9 @@ _ROOM = "lower rollout.max_tokens, or set debate.history_rounds: 1 or max_chars_
 _ROWS = "prompts do not extend each other, so each turn is a row: see the chat template"
 _MEMORY = "lower trainer.tokens_per_micro_batch, train model.lora, or use ZeRO: --plan"
 _WARM = "warm-start judging, or mix in correctness (reward.type: mixed)"
+_ONE_SIDED = "judges nearly always decide for one agent: try debate.both_orders, or warm-start"
+    "the judge nearly always decides for one agent: try debate.both_orders, or warm-start it"
+)
 _UNGUIDED = "replies do not follow their guidance: look at the prompts that guide, or warm-start"
 _SIDES, _TRUTH = PairSides(), PairTruth()
 CHECKS = (
@@ -227,6 +230,9 @@ CHECKS = (
     Check("judge accuracy, votes alone", _JUDGED, _WARM, amber=0.60, when="peers_alone"),
     Check("judges' TPR - FPR", ("judge/youden",), _WARM, red=0.0, amber=0.2, when="votes"),
     Check("judges' Matthews coefficient", ("train/judged/mcc",), _WARM, red=0.0, amber=0.2),
+    # Of a judge that always says the same, the coefficient is not defined.
+    Check("judges decide for agent 0, too", ("train/judged/vote",), _ONE_SIDED, 0.02, 0.10),
+    Check("judges decide for others, too", ("train/judged/vote",), _ONE_SIDED, 0.98, 0.90, True),
     Check("correlation of judges' errors", (_ERRORS,), _ALIKE, None, 0.5, True, "votes"),
     Check("judges of a pair", ("v2/judges_per_pair",), _FEW, amber=2.0, when="judges_learn"),
     Check("pairs with one judge", (_CONSENSUS,), _FEW, None, 0.5, True, "judges_learn"),
