@@ -217,8 +217,6 @@ _ROWS = "prompts do not extend each other, so each turn is a row: see the chat t
 _MEMORY = "lower trainer.tokens_per_micro_batch, train model.lora, or use ZeRO: --plan"
 _WARM = "warm-start judging, or mix in correctness (reward.type: mixed)"
 _ONE_SIDED = "judges nearly always decide for one agent: try debate.both_orders, or warm-start"
-    "the judge nearly always decides for one agent: try debate.both_orders, or warm-start it"
-)
 _UNGUIDED = "replies do not follow their guidance: look at the prompts that guide, or warm-start"
 _SIDES, _TRUTH = PairSides(), PairTruth()
 CHECKS = (
