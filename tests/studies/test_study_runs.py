@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from debate_studies.lines import Finished, Lines, holm
+from debate_studies.lines import Finished, Lines, holm, interval
 from debate_studies.runs import Runs, Task, without, work
 from debate_studies.study_file import Compared, Study
 from debate_studies.tables import differences, failed_starts, tables
@@ -267,6 +267,11 @@ def test_holm_adjusts_four_p_values_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
+
+
+def test_equal_differences_have_no_p() -> None:
+    assert interval([0.3 - 0.1, 0.2]) == (pytest.approx(0.2), 0.0, 0.0, None)
+    assert interval([0.0, 0.0]) == (0.0, 0.0, 0.0, 1.0)
 
 
 def test_differences_that_survive_holm_are_marked(tmp_path: Path) -> None:

@@ -62,6 +62,15 @@ def tracked_files() -> list[Path]:
     return [ROOT / path for path in listed if path and (ROOT / path).is_file()]
 
 
+def test_readme_names_both_commands_and_ci_runs_the_tests() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in ("quickstart", "test"):
+        assert re.search(rf"^make {target}\b", readme, re.MULTILINE), target
+        assert re.search(rf"^{target}: setup\b", makefile, re.MULTILINE), target
+    assert re.search(r"for target in test\b.*\n.*make \"\$target\"", (ROOT / ".ci/run").read_text())
+
+
 PACKAGE_OF_THE_INDEX = re.compile(
     r"pip install\b[^\n`#]*?[ '\"](debat[e]-\w+)|`(debat[e]-\w+\[\w+\])`"
 )

@@ -129,17 +129,23 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]
 
 
 TAIL = 0.025
+ROUNDING = 1e-9
+"""Differences of measures, which have six digits, are equal up to this."""
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float | None, float | None]:
-    """Return mean, standard error, half width of the interval and p; None of one seed."""
+    """Return mean, standard error, half width of the interval and p; None of one seed.
+
+    Equal differences have no spread to test a mean by, so their p is None, or 1 if all are 0.
+    """
     if len(values) < 2:
         return fmean(values), math.nan, None, None
     mean, error = fmean(values), stdev(values) / math.sqrt(len(values))
     freedom = len(values) - 1
     half = float(t.ppf(1 - TAIL, freedom)) * error
-    p = 2 * float(t.sf(abs(mean) / error, freedom)) if error else float(mean == 0)
-    return mean, error, half, p
+    if max(values) - min(values) < ROUNDING:
+        return mean, 0.0, 0.0, 1.0 if abs(mean) < ROUNDING else None
+    return mean, error, half, 2 * float(t.sf(abs(mean) / error, freedom))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
