@@ -239,7 +239,7 @@ def _errors_name_mode(mode: str) -> Iterator[None]:
 
 
 def is_standard(mode: str) -> bool:
-    """Tell whether this is the name of a mode that every evaluation has."""
+    """Say whether this is the name of a mode that every evaluation has."""
     return mode in (DIRECT, DEBATE)
 
 
@@ -351,7 +351,7 @@ class ExitCriterion(Config):
         return ((self.metric, self.at_least), *self.also_at_least.items())
 
     def is_met(self, measured: Mapping[str, float | None]) -> bool:
-        """Tell whether an evaluation meets it; a measure without a single case counts as 0."""
+        """Say whether an evaluation meets it; a measure without a single case counts as 0."""
         return all((measured.get(name) or 0.0) >= least for name, least in self.wanted)
 
     def compared(self, measured: Mapping[str, float]) -> str:
@@ -373,7 +373,7 @@ class ExitCriterion(Config):
         return min(steps + num_looks * self.every, self.max_steps)
 
     def is_due(self, steps: int, completed: int) -> bool:
-        """Tell whether to evaluate after `completed` steps of a phase of `steps`."""
+        """Say whether to evaluate after `completed` steps of a phase of `steps`."""
         return completed >= self.max_steps or self.next_look(steps, completed) == completed
 
 
@@ -399,7 +399,7 @@ class KeepIf(Config):
         )
 
     def keeps(self, start: Mapping[str, float], end: Mapping[str, float]) -> bool:
-        """Tell whether the measure at the end is not below the one at the start."""
+        """Say whether the measure at the end is not below the one at the start."""
         start_value = start.get(self.metric)
         # Without a case at the start nothing can have fallen; without one at the end it has.
         if start_value is None:

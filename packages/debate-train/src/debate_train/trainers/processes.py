@@ -221,7 +221,7 @@ def own_device(process: Place, visible: int) -> int:
     """
     if visible == 1 and (os.environ.get("CUDA_VISIBLE_DEVICES") or process.local_size == 1):
         return 0
-    # A launcher may leave the local size unset; then the rank alone tells that there are more.
+    # A launcher may leave the local size unset; then the rank alone says that there are more.
     num_processes = max(process.local_size, process.local_rank + 1)
     if num_processes > visible:
         raise RecipeError(
