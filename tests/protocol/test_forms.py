@@ -285,3 +285,18 @@ def test_form_complains_when_sent_the_wrong_number_of_replies() -> None:
     next(run)
     with pytest.raises(TypeError, match="was sent 'keep'"):
         run.send("keep")
+
+
+def test_no_history_is_no_turn_of_another_agent_in_sequence() -> None:
+    form = Sequential(
+        num_agents=3, max_rounds=2, history_rounds=0, conversation="rebuild", personas="none"
+    )
+    run = form.start(Question("q", "2 + 2?"), seed=0)
+    asks = next(run)
+    for _ in range(4):
+        asks = run.send([Reply("<solution>4</solution>") for _ in asks])
+    (ask,) = asks
+    assert (ask.agent, ask.round, ask.shown) == (1, 1, ())
+    task = ask.messages[-1]["content"]
+    assert "no response of another agent" in task
+    assert "Evaluate" not in task

@@ -77,7 +77,7 @@ def test_from_json_fills_in_what_is_missing_when_only_the_required_keys_are_ther
     [
         ({"schedule": "sequential"}, ((0, 0), (0, 1))),
         ({"history_rounds": 0}, ()),
-        ({"history_rounds": 0, "schedule": "sequential"}, ((0, 1),)),
+        ({"history_rounds": 0, "schedule": "sequential"}, ()),
         ({"history_rounds": 1, "topology": "ring"}, ((0, 0),)),
     ],
 )

@@ -525,9 +525,10 @@ def neighbours(rules: Protocol, agent: int) -> tuple[int, ...]:
 def shown_turns(rules: Protocol, turn: TurnKey, spoken: Collection[TurnKey]) -> list[TurnKey]:
     """Return the other agents' turns that the author of `turn` is given, by round and agent.
 
-    `history_rounds` counts earlier rounds; under the sequential schedule the turns of the same
-    round that came before are always given, but to a role that says itself how many rounds it
-    `sees`: there they count. An appended conversation keeps all its messages.
+    `history_rounds` counts earlier rounds. Under the sequential schedule the turns of the same
+    round that came before are given, too, unless it is 0, which is no turn of others at all; to a
+    role that says itself how many rounds it `sees` they count. An appended conversation keeps all
+    its messages.
 
     Args:
         rules: The debate's rules.
@@ -554,6 +555,8 @@ def shown_turns(rules: Protocol, turn: TurnKey, spoken: Collection[TurnKey]) -> 
         speaks_before = rules.schedule == "sequential" and key.agent < turn.agent
         end = turn.round + 1 if speaks_before else turn.round
         if named is None:
+            if rules.history_rounds == 0 and not keeps_all:
+                return False
             seen = sees(rules, turn.agent, key.agent)
             return seen and first_round(rules.history_rounds, turn.round) <= key.round < end
         last = named.get(roles[key.agent].name, 0) if 0 <= key.agent < len(roles) else 0
