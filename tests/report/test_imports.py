@@ -9,6 +9,8 @@ import pytest
 
 from debate_protocol.command_line import UsageError
 from debate_report import report_main
+from debate_report.browsing import browser
+from debate_report.debates import Debates
 from debate_report.imports.values import golds, template_messages
 from debate_report.rollout_files import import_rollouts
 from debate_report.run_files import read_source
@@ -188,8 +190,6 @@ def test_verdict_of_the_file_goes_before_ours(tmp_path: Path) -> None:
         row | {"response": "\\boxed{3}"},
         {**row, "response": "two", "reward": 0.5},
     )
-    from debate_report.debates import Debates
-
     debates = Debates()
     debates.add_imported(import_rollouts(path))
     decisions = [dict(recorded.decisions) for recorded in debates.found]
@@ -208,3 +208,20 @@ def test_prompts_of_templates_are_split_into_messages() -> None:
     assert template_messages(marked) == expected
     assert template_messages("system\nBe brief.\nuser\n2+2?\nassistant\n") == expected
     assert template_messages("2+2?") == [{"role": "user", "content": "2+2?"}]
+
+
+def test_page_counts_why_answers_could_not_be_read(tmp_path: Path) -> None:
+    row = {"question": "How many?", "answer": "4", "reward": 0.0}
+    path = written(
+        tmp_path / "rows.jsonl",
+        *[row | {"response": "Answer: 4 red ones and 5 blue ones"}] * 2,
+        row | {"response": "Answer: none of them"},
+        row | {"response": "Answer: 4"},
+    )
+    debates = import_rollouts(path, contract="answer_line", kind="number")
+    recorded = Debates()
+    recorded.add_imported(debates)
+    reasons = [next(iter(debate.unread.values()), "") for debate in recorded.found]
+    assert reasons == ["several numbers", "several numbers", "no number", ""]
+    page = str(browser(read_source(path), recorded).shown)
+    assert "several numbers 2, no number 1." in page

@@ -3,6 +3,7 @@
 import base64
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -165,7 +166,10 @@ def _turn(one: Recorded, key: TurnKey, *, with_credit: bool) -> dict[str, object
         "answer": turn.parsed.answer,
         "verdict": one.verdicts.get(key),
         "failed": turn.failed,
-        "problems": _problems(turn),
+        "problems": [
+            *_problems(turn),
+            *(f"answer not read: {reason}" for reason in [one.unread.get(key)] if reason),
+        ],
         "votes": [
             [
                 vote.left,
@@ -218,6 +222,14 @@ class Browser:
     rest: Markup = NOTHING
 
 
+def _unread_reasons(found: Sequence[Recorded]) -> list[tuple[str, int]]:
+    """Count why answers could not be read, the most frequent reason first."""
+    counts: Counter[str] = Counter()
+    for debate in found:
+        counts.update(debate.unread.values())
+    return counts.most_common()
+
+
 def browser(run: RunFiles, debates: Debates) -> Browser:
     """Return what shows all debates of a run."""
     blocks = blocks_of(debates)
@@ -237,6 +249,7 @@ def browser(run: RunFiles, debates: Debates) -> Browser:
         unreadable=debates.unreadable,
         problem=debates.problem,
         unchecked=debates.checking.skipped,
+        unread=_unread_reasons(debates.found),
     )
     if not named:
         return Browser(shown)

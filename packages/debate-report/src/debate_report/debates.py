@@ -11,7 +11,7 @@ from typing import Any
 
 from debate_protocol.types import Question, Transcript, Turn, TurnKey
 from debate_report.run_files import finite, read_debates
-from debate_rewards.answer_checking import check
+from debate_rewards.answer_checking import Verdict, check
 from debate_rewards.decisions import answer_text, judged, majority, peer_vote
 from debate_rewards.reward import ReadDebate, read_debate
 from debate_rewards.votes import judgments
@@ -41,10 +41,15 @@ class Checking:
 
     left_s: float = CHECKING_S
     skipped: int = 0
-    _known: dict[tuple[str, str | None], str] = field(default_factory=dict)
+    _known: dict[tuple[str, str | None], Verdict] = field(default_factory=dict)
 
     def __call__(self, question: Question, answer: str | None) -> str | None:
         """Return `right`, `wrong` or `unverifiable`; None where it is not known."""
+        verdict = self.verdict(question, answer)
+        return None if verdict is None else verdict.verdict
+
+    def verdict(self, question: Question, answer: str | None) -> Verdict | None:
+        """Return the whole verdict, which says why an answer could not be read."""
         if question.answer is None or answer is None:
             return None
         asked = f"{question.id}\n{question.text}\n{question.answer}", answer
@@ -54,7 +59,7 @@ class Checking:
                 return None
             began = time.perf_counter()
             limit = min(4.0, self.left_s)
-            self._known[asked] = check(question, answer, limit_s=limit).verdict
+            self._known[asked] = check(question, answer, limit_s=limit)
             self.left_s -= time.perf_counter() - began
         return self._known[asked]
 
@@ -78,6 +83,8 @@ class Recorded:
     """Whether an evaluation held it."""
     imported: bool = False
     """Whether another program wrote it."""
+    unread: Mapping[TurnKey, str] = field(default_factory=dict)
+    """Why answers could not be read, of turns where that is so."""
 
     @property
     def transcript(self) -> Transcript:
@@ -160,6 +167,7 @@ class Debates:
             "read": read,
             "answers": {key: answer_text(read, turn) for key, turn in read.turns.items()},
             "verdicts": verdicts,
+            "unread": self._unread(read),
             "decisions": decisions,
             "credit": {
                 TurnKey(turn["agent"], turn["round"]): turn for turn in _dicts(earned.get("turns"))
@@ -168,6 +176,15 @@ class Debates:
             "streams": [str(name) for name in credit.get("streams") or ()],
             "demonstrated": bool(credit.get("demonstrated")),
         }
+
+    def _unread(self, read: ReadDebate) -> dict[TurnKey, str]:
+        reasons: dict[TurnKey, str] = {}
+        for key, turn in read.turns.items():
+            answer = None if turn.failed else turn.parsed.answer
+            verdict = self.checking.verdict(read.transcript.question, answer)
+            if verdict is not None and verdict.detail:
+                reasons[key] = verdict.detail
+        return reasons
 
     def _note(self, lines: int, problem: str) -> None:
         self.unreadable += lines
