@@ -120,7 +120,8 @@ def test_debates_are_filtered_searched_and_turned_over(page):
     assert chosen(page, 5) == ["warm", "mended", "spoiled", "broken", "hostile"]
     for control, number, names in (
         ("spoiled", 1, ["spoiled"]),
-        ("mended", 1, ["mended"]),
+        # Of the hostile texts several numbers are first answers, which cannot be read.
+        ("mended", 2, ["mended", "hostile"]),
         ("errors", 1, ["broken"]),
     ):
         page.check(f"[name={control}]")
