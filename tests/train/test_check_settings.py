@@ -74,3 +74,17 @@ def test_a_speech_alone_in_its_group_is_not_said_to_lack_judges(tmp_path: Path) 
     report = checked(tmp_path, **JUDGED, debate=debate)
     assert any("advantage.baseline" in line for line in report.warnings)
     assert not any("debate.type" in line for line in report.warnings)
+
+
+@pytest.mark.parametrize(("contract", "is_named"), [("answer_line", True), ("boxed", False)])
+def test_answers_of_several_lines_need_a_contract_that_holds_them(
+    tmp_path: Path, contract: str, is_named: bool
+) -> None:
+    rows = [{"question": f"Row {n} and its double?", "answer": f"{n}\n{2 * n}"} for n in range(9)]
+    path = tmp_path / "grids.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = {"type": "questions", "path": str(path), "kind": "text", "batch_size": 2}
+    debate = {"num_agents": 3, "max_rounds": 2, "contract": contract}
+    report = checked(tmp_path, data=data, debate=debate, reward={"type": "verifiable"})
+    named = [line for line in report.warnings if "have several lines" in line]
+    assert bool(named) is is_named

@@ -165,6 +165,7 @@ def adapter_warnings(recipe: Recipe) -> list[str]:
     return warnings
 
 
+ONE_LINE_CONTRACT = "answer_line"
 NEEDED = {"tokens": "token ids", "logps": "log-probabilities"}
 """Capabilities that training needs of an engine, and what they are called."""
 
@@ -389,13 +390,20 @@ def hidden_keys(
 
     Returns:
         Errors: keys of `private` that no question has, sides that nobody can be given. Warnings:
-        keys that some questions lack.
+        keys that some questions lack, answers that a contract of one line cannot hold.
     """
     errors, warnings = list[str](), list[str]()
     forms = [("debate", phase.debate), ("evaluation.debate", phase.evaluated().form)]
     forms += [(f"rollout.other_forms.{n}", x) for n, x in enumerate(phase.rollout.other_forms)]
     known = dict.fromkeys(key for question in questions for key in question.meta)
+    num_long = sum("\n" in (question.answer or "").strip() for question in questions)
     for where, form in forms if questions else ():
+        if num_long and getattr(form, "contract", None) == ONE_LINE_CONTRACT:
+            warnings.append(
+                f"{where}.contract: found {ONE_LINE_CONTRACT}, and the answers of {num_long:,} of "
+                f"{many(len(questions), 'question')} have several lines, so they cannot be given; "
+                "expected boxed, or a contract with sections"
+            )
         for key in getattr(form, "private", ()):
             count = sum(question.meta.get(key) is not None for question in questions)
             rows = f"{count:,} of {many(len(questions), 'question')}"
