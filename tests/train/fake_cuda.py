@@ -62,7 +62,7 @@ def case(loss: Any, rank: int, recompute: bool, share: Any) -> dict[str, int]:
         gradient_checkpointing(model)
     packs = [
         pack_of([20, 24, 18, 22], 9, share, pairs=True),
-        empty(rows_of([20], 9)[0], share).make(),
+        empty(rows_of([20], 9)[0], share).build(),
     ]
     packs = [fake_tensors(pack, mode) for pack in packs]
     stats = StepStats()

@@ -47,7 +47,7 @@ def reference_case(policy: Any, rank: int) -> dict[str, int]:
     """Open a reference, let two updates learn against it, and count copies and memory."""
     mode = FakeTensorMode()
     model = fake_module(small_model(rank), mode).train()
-    idle = empty(rows_of([20], 9)[0], "prefix").make()
+    idle = empty(rows_of([20], 9)[0], "prefix").build()
     packs = [fake_tensors(pack, mode) for pack in (pack_of([20, 24], 9), idle)]
     before = described(model)
     with mode, Live() as live, Calls() as calls:
