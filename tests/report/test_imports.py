@@ -1,6 +1,8 @@
 """Rollouts that other programs wrote are read as what they are."""
 
+import base64
 import json
+import zlib
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 
 from debate_protocol.command_line import UsageError
 from debate_report import report_main
-from debate_report.browsing import browser
+from debate_report.browsing import blocks_of, browser, read_all
 from debate_report.debates import Debates
 from debate_report.imports.values import golds, template_messages
 from debate_report.rollout_files import import_rollouts
@@ -100,6 +102,37 @@ def test_folder_of_rollouts_is_one_page(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert report_main([str(folder), "--output", str(page)]) == 0
     assert "2+2?" in page.read_text()
+
+
+def problems_shown(path: Path) -> list[list[str]]:
+    """Return the problems that the page has beside the last turn of each reply."""
+    blocks = blocks_of(read_all(read_source(path)))
+    packed = (zlib.decompress(base64.b64decode(block)) for block in blocks.texts)
+    debates = [debate for block in packed for debate in json.loads(block)]
+    return [debate["turns"][-1]["problems"] for debate in debates]
+
+
+def test_page_says_why_replies_failed_and_which_were_cut(tmp_path: Path) -> None:
+    episodes = (FILES / "verifiers-0.4.0-traces.jsonl").read_text().splitlines()
+    failed = json.loads(episodes[0]) | {"ok": False, "errors": [{"message": "no answer of it"}]}
+    before_any_reply = failed | {"traces": []}
+    path = written(tmp_path / "traces.jsonl", failed, before_any_reply)
+    assert ["no answer of it" in problems for problems in problems_shown(path)] == [True, True]
+    in_inspect = problems_shown(FILES / "inspect-0.3.285-errors.eval")
+    assert sum("the tool did not answer" in "".join(problems) for problems in in_inspect) == 1
+    cut = problems_shown(FILES / "inspect-0.3.285-cut.json")
+    assert sum("token limit" in "".join(problems) for problems in cut) == 1
+
+
+def test_damaged_file_of_a_folder_is_named_and_an_aggregate_is_not(tmp_path: Path) -> None:
+    good = (FILES / "verl-0.9.1-rollouts-1.jsonl").read_text()
+    (tmp_path / "1.jsonl").write_text(good)
+    (tmp_path / "results.json").write_text('{"results": {}, "configs": {}, "n-shot": {}}')
+    assert read_all(read_source(tmp_path)).unreadable == 0
+    (tmp_path / "2.jsonl").write_text('{"input": broken\n' + good)
+    debates = read_all(read_source(tmp_path))
+    assert (len(debates.found), debates.unreadable) == (8, 1)
+    assert "2.jsonl" in debates.problem
 
 
 def written(path: Path, *rows: Any) -> Path:

@@ -125,14 +125,17 @@ def _marks(one: Recorded, *, credited: bool) -> Iterator[tuple[str, bool]]:
         before[key.agent] = verdict
     yield "spoiled", ("right", "wrong") in turned
     yield "mended", ("wrong", "right") in turned
-    yield "errors", any(_problems(turn) for turn in one.read.judges.values())
+    yield "errors", any(_problems(one, turn) for turn in one.read.judges.values())
     yield "shown", one.demonstrated
     yield "tokens", credited
 
 
-def _problems(turn: ReadTurn) -> list[str]:
+def _problems(one: Recorded, turn: ReadTurn) -> list[str]:
     failure = [turn.turn.failure] if turn.turn.failure else []
-    return [*failure, *turn.parsed.problems]
+    # A file says of a rollout as a whole that it was cut: its last reply was.
+    is_cut = one.transcript.meta.get("finish") == "length" and turn.turn is one.transcript.turns[-1]
+    cut = ["cut at the token limit"] if one.imported and is_cut else []
+    return [*failure, *cut, *turn.parsed.problems]
 
 
 def _debate(one: Recorded, *, with_credit: bool) -> dict[str, object]:
@@ -167,7 +170,7 @@ def _turn(one: Recorded, key: TurnKey, *, with_credit: bool) -> dict[str, object
         "verdict": one.verdicts.get(key),
         "failed": turn.failed,
         "problems": [
-            *_problems(turn),
+            *_problems(one, turn),
             *(f"answer not read: {reason}" for reason in [one.unread.get(key)] if reason),
         ],
         "votes": [
@@ -206,6 +209,8 @@ def read_all(run: RunFiles) -> Debates:
     debates.add(run.transcripts, run.tokens, run.phases)
     debates.add(run.evaluations, None, run.phases)
     debates.add_imported(run.imported)
+    for problem in run.damaged_files:
+        debates.note_unreadable(1, problem)
     return debates
 
 

@@ -118,14 +118,14 @@ class Debates:
                 when, _, mode = phase.partition("-")
                 phase = f"test questions {when} the run, {mode}"
             content = read_debates(path)
-            self._note(content.unreadable, content.problem)
+            self.note_unreadable(content.unreadable, content.problem)
             credit = {} if tokens is None else read_credit(tokens / f"step-{step}.json")
             earned = {debate.get("id"): debate for debate in _dicts(credit.get("debates"))}
             for debate in content.debates[: MOST_EVALUATED if tokens is None else None]:
                 try:
                     own = self._known(debate, earned.get(debate.id, {}), credit)
                 except Exception as error:  # Files that others have changed cost no more than them.
-                    self._note(1, f"{path.name}: {debate.id}: {error}")
+                    self.note_unreadable(1, f"{path.name}: {debate.id}: {error}")
                 else:
                     where = names.get(phase, phase), step
                     self.found.append(Recorded(*where, **own, evaluated=tokens is None))
@@ -143,7 +143,7 @@ class Debates:
                     debate, {"turns": turns, "returns": returns}, {"streams": ["reply"]}
                 )
             except Exception as error:
-                self._note(1, f"{debate.id}: {error}")
+                self.note_unreadable(1, f"{debate.id}: {error}")
                 continue
             details |= _with_file_verdict(debate, details["verdicts"], details["decisions"])
             self.found.append(
@@ -186,7 +186,8 @@ class Debates:
                 reasons[key] = verdict.detail
         return reasons
 
-    def _note(self, lines: int, problem: str) -> None:
+    def note_unreadable(self, lines: int, problem: str) -> None:
+        """Count what cannot be read; the page names the first."""
         self.unreadable += lines
         self.problem = self.problem or problem
 

@@ -12,6 +12,7 @@ from debate_protocol.command_line import UsageError
 from debate_protocol.parsing import find_contract
 from debate_protocol.transcripts.files import read_lines
 from debate_protocol.types import Transcript
+from debate_report.imports.formats import NoRepliesError
 from debate_report.rollout_files import debates_in, rollout_files_of
 from debate_rewards.reward import check_turns
 
@@ -40,6 +41,8 @@ class RunFiles:
     """The debates of the test split before and after the run."""
     imported: tuple[Transcript, ...] = ()
     """Debates and rollouts of a file, in the place of those of a run."""
+    damaged_files: tuple[str, ...] = ()
+    """Files of a folder of rollouts that cannot be read, each with the reason."""
     figures: tuple[Sequence[str], ...] = ()
     """The table of an evaluation: its head, then its rows."""
     cross_play: tuple[Sequence[Sequence[str]], ...] = ()
@@ -123,11 +126,15 @@ def read_source(path: Path) -> RunFiles:
     if not files:
         return read_run(path)
     page = RunFiles(path.resolve().name, (), "", None, {}, (), path)
-    return replace(page, imported=tuple(_debates_of_folder(files)))
+    imported, damaged_files = _debates_of_folder(files)
+    return replace(page, imported=tuple(imported), damaged_files=tuple(damaged_files))
 
 
-def _debates_of_folder(files: Sequence[Path]) -> list[Transcript]:
+def _debates_of_folder(files: Sequence[Path]) -> tuple[list[Transcript], list[str]]:
     """Read a folder of rollouts; files beside them, such as aggregates, hold none.
+
+    Returns:
+        The debates, and why files that should hold some could not be read.
 
     Raises:
         UsageError: No file can be read; the message is that of the first.
@@ -141,7 +148,8 @@ def _debates_of_folder(files: Sequence[Path]) -> list[Transcript]:
             problems.append(problem)
     if not debates:
         raise problems[0]
-    return debates
+    damage = [problem for problem in problems if not isinstance(problem, NoRepliesError)]
+    return debates, [str(problem) for problem in damage]
 
 
 def _evaluation_rows(found: Mapping[str, object]) -> Iterator[list[str]]:

@@ -1,6 +1,7 @@
 """Reader of episodes of verifiers (0.4) and prime-rl, whose traces are agents of a debate."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from debate_protocol.command_line import UsageError
@@ -64,6 +65,8 @@ def debate_of_episode(episode: Record, where: str, settings: ReadSettings) -> Tr
     for agent, trace in enumerate(traces):
         turns += _turns(trace, agent, f"{where}: trace {agent}")
     turns.sort(key=lambda turn: (turn.round, turn.agent))
+    if "error" in meta:
+        turns = _failed(turns, str(meta["error"]))
     num_rounds = max((turn.round + 1 for turn in turns), default=1)
     question = _question(episode, turns, where, settings)
     protocol = Protocol(max(len(traces), 1), max_rounds=num_rounds, contract=settings.contract)
@@ -153,6 +156,12 @@ def _mean_advantage(traces: Sequence[Record]) -> float | None:
 
 def _items(value: object) -> Sequence[object]:
     return value if isinstance(value, list) else ()
+
+
+def _failed(turns: Sequence[Turn], error: str) -> list[Turn]:
+    """Say of the last turn why its episode failed; an episode may have failed before any."""
+    last = turns[-1] if turns else Turn(0, 0, "")
+    return [*turns[:-1], replace(last, failure=error)]
 
 
 def _error(episode: Record) -> str:

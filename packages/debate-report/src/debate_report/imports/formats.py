@@ -41,27 +41,31 @@ ZSTD_METHOD = 93
 LOCAL_HEADER_BYTES = 30
 
 
+class NoRepliesError(UsageError):
+    """A file can be read, and is in no format that holds replies."""
+
+
 def reader_of(rows: Sequence[Record], path: Path) -> Reader:
     """Find the reader of a file's rows.
 
     Raises:
-        UsageError: The rows fit none; the message names what the file is, or its columns, and the
-            shapes that are read.
+        NoRepliesError: The rows fit none; the message names what the file is, or its columns, and
+            the shapes that are read.
     """
     readers = (*READERS, *_installed_readers())
     if not rows:
-        raise UsageError(f"{path}: found no rows; expected {shapes(readers)}")
+        raise NoRepliesError(f"{path}: found no rows; expected {shapes(readers)}")
     first = rows[0]
     for reader in readers:
         if reader.fits(first):
             return reader
     for columns, description in WITHOUT_REPLIES:
         if columns <= first.keys():
-            raise UsageError(
+            raise NoRepliesError(
                 f"{path}: found {description}, which holds no replies; expected {shapes(readers)}"
             )
     names = ", ".join(sorted(map(str, first))[:8]) or "nothing"
-    raise UsageError(f"{path}: found rows with {names}; expected {shapes(readers)}")
+    raise NoRepliesError(f"{path}: found rows with {names}; expected {shapes(readers)}")
 
 
 def shapes(readers: Sequence[Reader] = READERS) -> str:

@@ -156,7 +156,7 @@ def transcript_of(rollout: ImportedReply, settings: ReadSettings, row_number: in
     question = question_of(
         rollout.prompt, rollout.golds, (rollout.task, rollout.question_id), settings.kind
     )
-    failure = "no reply" if rollout.reply is None else None
+    failure = (rollout.error or "no reply") if rollout.reply is None else None
     turn = Turn(
         0, 0, rollout.reply or "", failure=failure, prompt=(*rollout.prompt, *rollout.between)
     )
