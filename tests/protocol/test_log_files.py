@@ -90,7 +90,7 @@ def test_inspect_computes_the_means_of_the_log_again(tmp_path: Path) -> None:
     debates = [replace(DEBATE, meta={"won": won}) for won in (0.0, 0.0, 0.0)]
     path = tmp_path / "2026-01-01T00-00-00_debates.json"
     log_file = to_inspect([*debates, other], "n", "2026-01-01T00:00:00+00:00")
-    path.write_text(json.dumps(log_file))
+    path.write_bytes(json.dumps(log_file, ensure_ascii=False).encode("utf-8", "replace"))
     log = read_eval_log(str(path))
     before = {name: m.value for name, m in log.results.scores[0].metrics.items()}
     recompute_metrics(log)
