@@ -1,8 +1,9 @@
 """Wrong verdicts on labelled pairs: this build, an earlier one, and the scorers of other libraries.
 
-python -m benchmarks.answers.table [--against b2e1b730] [--named]
+python -m benchmarks.answers.table [--held-out] [--against b2e1b730] [--named]
 
-`pairs.jsonl` holds gold answers, replies, and whether a person would call the reply right. A row of
+`pairs.jsonl` holds gold answers, replies, and whether a person would call the reply right.
+`held_out.jsonl` holds others, which no reading was mended with (`--held-out`). A row of
 the table is a scorer, a column a kind of answer; a cell says how many verdicts are wrong of how
 many. A right reply called wrong and a wrong one called right count alike. A scorer is not marked
 where it has none for the kind. Other libraries are installed by uv where this environment lacks
@@ -23,6 +24,7 @@ from typing import Any
 from benchmarks.answers.builds import ROOT, earlier_build
 
 PAIRS = Path(__file__).with_name("pairs.jsonl")
+HELD_OUT = Path(__file__).with_name("held_out.jsonl")
 MARKERS = Path(__file__).with_name("markers.py")
 EARLIER = "b2e1b730"
 KINDS = ("math", "number", "choice", "yes_no", "text")
@@ -106,9 +108,11 @@ def main() -> None:
     """Mark all pairs with all scorers and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--against", default=EARLIER, help="commit of the earlier build")
+    parser.add_argument("--held-out", action="store_true", help="judge the pairs held out")
     parser.add_argument("--named", action="store_true", help="print each wrong verdict of ours")
     arguments = parser.parse_args()
-    pairs = PAIRS.read_text(encoding="utf-8")
+    path = HELD_OUT if arguments.held_out else PAIRS
+    pairs = path.read_text(encoding="utf-8")
     rows = [json.loads(line) for line in pairs.splitlines()]
     print("| scorer |", " | ".join((*KINDS, "all")), "|")
     print("|---" * (len(KINDS) + 2) + "|")
