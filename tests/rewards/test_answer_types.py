@@ -13,7 +13,7 @@ from debate_protocol.types import Question
 from debate_rewards import answer_checking
 from debate_rewards.answer_checking import answer_classes, check, check_many, same_answer
 from debate_rewards.answers.questions import read_answer
-from debate_rewards.answers.reply import Unreadable
+from debate_rewards.answers.reply import KINDS, Unreadable
 from debate_rewards.answers.types import READING_ORDER, Label
 from debate_rewards.math_pool import Comparison
 
@@ -75,6 +75,83 @@ def test_what_cannot_be_read_is_unreadable_with_a_reason(kind, reply, reason):
     assert read_answer(asked, reply) == Unreadable(reason)
     verdict = check(asked, reply)
     assert (verdict.verdict, verdict.reason, verdict.detail) == ("wrong", "unparsable", reason)
+
+
+COLORS = ["red", "blue", "green", "all of the above"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "gold", "reply", "right"),
+    [
+        # A number that is denied, a bound, or part of an amount, a calculation or a date.
+        ("number", "5", "It is not 5.", False),
+        ("number", "5", "It is not **5**.", False),
+        ("number", "5", "It is more than 5.", False),
+        ("number", "5", "anything but 5", False),
+        ("number", "5", "x > 5", False),
+        ("number", "5", "It costs 5 million dollars.", False),
+        ("number", "5000000", "It costs 5 million dollars.", True),
+        ("math", "5", "5 and a half", False),
+        ("math", "11/2", "5 and a half", True),
+        ("math", "5", "negative 5", False),
+        ("math", "-5", "negative 5", True),
+        ("math", "5", "twice 5", False),
+        ("math", "5", "5 squared", False),
+        ("math", "5", "June 5", False),
+        ("number", "12", "12,50", False),
+        ("number", "6", "6, not 5", True),
+        ("math", "0.5", r"\boxed{0.5\%}", False),
+        ("math", "1", r"\boxed{100\%}", True),
+        # Numbers in words, and numbers in bold print.
+        ("number", "25", "Answer: twenty-five", True),
+        ("math", "1", r"\boxed{\text{one}}", True),
+        ("number", "2", "two thirds", False),
+        ("number", "1", "one of them", False),
+        ("math", "64", "She pays **64 dollars** for 16 glasses.", True),
+        ("math", "699", "The answer is **(C) 699**", True),
+        (r"math", r"\text{Evelyn}", "The fastest of them is **Evelyn**.", True),
+        (r"math", r"\text{Evelyn}", "The fastest is not **Evelyn**.", False),
+        # A label, yes or no that asks, is denied, or is only listed.
+        ("choice", "A", "A? No, B.", False),
+        ("choice", "A", "I eliminated A", False),
+        ("choice", "A", "everything except A", False),
+        ("choice", "A", "A) red is wrong", False),
+        ("choice", "A", "A) red, B) blue, C) green, D) all of the above", False),
+        ("choice", "C", "C# is a language", False),
+        ("choice", "A", "A) red", True),
+        ("yes_no", "yes", "yes? no", False),
+        ("yes_no", "no", "I have no idea", False),
+        ("yes_no", "no", "nothing wrong with it", False),
+        ("yes_no", "yes", "far from correct", False),
+        ("yes_no", "no", "Answer: No way.", True),
+    ],
+)
+def test_words_around_an_answer_count(kind, gold, reply, right):
+    asked = Question("q", "?", gold, {"kind": kind, "choices": COLORS})
+    assert (check(asked, reply).verdict == "right") == right
+
+
+PIECES = (
+    r"5 - ٥ ² ½ : 1/0 ^ _ f( ) , and % $ 1e999 \frac{ } { \pm \sqrt[ \boxed{ Answer: \cup < = **"
+)
+PIECES += " ? million not minus five and a half A B) yes no"
+REPLIES = st.text() | st.lists(st.sampled_from([*PIECES.split(), "\ud800"]), max_size=14).map(
+    " ".join
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from(KINDS),
+    REPLIES,
+    REPLIES,
+    st.none() | st.lists(REPLIES | st.integers() | st.none(), max_size=4),
+)
+def test_every_reply_to_every_question_is_read_or_unreadable(kind, gold, reply, choices):
+    asked = Question("q", "?", gold, {"kind": kind, "choices": choices})
+    answer = read_answer(asked, reply)
+    if not isinstance(answer, Unreadable):
+        hash(answer.key)
 
 
 # ---- laws -----------------------------------------------------------------------------------

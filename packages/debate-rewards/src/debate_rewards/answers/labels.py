@@ -11,6 +11,8 @@ from debate_rewards.answers.reply import Unreadable
 
 MAX_SENTENCE_CHARS = 4096
 """Of a longer text only the beginning is searched for labels."""
+MAX_DENIAL_CHARS = 40
+"""Behind a choice's text only so much is searched for a denial."""
 USUAL_LABELS = tuple("ABCDEFGHIJ")
 """Labels of a question that lists no choices."""
 
@@ -23,13 +25,15 @@ _VERB_AFTER = re.compile(
 _PRONOUN_AFTER = re.compile(r"\s+(?:because|rather|over|instead|and|or|is)\b")
 _DENIED_BEFORE = re.compile(
     r"(?:\bnot|n['’]t(?:\s+be)?|\bnever|\bneither|\bnor|\bthan|\binstead\s+of|\bover|\bunlike"
-    r"|\bexclude|\beliminate|\breject|\brules?\s+out|\bruled\s+out|\bwithout)"
+    r"|\bexclud(?:e|es|ed|ing)|\beliminat(?:e|es|ed|ing)|\breject(?:s|ed|ing)?|\brul(?:e|es|ed|ing)\s+out"
+    r"|\bwithout|\bexcept(?:\s+for)?|\b(?:any|anything|all|every|everything)\s+but)"
     r"\s+(?:it\s+is\s+|option\s+|choice\s+|answer\s+|the\s+)?[(\[*]*$",
     re.IGNORECASE,
 )
 _DENIED_AFTER = re.compile(
     r"[)\]*.]*\s+(?:is|are|was|seems|looks|must\s+be)\s+(?:not|wrong|incorrect|false|too|out|un)"
-    r"|[)\]*]*\s+(?:fails|cannot|can['’]t|isn['’]t|doesn['’]t|does\s+not)",
+    r"|[)\]*]*\s+(?:fails|cannot|can['’]t|isn['’]t|doesn['’]t|does\s+not)"
+    r"|[)\]*]*\s*\?",
     re.IGNORECASE,
 )
 _CUE_BEFORE = re.compile(
@@ -45,6 +49,7 @@ _NAMED_THING = re.compile(
     r"|(?<=[a-z,;] )(?!(?:Option|Choice|Answer|Letter|So|Thus|Hence)\b)[A-Z][a-z]+)\s+[(\[*]*$"
 )
 _ALTERNATIVE = re.compile(r"[)\]*]*(?:\s+(?:or|and)|\s*[,/&])\s*[(\[*]*$", re.IGNORECASE)
+_LISTED_LABEL = re.compile(r"[\s,;.*]*[(\[]?(\w+)[)\]]")
 _REASON = re.compile(r",?\s+(?:because|since)\s|[,;]\s+(?:as|for|while|whereas|though)\s", re.I)
 _DENIED_WORDS = re.compile(r"\b(?:not|n t|n't|n’t|never|than|neither|nor|without)(?: \S+){0,1}$")
 
@@ -78,7 +83,7 @@ def chosen_label(
     bare = plain.strip(" \t\n().:[]{}*_\"'`").upper()
     if bare in labels:
         return bare
-    leading = _leading_label(plain, labels)
+    leading = _leading_label(plain, labels, texts)
     if leading is not None:
         return leading
     by_text = _label_of_text(plain, texts)
@@ -87,7 +92,9 @@ def chosen_label(
     return _settled_label(plain, labels, texts)
 
 
-def _leading_label(plain: str, labels: Sequence[str]) -> str | None:
+def _leading_label(
+    plain: str, labels: Sequence[str], texts: Mapping[str, str]
+) -> str | Unreadable | None:
     """Read `B) text`, `(B) text`, `B. text` and `B: text`."""
     match = re.match(_OPENING, plain)
     rest = plain[match.end() :] if match else plain
@@ -102,8 +109,25 @@ def _leading_label(plain: str, labels: Sequence[str]) -> str | None:
         is_dash = rest[len(label) :].startswith((" - ", " – ", " — "))
         is_capital = rest[: len(label)] == label or behind[:1] in (")", "]")
         if (closes or is_dash) and is_capital and not _lists_more(behind, labels, opened):
-            return label
+            return _unless_text_is_denied(label, behind, labels, texts)
     return None
+
+
+def _unless_text_is_denied(
+    label: str, behind: str, labels: Sequence[str], texts: Mapping[str, str]
+) -> str | Unreadable:
+    """Return a leading label, unless its text is denied or the next choice is listed after it."""
+    own_text = texts.get(label, "")
+    after_label = behind.lstrip(").]:,;*_- –—")
+    if not own_text or not after_label.lower().startswith(own_text.lower()):
+        return label
+    after_text = after_label[len(own_text) :]
+    next_label = _LISTED_LABEL.match(after_text)
+    if next_label is not None and next_label[1] in labels:
+        return Unreadable("several labels")
+    if _DENIED_AFTER.match(after_text):
+        return _settled_label(after_text, labels, texts)
+    return label
 
 
 def _lists_more(behind: str, labels: Sequence[str], opened: bool) -> bool:
@@ -161,7 +185,7 @@ def _is_one_of_several(mention: _Mention, affirmed: Sequence[_Mention], sentence
 def _mentions(sentence: str, labels: Sequence[str]) -> list[_Mention]:
     """Return the labels that stand in a sentence as whole words and are no words of it."""
     names = "|".join(re.escape(label) for label in sorted(labels, key=len, reverse=True))
-    pattern = re.compile(rf"(?<![\w'’.,-])(?:{names})(?![\w'’]|[.,]\d)")
+    pattern = re.compile(rf"(?<![\w'’.,-])(?:{names})(?![\w'’#+]|[.,]\d)")
     mentions = []
     for match in pattern.finditer(sentence):
         before = sentence[max(0, match.start() - 30) : match.start()]
@@ -204,14 +228,17 @@ def _contained_text(plain: str, texts: Mapping[str, str]) -> str | Unreadable:
         if words and not any(words in other and words != other for other in contained.values())
     }
     affirmed = [label for label, words in longest.items() if not _is_denied(words, sentence)]
+    if len(affirmed) > 1 and "=" in plain:
+        return _contained_text(plain.rpartition("=")[2], texts)
     if len(affirmed) != 1:
         return Unreadable("several choices" if affirmed else "no choice")
     return affirmed[0]
 
 
 def _is_denied(words: str, sentence: str) -> bool:
-    before = sentence[: sentence.index(f" {words} ")]
-    return _DENIED_WORDS.search(before) is not None
+    before, _, after = sentence.partition(f" {words} ")
+    is_denied_after = _DENIED_AFTER.match(f" {after[:MAX_DENIAL_CHARS]}") is not None
+    return is_denied_after or _DENIED_WORDS.search(before) is not None
 
 
 def _words(text: str) -> str:

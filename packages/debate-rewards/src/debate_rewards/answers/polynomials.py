@@ -1,7 +1,8 @@
 r"""Exact polynomials: the canonical form of most formulas, without a computer algebra system.
 
 `\frac{\sqrt3}{3}`, `1/\sqrt{3}`, `(a+5)(b+2)` and `6-5i` are sums of monomials with rational
-coefficients. The atoms of a monomial are symbols, pi, e, the imaginary unit, and roots of primes.
+coefficients. The atoms of a monomial are symbols, values such as `f(2)`, pi, e, the imaginary unit,
+and roots of primes.
 Roots of different squarefree integers are linearly independent over the rationals, so two formulas
 that can be read are equal exactly if their monomials are.
 """
@@ -36,6 +37,8 @@ _GREEK_LETTERS = (
     "sigma tau phi varphi chi psi omega Gamma Delta Theta Lambda Sigma Phi Psi Omega ell"
 )
 _GREEK = frozenset(f"\\{letter}" for letter in _GREEK_LETTERS.split())
+_FUNCTIONS = frozenset(("f", "g"))
+"""Letters that are applied to brackets behind them, rather than multiplied."""
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
 _INDEX = re.compile(r"\w+")
 
@@ -321,6 +324,9 @@ class _Reader:
             return self._power(_atom("e"), power)
         if token == "\\pi":
             return _atom("pi")
+        if token in _FUNCTIONS and self._next() == "(":
+            argument = sorted(map(repr, self._base().terms.items()))
+            return _atom(f"{token}({', '.join(argument)})")
         if token.isalpha() or token in _GREEK:
             return _atom(token + self._index())
         raise NotPolynomial

@@ -15,12 +15,14 @@ from string import ascii_uppercase
 from typing import NamedTuple
 
 from debate_protocol.types import Question
+from debate_rewards.answers.amounts import number_in_words
 from debate_rewards.answers.folding import plain_text, text_form
 from debate_rewards.answers.labels import USUAL_LABELS, choice_texts, chosen_label
 from debate_rewards.answers.numbers import read_number
 from debate_rewards.answers.polynomials import polynomial
 from debate_rewards.answers.reply import FinalAnswer, Kind, Unreadable, final_answer
 from debate_rewards.answers.sentences import (
+    BOLD,
     formulas,
     is_formula,
     listed_numbers,
@@ -50,6 +52,7 @@ from debate_rewards.answers.units import LETTER_UNITS, unit_of
 _ABOUT_PERCENT = re.compile(r"percent|\bper cent\b|%", re.IGNORECASE)
 _ONE_NAME = re.compile(r"\s*(\\?[a-zA-Z]+)\s*=(?!=)")
 _BEFORE_WORD = re.compile(r"^(?:(?:it|this|that) (?:is|was|will be) )?(?:(?:on|in|at|a|an|the) )*")
+_DENIED_BOLD = re.compile(r"(?:\bnot|n['’]t|\bnever|\bthan|\bof)\s+(?:\w+\s+)?\*\*", re.IGNORECASE)
 _WORD_CHARACTER = re.compile(r"\w")
 _CACHE_SIZE = 1 << 14
 _PERCENT_RANGE = 10
@@ -112,6 +115,11 @@ class AnswerForm:
             return Text(" ".join(text.split()))
         if isinstance(self.gold, Text):
             return _worded(text)
+        in_words = number_in_words(text) if isinstance(self.gold, Number) else None
+        return self._read_formula(statement) if in_words is None else read_mathematics(in_words)
+
+    def _read_formula(self, statement: FinalAnswer) -> Answer | Unreadable:
+        text = statement.text
         whole = _with_unit(read_mathematics(text), text)
         if not whole.text:
             return Unreadable("no answer")
@@ -175,8 +183,9 @@ class AnswerForm:
     def _percentage(self, answer: Number, gold: Number | None) -> Fraction:
         """Return the value in percent, or as a fraction of 1, whichever the question's gold is.
 
-        Where the gold is no percentage a sign is ignored, unless the value is so much greater than
-        the gold that only its hundredth can be meant; the other way round without a sign.
+        Where the gold is no percentage a sign is ignored, unless the gold is at most 1, or the
+        value so much greater that only its hundredth can be meant; the other way round without a
+        sign.
         """
         value = answer.value
         if gold is None or not gold.value:
@@ -186,7 +195,8 @@ class AnswerForm:
         if gold.percent or self.asks_percent:
             is_fraction = not answer.percent and size * _PERCENT_RANGE <= limit
             return value * 100 if is_fraction else value
-        is_hundredth = answer.percent and size > limit * _PERCENT_RANGE
+        is_share = limit <= 1
+        is_hundredth = answer.percent and (is_share or size > limit * _PERCENT_RANGE)
         return value / 100 if is_hundredth else value
 
 
@@ -318,7 +328,7 @@ def _valued(answer: Answer) -> Answer:
 
 
 def _number_in(text: str) -> Answer | Unreadable:
-    written = settled_number(text)
+    written = number_in_words(text) or settled_number(text)
     if isinstance(written, Unreadable):
         return written
     number = read_mathematics(written)
@@ -344,6 +354,9 @@ def _is_structured(answer: Answer) -> bool:
 
 
 def _worded(text: str) -> Text:
+    in_bold = BOLD.findall(text)
+    if len(in_bold) == 1 and not _DENIED_BOLD.search(text):
+        text = in_bold[0]
     spelled = read_mathematics(text)
     words = spelled.text if isinstance(spelled, Text) else plain_text(text)
     return Text(_BEFORE_WORD.sub("", text_form(words).strip("()., ")))

@@ -2,17 +2,22 @@
 
 import re
 
+from debate_rewards.answers.amounts import counted_amounts
 from debate_rewards.answers.folding import plain_text
 from debate_rewards.answers.reply import MAX_LINE_CHARS, Unreadable
 
-_YES = frozenset(("yes", "yeah", "yep", "true", "correct", "valid", "right"))
-_NO = frozenset(("no", "nope", "false", "incorrect", "untrue", "invalid", "wrong"))
+_YES = frozenset(("yes", "yeah", "yep", "true", "correct", "valid", "right", "plausible"))
+_NO = frozenset(("no", "nope", "false", "incorrect", "untrue", "invalid", "wrong", "implausible"))
 _TRUTH = (_YES | _NO) - {"yes", "yeah", "yep", "no", "nope"}
-_WORD = re.compile(r"[a-z]+(?:['’]t)?", re.IGNORECASE)
-_NEGATION = frozenset(("not", "never", "cannot", "hardly"))
+_WORD = re.compile(r"[a-z]+(?:['’]t)?(?:\s*\?)?", re.IGNORECASE)
+_NEGATION = frozenset(("not", "never", "cannot", "hardly", "nothing", "far"))
 # "No doubt it is true" does not say no.
 _AFTER_NO = frozenset(
     ("doubt", "longer", "one", "matter", "reason", "question", "more", "less", "other", "evidence")
+) | {"idea", "answer", "problem", "information", "clue", "comment"}
+# "The correct answer", "the right side", "correct me": the word does not judge the claim.
+_AFTER_ADJECTIVE = frozenset(
+    ("answer", "answers", "option", "choice", "side", "hand", "me", "now", "away", "angle")
 )
 _NEGATION_REACH = 2
 _BOTH = re.compile(r"\byes\s+(?:and|or)\s+no\b|\btrue\s+(?:and|or)\s+false\b", re.IGNORECASE)
@@ -55,7 +60,10 @@ def yes_or_no(text: str) -> bool | Unreadable:
 
 
 def _polarities(part: str) -> dict[int, bool]:
-    """Return what each word that answers yes or no says, by its number in the text."""
+    """Return what each word that answers yes or no says, by its number in the text.
+
+    A word with a question mark behind it asks, and says nothing.
+    """
     words = [word.lower().replace("’", "'") for word in _WORD.findall(part)]
     polarities = {}
     for number, word in enumerate(words):
@@ -63,6 +71,8 @@ def _polarities(part: str) -> dict[int, bool]:
             continue
         following = words[number + 1] if number + 1 < len(words) else ""
         if word == "no" and following in _AFTER_NO:
+            continue
+        if word in _TRUTH and following in _AFTER_ADJECTIVE:
             continue
         reach = words[max(0, number - _NEGATION_REACH) : number]
         negated = any(before in _NEGATION or before.endswith("n't") for before in reach)
@@ -73,7 +83,7 @@ def _polarities(part: str) -> dict[int, bool]:
 
 
 _AMOUNT = r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:\s*+/\s*+\d+)?"
-_NUMBER = re.compile(rf"(?<![\w.])(?<!\d,)\$?\s?({_AMOUNT})(\s*\\?%)?(?![\w])", re.IGNORECASE)
+_NUMBER = re.compile(rf"(?<![\w.])(?<!\d,)\$?\s?({_AMOUNT})(\s*\\?%)?(?!\w|[.,]\d)", re.IGNORECASE)
 _NUMBER_LIST = re.compile(rf"{_AMOUNT}(?:,\s*{_AMOUNT})*,?\s*(?:and|or|,)\s*{_AMOUNT}\s*\.?\s*$")
 _BARE_WORD = re.compile(r"(?<![\\a-zA-Z])[A-Za-z]{3,}")
 _PAREN_FORMULA = re.compile(r"\\\((.+?)\\\)|\\\[(.+?)\\\]")
@@ -83,6 +93,7 @@ _FUNCTION = re.compile(
 _BETWEEN_VALUES = re.compile(r"(?<![a-zA-Z])(?:and|or)(?=\s+(?:\S*\d|\\?[a-zA-Z]\s*[=<>]))")
 _COMMAND = re.compile(r"\\[a-zA-Z]+(?:\s*+\{[a-zA-Z\s]*+\})?")
 _TWO_LETTERS = re.compile(r"[A-Za-z]{2,}")
+BOLD = re.compile(r"\*\*([^*]+)\*\*")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 _IN_PARENTHESES = re.compile(r"\s\((?=[^()]*+\))[^()]*[a-zA-Z]{2}[^()]*\)")
 _OUT_OF = re.compile(r"[^\d]*(\d+)\s+out\s+of\s+(\d+)[^\d]*")
@@ -127,14 +138,18 @@ def formulas(text: str) -> list[str]:
 def settled_number(text: str) -> str | Unreadable:
     """Return the number that a sentence settles on, as it is written.
 
-    It is the only number in it, or in what follows the last `=`, or the one right behind the last
-    verb, or the only one of the conclusion ("so …"). A sentence around several numbers has none.
+    It is the only number in bold print, the only one in all, or in what follows the last `=`, or
+    the one right behind the last verb, or the only one of the conclusion ("so …"). A sentence
+    around several numbers has none.
     """
     text = text.replace("\\$", "$").replace("\\!", "").replace("{,}", ",").replace("−", "-")
     text = text[-MAX_LINE_CHARS:]
-    text = _IN_PARENTHESES.sub(" ", text)
+    text = counted_amounts(_IN_PARENTHESES.sub(" ", text))
     if (share := _OUT_OF.fullmatch(text)) is not None:
         return f"{share[1]}/{share[2]}"
+    in_bold = {number for span in BOLD.findall(text) for number in _numbers(span)}
+    if len(in_bold) == 1:
+        return in_bold.pop()
     parts = [part for part in _SENTENCE_END.split(text) if _NUMBER.search(part)]
     if not parts:
         return Unreadable("no number")

@@ -25,6 +25,7 @@ _SIGNS = str.maketrans(
     }
     | {"½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⅓": r"\frac{1}{3}"}
     | {"⅔": r"\frac{2}{3}", "€": "", "£": "", "¥": "", "₹": "", "\u00a0": " ", "\u202f": " "}
+    | {"⟨": r"\langle ", "⟩": r"\rangle "}
 )
 _FONTS = (
     "text|mbox|textbf|textit|textrm|textnormal|emph|mathrm|mathbf|mathit|mathsf|boldsymbol|bm|"
@@ -46,7 +47,9 @@ _SPACED = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 _SHORT = r"(\d|\\[a-zA-Z]++(?!\s*[{\[]))"
 _PLAIN_NAME = re.compile(r"(?<![\\a-zA-Z])(pi|sqrt|exp|sin|cos|tan|log|ln)(?![a-zA-Z])")
 _PERCENT = re.compile(r"(?<=[\d})])\s*+(?:\\text\{\s*+)?per ?cent\b\s*+\}?\.?$", re.IGNORECASE)
-_LABEL_BEFORE = re.compile(r"\\text\{\s*\([A-E]\)\s*\}\s*(?=[^\s.])")
+_LABEL_BEFORE = re.compile(
+    r"\\text\{\s*\([A-E]\)\s*\}\s*(?=[^\s.])|^\([A-E]\)\s+(?=[-\d.]|\\frac|\\sqrt)"
+)
 _SCALED_UNIT = re.compile(
     r"(?<=\d)\s*\\text\{\s*(hundred|thousand|million|billion|trillion)\s+[a-zA-Z]+\s*\}$", re.I
 )
@@ -68,7 +71,7 @@ _TEXT_UNIT = re.compile(rf"(?<=[^\s{{(\[,=])\s*/?\s*\\text\{{((?:[^{{}}\d,;]|\^\
 _QUANTITY = re.compile(r"\d|\\(?:pi|sqrt)(?![a-zA-Z])")
 _COUNTED = re.compile(r"([-+]?\d[\d.,]*)((?:\s+[A-Za-z]{3,})+)")
 _NO_UNITS = frozenset(("and", "or", "if", "for", "not", "when", "half", "percent", "dozen"))
-_NO_UNITS |= {"plus", "minus", "times", "over"}
+_NO_UNITS |= {"plus", "minus", "times", "over", "squared", "cubed", "factorial"}
 _DEGREE = r"\^\s*+(?:\{\s*+\\circ\s*+\}|\\circ(?![a-zA-Z]))"
 _DEGREE_ONLY = re.compile(_DEGREE)
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
@@ -124,6 +127,8 @@ def _commands(text: str) -> str:
     text = re.sub(r"\\exp\s*+\(([^()]*+)\)", r"e^{\1}", text)
     text = re.sub(r"\\sqrt\s*+(\d++)", r"\\sqrt{\1}", text)
     text = re.sub(r"\\(le|ge)(?:q|qslant)(?![a-zA-Z])", r"\\\1", text)
+    text = re.sub(r"\\langle(?![a-zA-Z])", "(", text)
+    text = re.sub(r"\\rangle(?![a-zA-Z])", ")", text)
     text = re.sub(r"\\neq(?![a-zA-Z])", r"\\ne", text).replace("\\varnothing", "\\emptyset")
     text = re.sub(r"([_^])\s*+(\d)\s++(?=\d)", r"\1{\2}", text)
     text = re.sub(r"\\([lg])t(?![a-zA-Z])", lambda found: "<>"[found[1] == "g"], text)

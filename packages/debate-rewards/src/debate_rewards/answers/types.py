@@ -11,6 +11,7 @@ types of mathematical answers in the order in which they are tried.
 
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -31,7 +32,7 @@ NO_BASE = -1
 
 
 _MAX_SIDES = 20
-_WORDS = re.compile(r"[A-Za-z][A-Za-z .'’-]*")
+_WORDS = re.compile(r"[A-Za-z][A-Za-z .'’-]*|[A-Z][a-z]{2,} \d{1,4}")
 _LONG_WORD = re.compile(r"[A-Za-z]{3,}")
 _BASED = re.compile(r"\(?((?=[A-Za-z]*\d)[0-9A-Za-z]+)\)?_\{?\(?(?:\\text\{)?(\w+)\}?\)?\}?")
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8}
@@ -49,6 +50,7 @@ _MEANS_LESS = {"<": "<", "\\lt": "<", "\\le": "<=", "<=": "<="}
 _MEANS_MORE = {">": "<", "\\gt": "<", "\\ge": "<=", ">=": "<="}
 _EQUALS = re.compile(r"(?<![<>\\:])(?:(?<!!)|(?<=\d!))=")
 _SYMBOL = re.compile(r"\\?[a-zA-Z]+")
+_VALUE_OF_SYMBOL = re.compile(r"\s*(\\?[a-zA-Z]+)(?:_(?:\w|\{\w+\}))?\s*=(?!=)")
 _NAME = re.compile(
     r"\\?[a-zA-Z](?:_(?:\w|\{\w+\}))?'*|\\[a-zA-Z]+(?:_(?:\w|\{\w+\}))?|\\text\{[^{}]*\}"
     r"|[A-Z]{2,4}|[a-zA-Z]{3,}(?:\s[a-zA-Z]+)*|\\?[a-zA-Z]+'*\([^()=]{0,40}\)|\([^()=\d]{1,40}\)"
@@ -138,6 +140,7 @@ class Text(Answer):
     EXAMPLES: ClassVar[Examples] = (
         (r"\text{no solution}", "No solution.", True),
         (r"\text{even}", r"\text{not even}", False),
+        (r"\text{Row 3}", r"\text{Column 3}", False),
     )
 
     @property
@@ -220,6 +223,41 @@ class Number(Answer):
 
 
 @dataclass(frozen=True, slots=True)
+class Ratio(Answer):
+    """Numbers between colons. Two of them are their fraction, unless they may be a time of day."""
+
+    numbers: tuple[Fraction, ...]
+    EXAMPLES: ClassVar[Examples] = (
+        ("3:4", "6:8", True),
+        ("3:4", "4:3", False),
+        ("1:2:3", "2:4:6", True),
+        ("1:2:3", r"\frac{1}{6}", False),
+        ("3:30", r"\frac{1}{10}", False),
+        ("3:30", "1:10", False),
+    )
+    _WRITTEN: ClassVar = re.compile(r"\d{1,9}(?:\.\d{1,9})?(?::\d{1,9}(?:\.\d{1,9})?){1,9}")
+    _TIME: ClassVar = re.compile(r"(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d)?")
+
+    @property
+    def key(self) -> Key:
+        """Compare the numbers, as multiples of the first one that is not 0."""
+        if self._TIME.fullmatch(self.text):
+            return ("time", self.numbers)
+        scale = next((number for number in self.numbers if number), Fraction(1))
+        return ("ratio", tuple(number / scale for number in self.numbers))
+
+    @classmethod
+    def read(cls, text: str) -> "Ratio | Number | None":
+        """Read numbers between colons."""
+        if cls._WRITTEN.fullmatch(text) is None:
+            return None
+        numbers = tuple(map(Fraction, text.split(":")))
+        if len(numbers) == 2 and numbers[1] and not cls._TIME.fullmatch(text):
+            return Number(text, numbers[0] / numbers[1])
+        return cls(text, numbers)
+
+
+@dataclass(frozen=True, slots=True)
 class Infinity(Answer):
     """An end of an interval, or a limit."""
 
@@ -251,6 +289,8 @@ class Expression(Answer):
         ("6-5i", "-5i+6", True),
         ("x", "X", False),
         ("2m", "2s", False),
+        ("f(2)", "2f", False),
+        ("f(x+1)", "f(1+x)", True),
         (r"\cot x", r"\frac{\cos x}{\sin x}", True),
         (r"\sqrt{x^2}", "x", False),
     )
@@ -315,6 +355,7 @@ class Point(_Compound):
         ("(1,2)", "(1, 2)", True),
         ("(1,2)", "(2,1)", False),
         ("(1,2)", r"\{1,2\}", False),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\langle 1,2\rangle", True),
         (r"(3,\frac{\pi}{2})", r"(3,0.5\pi)", True),
         ("(-2,3)", "-2<x<3", True),
     )
@@ -340,19 +381,29 @@ class List(_Compound):
         ("1,2", r"2\text{ and }1", True),
         ("1,2", r"\{2,1\}", True),
         ("1,2", "1,2,3", False),
+        ("1,1,2", "1,2,2", False),
         (r"1\pm\sqrt{2}", r"1-\sqrt{2},1+\sqrt{2}", True),
         ("x=1,x=2", "1,2", True),
+        ("x=1,y=2", "y=2,x=1", True),
+        ("x=1,y=2", "x=2,y=1", False),
+        ("x=1,y=2", "(1,2)", True),
+        ("x_1=1,x_2=2", "x_1=2,x_2=1", True),
     )
 
     @classmethod
-    def read(cls, text: str) -> "List | None":
-        """Read several answers."""
-        pieces = _in_order_of_names(_listed(text))
+    def read(cls, text: str) -> "List | Point | None":
+        """Read several answers; values of different symbols are a point in the symbols' order."""
+        listed = _listed(text)
+        pieces = _in_order_of_names(listed)
         values = [value for piece in pieces for value in _both_signs(piece)]
-        return cls(text, tuple(map(read_element, values))) if len(values) > 1 else None
+        if len(values) < 2:
+            return None
+        elements = tuple(map(read_element, values))
+        is_point = len(values) == len(listed) and _names_differ(listed)
+        return Point(text, elements) if is_point else cls(text, elements)
 
     def _arranged(self, keys: list[Key | None]) -> Hashable:
-        return frozenset(keys)
+        return frozenset(Counter(keys).items())
 
     @property
     def shape(self) -> Hashable:
@@ -368,6 +419,7 @@ class Set(List):
         (r"\{1,2\}", "2,1", True),
         (r"\{1\pm\sqrt{5},-2\}", r"\{-2,1+\sqrt{5},1-\sqrt{5}\}", True),
         (r"\emptyset", r"\{\}", True),
+        (r"\{1,1\}", r"\{1\}", True),
     )
 
     @classmethod
@@ -380,7 +432,8 @@ class Set(List):
             return None
         pieces = [piece for piece in split_outside(inner, ",") if piece]
         values = [value for piece in pieces for value in _both_signs(piece)]
-        return cls(text, tuple(map(read_element, values)))
+        elements = {answer.key or answer.text: answer for answer in map(read_element, values)}
+        return cls(text, tuple(elements.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,7 +568,7 @@ class Equation(Answer):
 
 
 READING_ORDER: tuple[type[Answer], ...] = (
-    Number, Infinity, Matrix, Interval, Point, Set, List, Equation, Text, Expression,
+    Number, Ratio, Infinity, Matrix, Interval, Point, Set, List, Equation, Text, Expression,
 )  # fmt: skip
 """Types of mathematical answers; the first that reads a text has it."""
 
@@ -555,6 +608,12 @@ def _in_order_of_names(pieces: list[str]) -> list[str]:
     if all(value for _, _, value in named) and len(set(names)) == len(names):
         return [piece for _, piece in sorted(zip(names, pieces, strict=True))]
     return pieces
+
+
+def _names_differ(pieces: list[str]) -> bool:
+    """Return whether each piece gives another symbol's value; `x_1` and `x_2` are one symbol's."""
+    symbols = [_VALUE_OF_SYMBOL.match(piece) for piece in pieces]
+    return None not in symbols and len({match[1] for match in symbols if match}) == len(pieces)
 
 
 def _both_signs(text: str) -> tuple[str, ...]:
