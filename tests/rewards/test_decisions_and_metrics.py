@@ -108,6 +108,19 @@ def test_metrics_of_one_debate_by_hand(hold):
     assert (metrics["turns"], metrics["rounds"], metrics["failed_turns"]) == (6, 2, 1)
 
 
+def test_metrics_count_why_answers_could_not_be_read(hold):
+    def debate(*numbers):
+        debate = hold([""] * 3, answers=said(*numbers), answer="5")
+        meta = {**debate.question.meta, "kind": "number"}
+        return replace(debate, question=replace(debate.question, meta=meta))
+
+    metrics = debate_metrics([debate("5", "5 or 6", "none"), debate("5", "7 or 8", "5")])
+    assert metrics["unread"] == pytest.approx(3 / 6)
+    assert metrics["unread/several_numbers"] == pytest.approx(2 / 6)
+    # Only one of the debates has this reason; the other has three answers more.
+    assert metrics["unread/no_number"] == pytest.approx(1 / 6)
+
+
 def test_metrics_judge_counts_a_tie_between_right_and_wrong_half(hold):
     answers = said("right", "wrong", "right")
     debate = hold(SILENT, ["A2>A1", "", "A0=A1"], answers=answers, answer="right")

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ from debate_rewards.vote_metrics import (
     add_own,
     add_reward,
 )
+
+_UNREAD_PREFIX = "unread/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,8 @@ def debate_metrics(
       agents are right; maj@k: the largest answer class is right, ties between classes in
       expectation.
     - `unread`: agents of the last round whose answer could not be compared, all of which count as
-      wrong; `unread/timeout`: those that ran into the time limit.
+      wrong; `unread/timeout`: those that ran into the time limit; `unread/REASON`: those that could
+      not be read, by `Verdict.detail`, such as `unread/several_numbers`; left out where it is 0.
     - `accuracy/round_R`; `diversity/round_R`: answer classes per answer.
     - `flips/right_to_wrong`, `flips/wrong_to_right` (also by round, and by the number of dissenting
       peers), `drift/round_R`: see `add_change`, `add_dissent`.
@@ -307,6 +311,7 @@ def question_moments(
     sums: dict[str, Sums] = {}
     truth: dict[str, list[Mapping[TurnKey, bool]]] = {}
     measured = _measure(transcripts, seed)
+    _add_absent_reasons([own for own, _ in measured])
     for number, (transcript, (own, right)) in enumerate(zip(transcripts, measured, strict=True)):
         question = transcript.question.id
         if right is not None:
@@ -415,3 +420,16 @@ def _add_accuracy(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]
     read = sum(reason in ("same_text", "equivalent", "different") for reason in reasons)
     sums.add("unread", due - read, due)
     sums.add("unread/timeout", reasons.count("timeout"), due)
+    details = Counter(detail for key in last if (detail := given.verdicts[key].detail))
+    for detail, count in details.items():
+        sums.add(_UNREAD_PREFIX + detail.replace(" ", "_"), count, due)
+
+
+def _add_absent_reasons(debates: Sequence[Sums]) -> None:
+    """Count 0 answers for each reason that only other debates have: shares are of all debates."""
+    reasons = {name for sums in debates for name in sums.moments if name.startswith(_UNREAD_PREFIX)}
+    for sums in debates:
+        if "unread" in sums.moments:
+            num_due = sums.moments["unread"][1]
+            for name in reasons.difference(sums.moments):
+                sums.add(name, 0.0, num_due)

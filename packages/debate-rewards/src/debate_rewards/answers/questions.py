@@ -27,9 +27,9 @@ from debate_rewards.answers.sentences import (
     is_formula,
     listed_numbers,
     settled_number,
-    yes_or_no,
 )
 from debate_rewards.answers.spelling import MAX_MATH_CHARS
+from debate_rewards.answers.truth import yes_or_no
 from debate_rewards.answers.types import (
     NO_BASE,
     Answer,

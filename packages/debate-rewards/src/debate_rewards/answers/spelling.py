@@ -88,7 +88,7 @@ def spelling(text: str) -> str:
         text = text[2:-2].strip()
     if "\\begin" not in text:
         text = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", text)
-    text = _DELIMITERS.sub(lambda found: r"\\" if found[0].startswith(r"\\") else "", text)
+    text = _DELIMITERS.sub(lambda match: r"\\" if match[0].startswith(r"\\") else "", text)
     text = re.sub(r"\\text\s*\{\s*\\\$\s*\}|\\?\$", "", text)
     text = _SILENT.sub("", _unwrapped(text))
     text = _GROUPS.sub("", text).replace("\\!", "")
@@ -97,13 +97,13 @@ def spelling(text: str) -> str:
         text = rewrite(text)
     text = _tight(text)
     if not any(bracket in text for bracket in "([{"):
-        text = COMMAS.sub(lambda found: found[0].replace(",", ""), text)
+        text = COMMAS.sub(lambda match: match[0].replace(",", ""), text)
     return text.replace(" ", "") if _SPACED.fullmatch(text) else text
 
 
-def _plain_font(found: re.Match[str]) -> str:
+def _plain_font(match: re.Match[str]) -> str:
     """Words stay text; numbers and single letters need no font."""
-    inner = found[1]
+    inner = match[1]
     bare = inner.strip()
     if not bare.strip("."):
         return " "
@@ -111,7 +111,7 @@ def _plain_font(found: re.Match[str]) -> str:
         return bare
     if bare[0].isdigit() or not any(c.isalpha() for c in bare):
         return inner
-    if len(bare) == 1 and "text" not in found[0]:
+    if len(bare) == 1 and "text" not in match[0]:
         return inner
     return f"\\text{{{inner}}}"
 
@@ -131,7 +131,7 @@ def _commands(text: str) -> str:
     text = re.sub(r"\\rangle(?![a-zA-Z])", ")", text)
     text = re.sub(r"\\neq(?![a-zA-Z])", r"\\ne", text).replace("\\varnothing", "\\emptyset")
     text = re.sub(r"([_^])\s*+(\d)\s++(?=\d)", r"\1{\2}", text)
-    text = re.sub(r"\\([lg])t(?![a-zA-Z])", lambda found: "<>"[found[1] == "g"], text)
+    text = re.sub(r"\\([lg])t(?![a-zA-Z])", lambda match: "<>"[match[1] == "g"], text)
     text = re.sub(rf"{_DEGREE}|\\degrees?(?![a-zA-Z])", r"^\\circ ", text)
     return re.sub(r"(?<!\\)%", r"\\%", text)
 
@@ -154,9 +154,9 @@ def _without_ends(text: str) -> str:
         text = text.removesuffix("\\\\").rstrip(".,;: ")
     if text.startswith("{") and _closing(text) == len(text) - 1:
         text = text[1:-1].strip()
-    if found := _MEMBER.match(text):
-        is_builder = found[0].startswith("\\{")
-        text = text[found.end() :].removesuffix("\\}") if is_builder else text[found.end() :]
+    if match := _MEMBER.match(text):
+        is_builder = match[0].startswith("\\{")
+        text = text[match.end() :].removesuffix("\\}") if is_builder else text[match.end() :]
     left, approx, right = text.partition("\\approx")
     if approx:
         names_only = not left.strip() or _NAME_ALONE.fullmatch(left.strip())
@@ -168,10 +168,10 @@ def without_units(text: str) -> str:
     """Drop the unit at the end of a number, and write `million` and `percent` as mathematics."""
     text = _SCALED_UNIT.sub(r" \1", _PERCENT.sub(r"\\%", text))
     for _ in range(3):
-        found = _TEXT_UNIT.search(text)
-        if found and _is_unit(found[1]) and _QUANTITY.search(text, 0, found.start()):
-            text = text[: found.start()]
-    text = _SCALE.sub(lambda found: f"\\cdot 10^{{{_SCALES[found[1].casefold()]}}}", text)
+        match = _TEXT_UNIT.search(text)
+        if match and _is_unit(match[1]) and _QUANTITY.search(text, 0, match.start()):
+            text = text[: match.start()]
+    text = _SCALE.sub(lambda match: f"\\cdot 10^{{{_SCALES[match[1].casefold()]}}}", text)
     text = _UNIT.sub("", text).rstrip()
     counted = _COUNTED.fullmatch(text)
     text = counted[1] if counted and _is_unit(counted[2]) else text
@@ -184,8 +184,8 @@ def _is_unit(words: str) -> bool:
 
 def _tight(text: str) -> str:
     """Drop spaces that mean nothing; one stays between numbers and after a comma."""
-    text = _TIGHT.sub(lambda found: found[1] or "", " ".join(text.split()))
-    return _LIST.sub(lambda found: ", " if len(found[0]) > 1 else ",", text).strip()
+    text = _TIGHT.sub(lambda match: match[1] or "", " ".join(text.split()))
+    return _LIST.sub(lambda match: ", " if len(match[0]) > 1 else ",", text).strip()
 
 
 def _unwrapped(text: str) -> str:
@@ -194,13 +194,13 @@ def _unwrapped(text: str) -> str:
         return text
     cut: list[tuple[int, int]] = []
     stack: list[tuple[int, int] | None] = []
-    for found in _WRAPPERS.finditer(text):
-        if len(found[0]) > 2:
-            stack.append(found.span())
-        elif found[0] == "{":
+    for match in _WRAPPERS.finditer(text):
+        if len(match[0]) > 2:
+            stack.append(match.span())
+        elif match[0] == "{":
             stack.append(None)
-        elif found[0] == "}" and stack and (opened := stack.pop()) is not None:
-            cut += [opened, found.span()]
+        elif match[0] == "}" and stack and (opened := stack.pop()) is not None:
+            cut += [opened, match.span()]
     kept, start = [], 0
     for first, last in sorted(cut):
         kept.append(text[start:first])
@@ -211,8 +211,8 @@ def _unwrapped(text: str) -> str:
 def _closing(text: str) -> int:
     """Return where the brace that opens the text is closed, -1 if nowhere."""
     depth = 0
-    for found in re.finditer(r"\\.|[{}]", text, re.DOTALL):
-        depth += {"{": 1, "}": -1}.get(found[0], 0)
-        if depth == 0 and found[0] == "}":
-            return found.start()
+    for match in re.finditer(r"\\.|[{}]", text, re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if depth == 0 and match[0] == "}":
+            return match.start()
     return -1

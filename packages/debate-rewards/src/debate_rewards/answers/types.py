@@ -123,7 +123,7 @@ class Label(Answer):
 
 @dataclass(frozen=True, slots=True)
 class YesNo(Answer):
-    """Yes or no; `sentences.py` reads it from replies."""
+    """Yes or no; `truth.py` reads it from replies."""
 
     is_yes: bool
 
@@ -387,6 +387,7 @@ class List(_Compound):
         ("x=1,y=2", "y=2,x=1", True),
         ("x=1,y=2", "x=2,y=1", False),
         ("x=1,y=2", "(1,2)", True),
+        (r"r=3,\theta=2", "(3,2)", True),
         ("x_1=1,x_2=2", "x_1=2,x_2=1", True),
     )
 
@@ -606,7 +607,9 @@ def _in_order_of_names(pieces: list[str]) -> list[str]:
     named = [piece.partition("=") for piece in pieces]
     names = [name.strip() for name, _, _ in named]
     if all(value for _, _, value in named) and len(set(names)) == len(names):
-        return [piece for _, piece in sorted(zip(names, pieces, strict=True))]
+        # Greek letters by their names: r comes before theta.
+        spelled = [name.removeprefix("\\") for name in names]
+        return [piece for _, piece in sorted(zip(spelled, pieces, strict=True))]
     return pieces
 
 
