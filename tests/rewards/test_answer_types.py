@@ -175,6 +175,10 @@ VALUES = st.one_of(
 FORMS = st.one_of(
     VALUES,
     st.builds("x = {}".format, VALUES),
+    st.builds("x = {}, y = {}".format, NUMBERS, NUMBERS),
+    st.builds("{}:{}".format, st.integers(0, 30), st.integers(0, 70)),
+    st.builds("{0}, {0}, {1}".format, NUMBERS, NUMBERS),
+    st.builds("f({})".format, NUMBERS),
     st.builds("y = {}x + {}".format, st.integers(1, 3), st.integers(0, 3)),
     *(
         st.lists(NUMBERS, min_size=2, max_size=3).map(lambda parts, form=form: form(parts))
