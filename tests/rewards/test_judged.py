@@ -141,6 +141,8 @@ def test_what_is_watched_between_rivals() -> None:
     assert found["judged/for_right"] == 0.75
     assert found["judged/brier"] == pytest.approx(0.25**2)
     assert found["judged/first_shown"] == 0.75
+    assert found["judged/for_agent_0"] == 0.75  # Of rivals; here agent 0 is right.
+    assert "judged/for_agent_0" not in debate_metrics([CRITIC])
     assert found["judged/longer"] == 0.25  # Eight words of agent 1, six of agent 0.
     assert "judged/gap" not in found
     assert found["speech/words"] == pytest.approx((3 + 8 + 3) / 3)

@@ -233,5 +233,5 @@ def test_watch_compares_answers_given_the_round_before_with_the_start(
 )
 def test_a_judge_that_always_says_the_same_is_a_finding(vote: float, statuses: list[str]) -> None:
     facts = SimpleNamespace(**dict.fromkeys(Facts.__dataclass_fields__, False))
-    found = results(facts, {"train/judged/vote": vote}, {})  # type: ignore[arg-type]
+    found = results(facts, {"train/judged/for_agent_0": vote}, {})  # type: ignore[arg-type]
     assert [result.status for result in found] == statuses

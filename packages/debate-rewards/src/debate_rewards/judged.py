@@ -202,6 +202,7 @@ def add_judged(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | N
       judgments of either order that are alike.
     - `judged/words`: of a judgment; `speech/words`: of a speech.
     - `speech/impersonates`: share of speeches with a line that begins with another speaker's name.
+      `judged/for_agent_0`: share of decisions for agent 0, of rivals.
       `speech/own_side`: share of answers that are the assigned one's; of agents who have one.
       `speech/verified`: share of quotes that the question's passage has, if there is one.
 
@@ -261,6 +262,7 @@ def _add_habits(sums: Sums, debate: ReadDebate, made: Sequence[Judgment]) -> Non
     said = [sum(_words(t) for k, t in debate.judges.items() if k.agent == a) for a in (0, 1)]
     for one in made:
         if one.decision is not None:
+            sums.add("judged/for_agent_0", float(one.decision == 0))
             sums.add("judged/first_shown", float(one.decision == int(one.backwards)))
             if said[0] != said[1]:
                 sums.add("judged/longer", float(said[one.decision] > said[1 - one.decision]))

@@ -205,6 +205,7 @@ class Check:
 
 _DIRECT = ("eval/direct/accuracy", "train/accuracy/round_0")
 _JUDGED = ("judge/accuracy",)
+_FOR_AGENT_0 = ("train/judged/for_agent_0",)
 _ERRORS, _MERGED = "judge/error_correlation", "rollout/merged_turn_fraction"
 _CONSENSUS = "v2/self_consensus_fraction"
 _FORM = "warm-start on demonstrations, or look at rollout.max_tokens and the contract"
@@ -228,9 +229,10 @@ CHECKS = (
     Check("judge accuracy, votes alone", _JUDGED, _WARM, amber=0.60, when="peers_alone"),
     Check("judges' TPR - FPR", ("judge/youden",), _WARM, red=0.0, amber=0.2, when="votes"),
     Check("judges' Matthews coefficient", ("train/judged/mcc",), _WARM, red=0.0, amber=0.2),
-    # Of a judge that always says the same, the coefficient is not defined.
-    Check("judges decide for agent 0, too", ("train/judged/vote",), _ONE_SIDED, 0.02, 0.10),
-    Check("judges decide for others, too", ("train/judged/vote",), _ONE_SIDED, 0.98, 0.90, True),
+    # Of a judge that always says the same, the coefficient is not defined. This is of rivals alone:
+    # of a single proposal, "agent 0" means "right", which may well be so nearly always.
+    Check("judges decide for agent 0, too", _FOR_AGENT_0, _ONE_SIDED, 0.02, 0.10),
+    Check("judges decide for others, too", _FOR_AGENT_0, _ONE_SIDED, 0.98, 0.90, True),
     Check("correlation of judges' errors", (_ERRORS,), _ALIKE, None, 0.5, True, "votes"),
     Check("judges of a pair", ("v2/judges_per_pair",), _FEW, amber=2.0, when="judges_learn"),
     Check("pairs with one judge", (_CONSENSUS,), _FEW, None, 0.5, True, "judges_learn"),
