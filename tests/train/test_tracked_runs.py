@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import wandb
 import yaml
 
 from debate_protocol.transcripts.files import read_transcripts
@@ -88,6 +89,8 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracked]:
             at_call(broken, loop, "build_batch", 3, fail)
             assert main(command) == 1
         assert main([*command, "--resume"]) == 0
+        # A run's `finish` returns before its last block is written: the end of the service waits.
+        wandb.teardown()
         files = sorted((folder / "run" / "wandb").glob("offline-run-*/*.wandb"))
         yield Tracked(folder / "run", [list(records(f)) for f in files])
 

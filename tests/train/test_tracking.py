@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import wandb
 from pydantic import ValidationError
 
 from debate_protocol.forms import Simultaneous
@@ -123,6 +124,7 @@ def test_a_server_that_never_answers_leaves_a_run_that_wandb_sync_finds(
         assert tracker.names == ["W&B"]
         tracker.log("p", 1, {"loss": 1.0})
         tracker.close()
+        wandb.teardown()  # the last block of an offline run is written after `finish` returned
     reached, sync = capfd.readouterr().err.splitlines()[-2:]
     assert reached.startswith("W&B cannot be reached (")
     command = sync.removeprefix("W&B: to send the run: ").replace("sync", "sync --dry-run")
