@@ -3,7 +3,7 @@
 python examples/one_debate.py
 """
 
-from debate_protocol import Ask, Question, Simultaneous, shown_debate
+from debate_protocol import Question, Simultaneous, TurnRequest, shown_debate
 from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
 
@@ -15,10 +15,10 @@ REVIEWS = {
 }
 
 
-def speak(ask: Ask) -> str:
+def speak(request: TurnRequest) -> str:
     """Say what the agent says; a model would answer `ask.messages`."""
-    total = SUMS[ask.agent] if ask.round == 0 else 42
-    review, vote = REVIEWS[ask.agent] if ask.shown else ("N/A", "N/A")
+    total = SUMS[request.agent] if request.round == 0 else 42
+    review, vote = REVIEWS[request.agent] if request.shown else ("N/A", "N/A")
     return (
         f"<solution>17 + 25 = {total}</solution>\n<evaluation>{review}</evaluation>\n"
         f"<comparison>{vote}</comparison>"

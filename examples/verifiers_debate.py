@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 import verifiers.v1 as vf
 from openai import AsyncOpenAI
 
-from debate_protocol import Ask, Question, Reply, Simultaneous, from_json, to_json
+from debate_protocol import Question, Reply, Simultaneous, TurnRequest, from_json, to_json
 from debate_rewards import V2, debate_metrics
 
 QUESTIONS = (("What is 17 + 25?", "42"), ("What is 6 * 7 - 2?", "40"))
@@ -77,15 +77,15 @@ class Debate(vf.Env[DebateConfig]):
                 for _ in range(form.num_agents)
             ]
 
-            async def reply(ask: Ask) -> Reply:
-                seat = seats[ask.agent]
-                news = ask.messages[len(seat.trace.messages) :]
+            async def reply(request: TurnRequest) -> Reply:
+                seat = seats[request.agent]
+                news = request.messages[len(seat.trace.messages) :]
                 return Reply((await seat.turn([dict(message) for message in news])).last_reply)
 
-            asks = next(debate)
+            requests = next(debate)
             try:
                 while True:
-                    asks = debate.send(list(await asyncio.gather(*map(reply, asks))))
+                    requests = debate.send(list(await asyncio.gather(*map(reply, requests))))
             except StopIteration as end:
                 for agent, seat in enumerate(seats):
                     seat.trace.info |= {"debate": to_json(end.value), "agent": agent}

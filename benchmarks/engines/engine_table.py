@@ -23,7 +23,7 @@ import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 
 from benchmarks.engines.rollout_debates import random_model
-from debate_protocol.types import Ask
+from debate_protocol.types import TurnRequest
 from debate_rollout.engine import MissingExtraError, Weights
 from debate_rollout.engines import (
     ScriptedEngine,
@@ -112,9 +112,9 @@ def processes() -> set[int]:
     return found
 
 
-def echo(ask: Ask) -> str:
+def echo(request: TurnRequest) -> str:
     """Return a reply that names the agent and what it was asked."""
-    return f"I am {ask.agent}: {ask.messages[-1]['content']}"
+    return f"I am {request.agent}: {request.messages[-1]['content']}"
 
 
 def main() -> int:

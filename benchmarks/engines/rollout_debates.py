@@ -41,8 +41,8 @@ def skewed(run: DebateRun, median: int, spread: float, longest: int) -> DebateRu
             return transcript
         if not isinstance(waits, Gate):
             waits = [
-                replace(ask, stop=(), max_tokens=_tokens(ask.seed, median, spread, longest))
-                for ask in waits
+                replace(request, stop=(), max_tokens=_tokens(request.seed, median, spread, longest))
+                for request in waits
             ]
         sent = yield waits
 

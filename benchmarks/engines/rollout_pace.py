@@ -85,11 +85,11 @@ def compare(
 
 
 def _bare(number: int) -> DebateRun:
-    from debate_protocol.types import Ask, Protocol, Question
+    from debate_protocol.types import Protocol, Question, TurnRequest
 
     question = Question(str(number), "?")
     for round_ in range(3):
-        yield [Ask(question, agent, round_, ()) for agent in range(5)]
+        yield [TurnRequest(question, agent, round_, ()) for agent in range(5)]
     return Transcript(question.id, question, Protocol(5, 3), ())
 
 

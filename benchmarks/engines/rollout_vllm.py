@@ -282,7 +282,7 @@ def _readable(run: Any, **changes: Any) -> Any:
         if isinstance(waits, Gate):
             sent = yield waits
             continue
-        replies = yield [replace(ask, **changes) for ask in waits]
+        replies = yield [replace(turn_request, **changes) for turn_request in waits]
         sent = [
             replace(one, text=f"<solution>{one.text}</solution>{NO_VERDICT}") for one in replies
         ]

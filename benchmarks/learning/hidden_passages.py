@@ -25,7 +25,7 @@ from pathlib import Path
 from debate_protocol.forms import Judged
 from debate_protocol.forms.settings import OwnContract
 from debate_protocol.transcripts.files import to_json
-from debate_protocol.types import Ask, Question, Reply, Transcript
+from debate_protocol.types import Question, Reply, Transcript, TurnRequest
 from debate_studies.lines import with_interval
 
 LINES, NUMBERS = range(3, 9), range(1, 21)
@@ -69,14 +69,14 @@ def worked(row: dict[str, object], form: Judged, seed: int, invented: float) -> 
     words = str(row["passage"]).split()
     lines = [tuple(words[at : at + 2]) for at in range(0, len(words), 2)]
 
-    def speak(ask: Ask) -> str:
-        if not ask.answers:
+    def speak(request: TurnRequest) -> str:
+        if not request.answers:
             is_right = sides[0] == row["answer"]
             said = f"Agent {int(not is_right)}"
             if len(sides) == 1:
                 said = "right" if is_right else "wrong"
             return f"<decision> {said} </decision>"
-        sides[ask.agent] = side = str(ask.guide)
+        sides[request.agent] = side = str(request.guide)
         own = [line for line in lines if line[1] == side]
         draw = rng.random()
         quote = " ".join(rng.choice(lines if draw < ANY_LINE else own))
@@ -87,10 +87,10 @@ def worked(row: dict[str, object], form: Judged, seed: int, invented: float) -> 
     meta = {name: row[name] for name in ("passage", "wrong_answers", "kind")}
     question = Question(str(row["id"]), str(row["question"]), str(row["answer"]), meta)
     run = form.start(question, seed=seed)
-    asks = next(run)
+    requests = next(run)
     try:
         while True:
-            asks = run.send([Reply(speak(ask)) for ask in asks])
+            requests = run.send([Reply(speak(request)) for request in requests])
     except StopIteration as end:
         transcript: Transcript = end.value
         return transcript

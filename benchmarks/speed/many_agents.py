@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from debate_protocol.forms import Conl
-from debate_protocol.types import Ask, Question, Reply, Transcript
+from debate_protocol.types import Question, Reply, Transcript, TurnRequest
 from debate_rewards import V2, ConlReward
 from debate_rewards.metrics import debate_metrics
 
@@ -32,23 +32,23 @@ def conversation(agents: int, seed: int) -> Transcript:
     """Return a CoNL conversation with complete rankings, drawn by seed."""
     draw = random.Random(seed)
 
-    def speak(ask: Ask) -> Reply:
-        if ask.round in (0, 2):
+    def speak(request: TurnRequest) -> Reply:
+        if request.round in (0, 2):
             return Reply("<solution>\\boxed{1}</solution>")
-        others = [agent for agent in range(agents) if agent != ask.agent]
+        others = [agent for agent in range(agents) if agent != request.agent]
         lines = [f"Agent {a} {draw.choice('>=<')} Agent {b}" for a, b in combinations(others, 2)]
         text = "<comparison>" + "\n".join(lines) + "</comparison>"
-        if ask.round == 1:
+        if request.round == 1:
             critiques = " ".join(f"Agent {agent}: no." for agent in others)
             text += f"<evaluation>{critiques}</evaluation>"
         return Reply(text)
 
     form = Conl(personas="none", num_agents=agents)
     run = form.start(Question("q", "?", "1", {"kind": "number"}), seed=0)
-    asks: Any = next(run)
+    requests: Any = next(run)
     try:
         while True:
-            asks = run.send([speak(ask) for ask in asks])
+            requests = run.send([speak(request) for request in requests])
     except StopIteration as end:
         transcript: Transcript = end.value
         return transcript

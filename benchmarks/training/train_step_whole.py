@@ -22,7 +22,7 @@ from benchmarks.training.train_step_data import (
     word_tokenizer,
 )
 from benchmarks.training.train_step_trl import SETTINGS, reward, whole_steps
-from debate_protocol.types import Ask, Question, Reply
+from debate_protocol.types import Question, Reply, TurnRequest
 from debate_rollout.engine import Request, Sampling
 from debate_rollout.engines import TransformersEngine, VllmEngine
 from debate_train.batches.row_types import Batch
@@ -71,11 +71,11 @@ class OurStep:
     def _sample(self, step: int) -> list[Reply]:
         found = []
         for number, prompt in enumerate(self._prompts[step % 2 :: 2]):
-            ask = Ask(Question(str(number), ""), 0, 0, ())
+            turn_request = TurnRequest(Question(str(number), ""), 0, 0, ())
             for copy in range(GROUP):
                 seed = (step * PROMPTS + number) * GROUP + copy
                 sampling = Sampling(max_tokens=MAX_COMPLETION, seed=seed)
-                found.append(Request(ask, sampling, tuple(prompt)))
+                found.append(Request(turn_request, sampling, tuple(prompt)))
         replies: list[Reply] = self._engine.generate(found)
         return replies
 

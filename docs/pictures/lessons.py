@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from debate_protocol import Ask, DebateForm, Question, Transcript
+from debate_protocol import DebateForm, Question, Transcript, TurnRequest
 from debate_protocol.types import TurnKey
 from debate_rewards import RewardConfig, Score
 from debate_rewards.reward import score_debates
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 QUESTION = Question("product", "What is 6 * 7?", answer="42")
 
-Script = Callable[[Ask], str]
+Script = Callable[[TurnRequest], str]
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ def lesson(form: DebateForm, script: Script, phrases: Sequence[str] = ()) -> Les
     """Return such a debate in tokens, one for each word; phrases are one token each, too."""
     said: list[str] = []
 
-    def overheard(ask: Ask) -> str:
-        said.extend(message["content"] for message in ask.messages)
-        said.append(script(ask))
+    def overheard(request: TurnRequest) -> str:
+        said.extend(message["content"] for message in request.messages)
+        said.append(script(request))
         return said[-1]
 
     held(form, overheard)

@@ -24,7 +24,7 @@ from drawing import Picture, signed, tone
 from lessons import QUESTION, held, lesson, value_of
 from turn_pictures import VOTES, debate_picture, turn_picture
 
-from debate_protocol import Ask, Question, Simultaneous, Transcript
+from debate_protocol import Question, Simultaneous, Transcript, TurnRequest
 from debate_protocol.types import TurnKey
 from debate_rewards import V2
 from debate_rewards.reward import read_debate, score_debates
@@ -52,11 +52,11 @@ def voted(name: str, verdicts: Sequence[str]) -> Transcript:
     """Return a debate of five agents with these verdicts."""
     form = Simultaneous(num_agents=5, max_rounds=2, style="compact", personas="none")
 
-    def script(ask: Ask) -> str:
-        pairs = combinations([agent for agent in range(5) if agent != ask.agent], 2)
-        said = zip(pairs, verdicts[ask.agent], strict=True)
+    def script(request: TurnRequest) -> str:
+        pairs = combinations([agent for agent in range(5) if agent != request.agent], 2)
+        said = zip(pairs, verdicts[request.agent], strict=True)
         lines = [f"Agent {a} {verdict} Agent {b}" for (a, b), verdict in said]
-        votes = "\n".join(lines) if ask.round else "N/A"
+        votes = "\n".join(lines) if request.round else "N/A"
         return f"<solution>42</solution><comparison>{votes}</comparison>"
 
     return held(form, script, Question(name, QUESTION.text))
@@ -162,10 +162,10 @@ def prefix_bars(conversation: Conversation) -> tuple[list[Bar], int]:
     texts = [json.loads(line)["question"] for line in TEXTS.read_text("utf-8").splitlines()]
     form = Simultaneous(num_agents=3, max_rounds=2, personas="none", conversation=conversation)
 
-    def script(ask: Ask) -> str:
-        number = 4 * (3 * ask.round + ask.agent)
+    def script(request: TurnRequest) -> str:
+        number = 4 * (3 * request.round + request.agent)
         solution, evaluation = (" ".join(texts[n : n + 2]) for n in (number, number + 2))
-        said, votes = (evaluation, VOTES[ask.agent]) if ask.round else ("N/A", "N/A")
+        said, votes = (evaluation, VOTES[request.agent]) if request.round else ("N/A", "N/A")
         return (
             f"<solution> {solution} </solution> <evaluation> {said} </evaluation> "
             f"<comparison> {votes} </comparison>"

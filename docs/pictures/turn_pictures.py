@@ -6,7 +6,7 @@ from itertools import groupby
 from drawing import LETTER, Picture, signed, tone
 from lessons import Lesson, Token, lesson, value_of
 
-from debate_protocol import Ask, Contract, Simultaneous, Turn
+from debate_protocol import Contract, Simultaneous, Turn, TurnRequest
 from debate_protocol.types import TurnKey
 from debate_rewards import V2, Component, Mixed, Score, TruthJudge, Verifiable
 from debate_rewards.reward import read_debate
@@ -24,8 +24,8 @@ def debate_picture() -> str:
         num_agents=3, max_rounds=2, style="compact", personas="none", contract=contract
     )
 
-    def script(ask: Ask) -> str:
-        said = ("42", VOTES[ask.agent]) if ask.round else (FIRST[ask.agent], "N/A")
+    def script(request: TurnRequest) -> str:
+        said = ("42", VOTES[request.agent]) if request.round else (FIRST[request.agent], "N/A")
         return "<solution> {} </solution> <comparison> {} </comparison>".format(*said)
 
     taught = lesson(form, script)
@@ -128,9 +128,9 @@ def turn_picture() -> str:
     """Return a turn from its sections to the advantage of each token, in both streams."""
     form = Simultaneous(num_agents=4, max_rounds=3, style="compact", personas="none")
 
-    def script(ask: Ask) -> str:
-        lines = [f"Agent {a} {op} Agent {b}" for a, op, b in map(str.split, LINES[ask.agent])]
-        said = ("Agent 2 agrees", "\n".join(lines)) if ask.round else ("N/A", "N/A")
+    def script(request: TurnRequest) -> str:
+        lines = [f"Agent {a} {op} Agent {b}" for a, op, b in map(str.split, LINES[request.agent])]
+        said = ("Agent 2 agrees", "\n".join(lines)) if request.round else ("N/A", "N/A")
         return (
             "<solution> 42 </solution> <evaluation> {} </evaluation> "
             "<comparison> {} </comparison>".format(*said)

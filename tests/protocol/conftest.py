@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from debate_protocol.forms import DebateForm
-from debate_protocol.types import Ask, Gate, GateDecision, Question, Reply, Transcript
+from debate_protocol.types import Gate, GateDecision, Question, Reply, Transcript, TurnRequest
 
 QUESTION = Question("q", "What is 6 times 7?", answer="42")
 
@@ -19,9 +19,9 @@ def response(solution: str = "42", evaluation: str = "N/A", comparison: str = "N
     )
 
 
-def named(ask: Ask) -> str:
+def named(request: TurnRequest) -> str:
     """A response whose texts name its turn, as in `s01` for agent 0 in round 1."""
-    turn = f"{ask.agent}{ask.round}"
+    turn = f"{request.agent}{request.round}"
     return response(f"s{turn}", f"e{turn}", f"Agent 0 = Agent 1 c{turn}")
 
 
@@ -30,20 +30,20 @@ class Played:
     """A debate's transcript, the asks of each of its steps, and its gates."""
 
     transcript: Transcript
-    steps: list[list[Ask]]
+    steps: list[list[TurnRequest]]
     gates: list[Gate] = field(default_factory=list)
 
-    def ask(self, agent: int, round: int) -> Ask:
+    def request_turn(self, agent: int, round: int) -> TurnRequest:
         """The ask of a turn."""
         (found,) = [a for step in self.steps for a in step if (a.agent, a.round) == (agent, round)]
         return found
 
     def news(self, agent: int, round: int) -> str:
         """The last user message of a turn's ask."""
-        return self.ask(agent, round).messages[-1]["content"]
+        return self.request_turn(agent, round).messages[-1]["content"]
 
 
-Speak = Callable[[Ask], str | Reply]
+Speak = Callable[[TurnRequest], str | Reply]
 Play = Callable[..., Played]
 
 
@@ -56,18 +56,18 @@ def play_form(
 ) -> Played:
     """Play a form to its end; gates are answered by `decide`, or go on."""
     run = form.start(question, seed=seed)
-    steps: list[list[Ask]] = []
+    steps: list[list[TurnRequest]] = []
     gates: list[Gate] = []
     try:
-        asks = next(run)
+        requests = next(run)
         while True:
-            if isinstance(asks, Gate):
-                gates.append(asks)
-                asks = run.send("go_on" if decide is None else decide(asks))
+            if isinstance(requests, Gate):
+                gates.append(requests)
+                requests = run.send("go_on" if decide is None else decide(requests))
                 continue
-            steps.append(list(asks))
-            spoken = [speak(ask) for ask in asks]
-            asks = run.send([Reply(s) if isinstance(s, str) else s for s in spoken])
+            steps.append(list(requests))
+            spoken = [speak(request) for request in requests]
+            requests = run.send([Reply(s) if isinstance(s, str) else s for s in spoken])
     except StopIteration as end:
         assert isinstance(end.value, Transcript)
         return Played(end.value, steps, gates)

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from debate_protocol.forms import Conl, FormConfig, Simultaneous
 from debate_protocol.parsing import Contract
 from debate_protocol.transcripts.files import from_json, to_json, transcript_problems
-from debate_protocol.types import Ask, TurnKey, answering_agents, parse_turn
+from debate_protocol.types import TurnKey, TurnRequest, answering_agents, parse_turn
 
 Play = Callable[..., Any]
 CRITIQUES = {
@@ -21,14 +21,16 @@ CRITIQUES = {
 }
 
 
-def speak(ask: Ask) -> str:
+def speak(request: TurnRequest) -> str:
     """Each agent proposes its number, and its number and ten in the revision."""
-    assert ask.contract is not None
-    if "solution" in ask.contract.sections:
-        return f"<solution>I say \\boxed{{{ask.agent + 5 * ask.round}}}</solution>"
-    left, right = sorted({0, 1, 2} - {ask.agent})[:2]
+    assert request.contract is not None
+    if "solution" in request.contract.sections:
+        return f"<solution>I say \\boxed{{{request.agent + 5 * request.round}}}</solution>"
+    left, right = sorted({0, 1, 2} - {request.agent})[:2]
     votes = f"<comparison>Agent {left} > Agent {right}</comparison>"
-    return votes + (f"<evaluation>{CRITIQUES[ask.agent]}</evaluation>" if ask.round == 1 else "")
+    return votes + (
+        f"<evaluation>{CRITIQUES[request.agent]}</evaluation>" if request.round == 1 else ""
+    )
 
 
 def test_each_round_reads_what_it_should(play: Play) -> None:
@@ -45,8 +47,8 @@ def test_each_round_reads_what_it_should(play: Play) -> None:
     assert {*revision[1].shown} == {*critique[1].shown, TurnKey(0, 1), TurnKey(3, 1)}
     assert {*verdict[1].shown} == {TurnKey(agent, 2) for agent in others}
 
-    def asked(ask: Ask) -> str:
-        return "\n".join(message["content"] for message in ask.messages)
+    def asked(request: TurnRequest) -> str:
+        return "\n".join(message["content"] for message in request.messages)
 
     assert all(f"boxed{{{agent}}}" in asked(critique[1]) for agent in range(4))
     # All that was said of agent 1, and nothing of others, nor of what agent 1 said of them.
@@ -57,17 +59,19 @@ def test_each_round_reads_what_it_should(play: Play) -> None:
     assert all(f"boxed{{{agent + 10}}}" in asked(verdict[1]) for agent in range(4))
     assert "add again" not in asked(verdict[1]) and "boxed{0}" not in asked(verdict[1])
     votes = ("Agent 0 > Agent 1", "Agent 1 > Agent 2", "Agent 0 > Agent 2")
-    assert not any(vote in asked(ask) for ask in (*revision, *verdict) for vote in votes)
+    assert not any(vote in asked(request) for request in (*revision, *verdict) for vote in votes)
 
 
 def test_what_a_critic_thinks_reaches_nobody(play: Play) -> None:
-    def say(ask: Ask) -> str:
-        assert ask.contract is not None
+    def say(request: TurnRequest) -> str:
+        assert request.contract is not None
         said = "Agent 0: <think>Agent 1 is a fool</think> fine."
-        return ask.contract.reply("\\boxed{1}", {"comparison": "", "evaluation": said})
+        return request.contract.reply("\\boxed{1}", {"comparison": "", "evaluation": said})
 
     played = play(Conl(num_agents=3, personas="none", think="drop"), say)
-    first, second, _ = ("".join(m["content"] for m in ask.messages) for ask in played.steps[2])
+    first, second, _ = (
+        "".join(m["content"] for m in request.messages) for request in played.steps[2]
+    )
     assert "fine." in first and "fool" not in first and "fine." not in second
 
 
@@ -85,23 +89,23 @@ def test_transcript_has_the_contract_of_each_round(play: Play) -> None:
 
 
 def test_verdict_in_a_round_of_solutions_is_none(play: Play) -> None:
-    transcript = play(Conl(personas="none"), lambda ask: "Agent 1 > Agent 2").transcript
+    transcript = play(Conl(personas="none"), lambda request: "Agent 1 > Agent 2").transcript
     failures = {turn.round: turn.failure for turn in transcript.turns}
     # A turn that owes no answer fails only where it says nothing.
     assert failures == {0: "no_solution", 1: None, 2: "no_solution", 3: None}
 
 
 def test_two_agents_rank_their_own_solutions_too(play: Play) -> None:
-    def say(ask: Ask) -> str:
-        assert ask.contract is not None
+    def say(request: TurnRequest) -> str:
+        assert request.contract is not None
         votes = "Agent 0 > Agent 1"
-        return ask.contract.reply(f"\\boxed{{{ask.agent}}}", {"comparison": votes})
+        return request.contract.reply(f"\\boxed{{{request.agent}}}", {"comparison": votes})
 
     played = play(Conl(num_agents=2, ranks_own=True, personas="none"), say)
     _, critique, revision, verdict = played.steps
     for judges in (critique, verdict):
-        for ask in judges:
-            asked = "\n".join(message["content"] for message in ask.messages)
+        for request in judges:
+            asked = "\n".join(message["content"] for message in request.messages)
             assert "Compare Agents 0 and 1" in asked and "Never name yourself" not in asked
             assert "boxed{0}" in asked and "boxed{1}" in asked
     # Who criticises is asked about the other alone.
@@ -138,9 +142,9 @@ class Judged(Simultaneous):
 
 
 def test_form_of_ones_own_takes_a_contract_for_each_round(play: Play) -> None:
-    def say(ask: Ask) -> str:
-        assert ask.contract is not None
-        return ask.contract.reply("\\boxed{4}", {"comparison": "Agent 0 = Agent 1"})
+    def say(request: TurnRequest) -> str:
+        assert request.contract is not None
+        return request.contract.reply("\\boxed{4}", {"comparison": "Agent 0 = Agent 1"})
 
     transcript = play(Judged(num_agents=3, max_rounds=2, personas="none"), say).transcript
     assert {turn.text.partition(">")[0] for turn in transcript.turns[3:]} == {"<comparison"}

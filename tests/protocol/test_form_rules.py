@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from debate_protocol.forms import Sequential, Simultaneous
-from debate_protocol.types import Ask, Gate, Question, Reply, Transcript, TurnKey
+from debate_protocol.types import Gate, Question, Reply, Transcript, TurnKey, TurnRequest
 
 Play = Callable[..., Any]
 Say = Callable[..., str]
@@ -15,18 +15,18 @@ Say = Callable[..., str]
 
 def test_appended_news_hold_the_last_round_and_shown_all_when_history_is_one(play: Play) -> None:
     played = play(Simultaneous(num_agents=2, max_rounds=3, history_rounds=1))
-    ask = played.ask(0, 2)
-    assert "s11" in ask.messages[-1]["content"] and "s10" not in ask.messages[-1]["content"]
+    request = played.request_turn(0, 2)
+    assert "s11" in request.messages[-1]["content"] and "s10" not in request.messages[-1]["content"]
     # What was told earlier still stands in the dialogue, so it is shown.
-    assert "s10" in ask.messages[-3]["content"]
-    assert ask.shown == (TurnKey(1, 0), TurnKey(1, 1))
+    assert "s10" in request.messages[-3]["content"]
+    assert request.shown == (TurnKey(1, 0), TurnKey(1, 1))
 
 
 def test_rebuilt_prompt_holds_the_last_round_alone_when_history_is_one(play: Play) -> None:
     form = Sequential(num_agents=2, max_rounds=3, history_rounds=1, conversation="rebuild")
     played = play(form)
     # Agent 1 in round 2: agent 0 in round 1, and in its own round.
-    assert played.ask(1, 2).shown == (TurnKey(0, 1), TurnKey(0, 2))
+    assert played.request_turn(1, 2).shown == (TurnKey(0, 1), TurnKey(0, 2))
     assert "s00" not in played.news(1, 2)
 
 
@@ -59,8 +59,8 @@ def test_fields_of_turns_are_cut_each_and_questions_never_when_there_is_a_limit(
         blind_review=False,
     )
     question = Question("q", "a long question", meta={"passage": "a long passage"})
-    played = play(form, lambda ask: say("solved", "judged", "1234"), question)
-    asked = "".join(message["content"] for message in played.ask(0, 1).messages)
+    played = play(form, lambda request: say("solved", "judged", "1234"), question)
+    asked = "".join(message["content"] for message in played.request_turn(0, 1).messages)
     assert "a long question" in asked and "a long passage" in asked
     told = played.news(0, 1).split('<turn agent="1"')[1]
     assert "Solution:\nsolv [… 2 characters cut]\n\nEvaluation:\njudg [… 2" in told
@@ -73,8 +73,8 @@ def test_fields_of_turns_are_cut_each_and_questions_never_when_there_is_a_limit(
 def test_debate_aborts_when_a_prompt_finds_no_room(
     play: Play, say: Say, form: Any, turns: int
 ) -> None:
-    def speak(ask: Ask) -> str | Reply:
-        return Reply("", finish="context_overflow") if ask.agent == 1 else say("1")
+    def speak(request: TurnRequest) -> str | Reply:
+        return Reply("", finish="context_overflow") if request.agent == 1 else say("1")
 
     played = play(form(num_agents=3, max_rounds=2, on_failure="abort"), speak)
     assert played.transcript.meta["ended"] == "aborted"
@@ -86,18 +86,18 @@ def test_debate_aborts_when_a_prompt_finds_no_room(
 def test_agent_without_room_is_not_blamed_and_goes_on_when_failures_are_let_pass(
     play: Play, say: Say, style: Any
 ) -> None:
-    def speak(ask: Ask) -> str | Reply:
-        if (ask.agent, ask.round) == (1, 1):
+    def speak(request: TurnRequest) -> str | Reply:
+        if (request.agent, request.round) == (1, 1):
             return Reply("cut", finish="context_overflow")
-        return say(f"s{ask.agent}{ask.round}")
+        return say(f"s{request.agent}{request.round}")
 
     played = play(Simultaneous(num_agents=2, max_rounds=3, style=style), speak)
-    after = played.ask(1, 2)
+    after = played.request_turn(1, 2)
     assert "could be read" not in after.messages[-1]["content"]
     assert [message["role"] for message in after.messages].count("assistant") == 1
     # Both rounds that it has not answered are in the last message.
-    assert after.messages[:-1] == played.ask(1, 1).messages[:-1]
-    assert after.previous is played.ask(1, 1).previous is not None
+    assert after.messages[:-1] == played.request_turn(1, 1).messages[:-1]
+    assert after.previous is played.request_turn(1, 1).previous is not None
     assert "s00" in after.messages[-1]["content"] and "s01" in after.messages[-1]["content"]
     assert after.shown == (TurnKey(0, 0), TurnKey(0, 1))
     assert "no valid response" in played.news(0, 2) and "cut" not in played.news(0, 2)
@@ -107,7 +107,7 @@ def test_agent_without_room_is_not_blamed_and_goes_on_when_failures_are_let_pass
 
 def test_unreadable_turn_is_named_to_its_author_when_it_speaks_again(play: Play) -> None:
     form = Simultaneous(num_agents=2, max_rounds=2, contract="boxed", conversation="rebuild")
-    played = play(form, lambda ask: "so 4" if ask.agent else r"\boxed{4}")
+    played = play(form, lambda request: "so 4" if request.agent else r"\boxed{4}")
     assert "No final answer could be read in your last response" in played.news(1, 1)
     assert '<turn agent="1" round="1">\nno valid response\n</turn>' in played.news(1, 1)
     assert "could be read" not in played.news(0, 1)
@@ -127,7 +127,7 @@ def test_debate_ends_when_all_final_answers_agree(
     play: Play, say: Say, answers: list[str], ended: str
 ) -> None:
     form = Simultaneous(num_agents=3, max_rounds=2, stop_when_agreed=True)
-    played = play(form, lambda ask: say(answers[ask.agent]))
+    played = play(form, lambda request: say(answers[request.agent]))
     assert played.transcript.meta["ended"] == ended
 
 
@@ -161,7 +161,7 @@ def test_consensus_ends_a_debate_under_an_own_contract_when_it_has_that_section(
 ) -> None:
     contract: Any = {"name": "own", "sections": ["solution", "consensus"]}
     form = Simultaneous(num_agents=2, max_rounds=3, contract=contract)
-    played = play(form, lambda ask: "<solution>1</solution><consensus>yes</consensus>")
+    played = play(form, lambda request: "<solution>1</solution><consensus>yes</consensus>")
     assert played.transcript.meta["ended"] == "consensus"
     assert len(played.transcript.turns) == 2
     assert "Write NO in consensus." in played.news(0, 0)
@@ -199,9 +199,9 @@ def test_setting_is_refused_when_it_would_not_be_used(
 def test_own_personas_speak_in_turn_when_listed(play: Play) -> None:
     listed: Any = [{"name": "Optimist", "style": "Hope."}, {"name": "Sceptic", "temperature": 0.5}]
     played = play(Simultaneous(num_agents=3, max_rounds=1, personas=listed))
-    asks = [played.ask(agent, 0) for agent in range(3)]
-    assert [ask.temperature for ask in asks] == [1.0, 0.5, 1.0]
-    said = [ask.messages[1]["content"].split("\n\n")[1] for ask in asks]
+    requests = [played.request_turn(agent, 0) for agent in range(3)]
+    assert [request.temperature for request in requests] == [1.0, 0.5, 1.0]
+    said = [request.messages[1]["content"].split("\n\n")[1] for request in requests]
     assert said == [
         "You are Agent 0, the Optimist. Hope.",
         "You are Agent 1, the Sceptic.",

@@ -9,7 +9,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from debate_protocol.forms import Direct, FormConfig, Sequential, Simultaneous, turn_seed
-from debate_protocol.types import Ask, Question, Reply, TurnKey
+from debate_protocol.types import Question, Reply, TurnKey, TurnRequest
 
 Play = Callable[..., Any]
 Say = Callable[..., str]
@@ -27,8 +27,8 @@ def test_simultaneous_asks_all_at_once_and_shows_earlier_rounds_when_played(play
     assert [[(a.agent, a.round) for a in step] for step in played.steps] == [
         [(0, r), (1, r), (2, r)] for r in range(3)
     ]
-    assert played.ask(1, 0).shown == ()
-    assert played.ask(1, 2).shown == (
+    assert played.request_turn(1, 0).shown == ()
+    assert played.request_turn(1, 2).shown == (
         TurnKey(0, 0), TurnKey(2, 0), TurnKey(0, 1), TurnKey(2, 1),
     )  # fmt: skip
     news = played.news(1, 2)
@@ -41,9 +41,9 @@ def test_simultaneous_asks_all_at_once_and_shows_earlier_rounds_when_played(play
 def test_sequential_asks_one_at_a_time_and_shows_the_round_so_far_when_played(play: Play) -> None:
     played = play(Sequential(num_agents=3, max_rounds=2))
     assert [len(step) for step in played.steps] == [1] * 6
-    assert played.ask(0, 0).shown == ()
-    assert played.ask(2, 0).shown == (TurnKey(0, 0), TurnKey(1, 0))
-    assert played.ask(1, 1).shown == (TurnKey(0, 0), TurnKey(2, 0), TurnKey(0, 1))
+    assert played.request_turn(0, 0).shown == ()
+    assert played.request_turn(2, 0).shown == (TurnKey(0, 0), TurnKey(1, 0))
+    assert played.request_turn(1, 1).shown == (TurnKey(0, 0), TurnKey(2, 0), TurnKey(0, 1))
     # Appended news: what was said since agent 1 last spoke.
     assert "s20" in played.news(1, 1) and "s01" in played.news(1, 1)
     assert "s00" not in played.news(1, 1)
@@ -59,7 +59,7 @@ def test_history_limits_what_is_shown_when_rebuilt(
 ) -> None:
     form = Simultaneous(num_agents=2, max_rounds=3, history_rounds=history, conversation="rebuild")
     played = play(form)
-    assert played.ask(1, 2).shown == tuple(shown)
+    assert played.request_turn(1, 2).shown == tuple(shown)
     prompt = played.news(1, 2)
     assert [f"s{a}{r}" for a, r in [(0, 0), (0, 1)] if f"s{a}{r}" in prompt] == [
         f"s{a}{r}" for a, r in shown
@@ -69,8 +69,8 @@ def test_history_limits_what_is_shown_when_rebuilt(
 
 def test_ring_shows_neighbours_only_when_there_are_five(play: Play) -> None:
     played = play(Simultaneous(num_agents=5, max_rounds=2, topology="ring"))
-    assert played.ask(0, 1).shown == (TurnKey(1, 0), TurnKey(4, 0))
-    assert played.ask(2, 1).shown == (TurnKey(1, 0), TurnKey(3, 0))
+    assert played.request_turn(0, 1).shown == (TurnKey(1, 0), TurnKey(4, 0))
+    assert played.request_turn(2, 1).shown == (TurnKey(1, 0), TurnKey(3, 0))
     assert "s30" not in played.news(0, 1)
 
 
@@ -81,20 +81,20 @@ def test_append_extends_each_prompt_strictly_when_rounds_go_on(
     played = play(form(num_agents=3, max_rounds=3, conversation="append"))
     for agent in range(3):
         for round in (1, 2):
-            before, now = played.ask(agent, round - 1), played.ask(agent, round)
+            before, now = played.request_turn(agent, round - 1), played.request_turn(agent, round)
             assert now.previous is not None
             said = {"role": "assistant", "content": now.previous.text}
             assert now.messages[:-1] == (*before.messages, said)
             assert now.messages[-1]["role"] == "user"
             assert f"s{agent}{round - 1}" in now.previous.text
-        assert played.ask(agent, 0).previous is None
+        assert played.request_turn(agent, 0).previous is None
 
 
 def test_rebuild_tells_the_debate_in_one_message_when_rounds_go_on(play: Play) -> None:
     played = play(Simultaneous(num_agents=3, max_rounds=3, conversation="rebuild"))
-    ask = played.ask(0, 2)
-    assert [message["role"] for message in ask.messages] == ["system", "user"]
-    assert ask.previous is None
+    request = played.request_turn(0, 2)
+    assert [message["role"] for message in request.messages] == ["system", "user"]
+    assert request.previous is None
     # Blind review hides the others' comparisons, never one's own.
     assert "c00" in played.news(0, 2) and "c10" not in played.news(0, 2)
 
@@ -109,7 +109,9 @@ def test_shared_debate_stands_in_front_of_what_one_agent_is_told(
     played = play(form)
     read: dict[int, str] = {}
     for number in range(3):
-        told = ["".join(m["content"] for m in played.ask(a, number).messages) for a in range(5)]
+        told = [
+            "".join(m["content"] for m in played.request_turn(a, number).messages) for a in range(5)
+        ]
         read[number] = in_common(told)
         rounds = range(number) if history < 0 else range(max(0, number - 1), number)
         said = [f"s{agent}{earlier}" for earlier in rounds for agent in range(5)]
@@ -140,8 +142,12 @@ def test_comparisons_are_shown_when_review_is_not_blind(play: Play) -> None:
 def test_debate_goes_on_or_ends_when_a_turn_fails(
     play: Play, say: Say, form: Simultaneous | Sequential, ended: str, turns: int
 ) -> None:
-    def speak(ask: Ask) -> str:
-        return "I cannot." if (ask.agent, ask.round) == (1, 0) else say(f"s{ask.agent}{ask.round}")
+    def speak(request: TurnRequest) -> str:
+        return (
+            "I cannot."
+            if (request.agent, request.round) == (1, 0)
+            else say(f"s{request.agent}{request.round}")
+        )
 
     played = play(form, speak)
     assert played.transcript.meta["ended"] == ended
@@ -152,15 +158,15 @@ def test_debate_goes_on_or_ends_when_a_turn_fails(
         # Agent 2 hears of it in its next turn: in round 0 if agents speak one by one, else in 1.
         told = played.news(2, 0) + played.news(2, 1)
         assert told.count("no valid response") == 1 and "I cannot" not in told
-        assert TurnKey(1, 0) in played.ask(2, 1).shown
+        assert TurnKey(1, 0) in played.request_turn(2, 1).shown
 
 
 def test_overflow_is_a_failed_turn_without_tokens_when_the_prompt_has_no_room(
     play: Play, say: Say
 ) -> None:
-    def speak(ask: Ask) -> str | Reply:
-        if (ask.agent, ask.round) != (0, 0):
-            return say(f"s{ask.agent}{ask.round}")
+    def speak(request: TurnRequest) -> str | Reply:
+        if (request.agent, request.round) != (0, 0):
+            return say(f"s{request.agent}{request.round}")
         return Reply("", finish="context_overflow", prompt_ids=(1, 2), token_ids=(3,), logps=(0.1,))
 
     played = play(Simultaneous(num_agents=2, max_rounds=2), speak)
@@ -168,10 +174,10 @@ def test_overflow_is_a_failed_turn_without_tokens_when_the_prompt_has_no_room(
     assert (turn.failure, turn.text) == ("context_overflow", "")
     assert turn.reply is not None and turn.reply.token_ids == () and turn.reply.logps == ()
     # Two user messages in a row would break templates: the news join the unanswered one.
-    ask = played.ask(0, 1)
-    assert [message["role"] for message in ask.messages] == ["system", "user"]
-    assert "6 times 7" in ask.messages[1]["content"] and "s10" in ask.messages[1]["content"]
-    assert ask.previous is None
+    request = played.request_turn(0, 1)
+    assert [message["role"] for message in request.messages] == ["system", "user"]
+    assert "6 times 7" in request.messages[1]["content"] and "s10" in request.messages[1]["content"]
+    assert request.previous is None
 
 
 @pytest.mark.parametrize(
@@ -180,8 +186,8 @@ def test_overflow_is_a_failed_turn_without_tokens_when_the_prompt_has_no_room(
 def test_debate_ends_at_consensus_when_all_of_a_round_say_yes(
     play: Play, no_in_round: int | None, ended: str, turns: int
 ) -> None:
-    def speak(ask: Ask) -> str:
-        word = "NO" if ask.round == no_in_round and ask.agent == 2 else "YES"
+    def speak(request: TurnRequest) -> str:
+        word = "NO" if request.round == no_in_round and request.agent == 2 else "YES"
         return f"<solution>1</solution><consensus>{word}</consensus>"
 
     form = Sequential(num_agents=3, max_rounds=3, contract="five_section")
@@ -191,8 +197,8 @@ def test_debate_ends_at_consensus_when_all_of_a_round_say_yes(
 
 
 def test_debate_ends_when_all_answers_agree_only_if_asked_to(play: Play, say: Say) -> None:
-    def speak(ask: Ask) -> str:
-        return say("Four" if ask.agent else " four ")
+    def speak(request: TurnRequest) -> str:
+        return say("Four" if request.agent else " four ")
 
     stops = Simultaneous(num_agents=3, max_rounds=3, stop_when_agreed=True)
     assert len(play(stops, speak).transcript.turns) == 3
@@ -200,8 +206,8 @@ def test_debate_ends_when_all_answers_agree_only_if_asked_to(play: Play, say: Sa
 
 
 def test_debate_goes_on_when_a_failed_agent_says_yes(play: Play) -> None:
-    def speak(ask: Ask) -> str:
-        solution = "" if ask.agent == 0 else "<solution>1</solution>"
+    def speak(request: TurnRequest) -> str:
+        solution = "" if request.agent == 0 else "<solution>1</solution>"
         return f"{solution}<consensus>YES</consensus>"
 
     form = Simultaneous(num_agents=2, max_rounds=2, contract="five_section")
@@ -213,16 +219,18 @@ def test_turn_seed_is_the_same_everywhere_and_differs_when_the_turn_does(play: P
     assert turn_seed(0, 0, 0) == 0x503A6FD3
     seeds = {turn_seed(s, a, r) for s in range(5) for a in range(5) for r in range(5)}
     assert len(seeds) == 125
-    asks = [
+    requests = [
         a for step in play(Simultaneous(num_agents=3, max_rounds=2), seed=7).steps for a in step
     ]
-    assert [ask.seed for ask in asks] == [turn_seed(7, ask.agent, ask.round) for ask in asks]
+    assert [request.seed for request in requests] == [
+        turn_seed(7, request.agent, request.round) for request in requests
+    ]
 
 
 def test_personas_give_temperatures_when_default_none_or_listed(play: Play) -> None:
     def temperatures(**settings: Any) -> list[float]:
         form = Simultaneous(num_agents=6, max_rounds=1, **settings)
-        return [ask.temperature for ask in play(form).steps[0]]
+        return [request.temperature for request in play(form).steps[0]]
 
     assert temperatures() == [0.6, 1.0, 0.9, 1.0, 0.8, 0.6]
     assert temperatures(personas="none") == [1.0] * 6
@@ -232,9 +240,9 @@ def test_personas_give_temperatures_when_default_none_or_listed(play: Play) -> N
 
 
 def test_stop_string_is_left_out_when_a_thinking_block_may_be_open(play: Play) -> None:
-    assert play(Direct(contract="five_section")).ask(0, 0).stop == ("</consensus_reason>",)
-    assert play(Direct(think="drop")).ask(0, 0).stop == ()
-    assert play(Direct(contract="boxed"), lambda _: r"\boxed{1}").ask(0, 0).stop == ()
+    assert play(Direct(contract="five_section")).request_turn(0, 0).stop == ("</consensus_reason>",)
+    assert play(Direct(think="drop")).request_turn(0, 0).stop == ()
+    assert play(Direct(contract="boxed"), lambda _: r"\boxed{1}").request_turn(0, 0).stop == ()
 
 
 @pytest.mark.parametrize("style", ["full", "compact"])
@@ -245,7 +253,7 @@ def test_direct_asks_what_agent_0_is_asked_first_when_debating(
     settings: dict[str, Any] = {"style": style, "contract": contract}
     direct = play(Direct(**settings))
     debate = play(Simultaneous(num_agents=3, max_rounds=1, **settings))
-    assert direct.ask(0, 0) == debate.ask(0, 0)
+    assert direct.request_turn(0, 0) == debate.request_turn(0, 0)
     assert direct.transcript.protocol.num_agents == 1
     assert len(direct.transcript.turns) == 1
 
@@ -292,11 +300,11 @@ def test_no_history_is_no_turn_of_another_agent_in_sequence() -> None:
         num_agents=3, max_rounds=2, history_rounds=0, conversation="rebuild", personas="none"
     )
     run = form.start(Question("q", "2 + 2?"), seed=0)
-    asks = next(run)
+    requests = next(run)
     for _ in range(4):
-        asks = run.send([Reply("<solution>4</solution>") for _ in asks])
-    (ask,) = asks
-    assert (ask.agent, ask.round, ask.shown) == (1, 1, ())
-    task = ask.messages[-1]["content"]
+        requests = run.send([Reply("<solution>4</solution>") for _ in requests])
+    (request,) = requests
+    assert (request.agent, request.round, request.shown) == (1, 1, ())
+    task = request.messages[-1]["content"]
     assert "no response of another agent" in task
     assert "Evaluate" not in task

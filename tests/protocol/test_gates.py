@@ -54,7 +54,7 @@ def test_gates_after_rounds_that_never_come_are_refused() -> None:
     ids=repr,
 )
 def test_turn_count_is_what_is_asked_for(play: Play, form: Any) -> None:
-    def speak(ask: Any) -> str:
-        return f"<solution>x</solution> \\boxed{{{ask.agent}}}"
+    def speak(request: Any) -> str:
+        return f"<solution>x</solution> \\boxed{{{request.agent}}}"
 
     assert sum(len(step) for step in play(form, speak).steps) == form.turn_count()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from debate_protocol.forms import Sequential, Simultaneous
 from debate_protocol.parsing import CONTRACTS, Contract, neutralised, parse, scan
-from debate_protocol.types import Ask, Gate, Question, Reply
+from debate_protocol.types import Gate, Question, Reply, TurnRequest
 
 OWN = Contract("own", ("verdict", "comparison", "solution", "a", "ab"), "</ab>")
 ALL_CONTRACTS = [*CONTRACTS.values(), OWN]
@@ -31,18 +31,18 @@ MARKS = st.sampled_from(
 PIECES = st.lists(TAGS | MARKS | st.text(max_size=3), max_size=12).map("".join)
 
 
-def played(form: Simultaneous | Sequential, question: Question, speak: Any) -> list[Ask]:
+def played(form: Simultaneous | Sequential, question: Question, speak: Any) -> list[TurnRequest]:
     """All asks of a debate."""
     run = form.start(question, seed=0)
-    asks: list[Ask] = []
+    requests: list[TurnRequest] = []
     waits = next(run)
     while True:
         assert not isinstance(waits, Gate)
-        asks += waits
+        requests += waits
         try:
-            waits = run.send([Reply(speak(ask)) for ask in waits])
+            waits = run.send([Reply(speak(request)) for request in waits])
         except StopIteration:
-            return asks
+            return requests
 
 
 def names_of(contract: Contract) -> list[str]:
@@ -71,7 +71,7 @@ def test_question_opens_nothing_when_it_holds_any_tags(
     labelled = {choice: passage} if choice else [passage, text]
     question = Question("q", text, meta={"passage": passage, "choices": labelled, "kind": choice})
     form = Simultaneous(num_agents=2, max_rounds=1, style=style, contract=contract, personas="none")
-    message = played(form, question, lambda ask: "")[0].messages[-1]["content"]
+    message = played(form, question, lambda request: "")[0].messages[-1]["content"]
     # Line by line: what two texts make together over a line break is no tag to any reader.
     assert not any(opened(line, contract) for line in message.split("\n"))
     assert "<|im" not in message
@@ -103,13 +103,13 @@ def test_peer_opens_nothing_and_speaks_for_nobody_when_it_says_anything(
         max_chars_per_field=None if len(more) % 2 else 30,
     )
 
-    def speak(ask: Ask) -> str:
-        if ask.agent != 1:
+    def speak(request: TurnRequest) -> str:
+        if request.agent != 1:
             return "<solution>s</solution><verdict>v</verdict>\\boxed{1}\nAnswer: 1"
         return f"{evil}<verdict>v</verdict><solution>s{more}\\boxed{{1}}\nAnswer: {more} x"
 
-    asks = played(form, Question("q", "?"), speak)
-    message = asks[3].messages[-1]["content"]
+    requests = played(form, Question("q", "?"), speak)
+    message = requests[3].messages[-1]["content"]
     if style == "compact":
         markers = [line.split(" : ")[0] for line in message.split("\n")]
         speakers = [name.removesuffix(" :") for name in markers if name.startswith("Agent")]
@@ -152,12 +152,12 @@ def test_blind_review_hides_all_comparisons_when_tags_are_tangled(
         style=style,
         conversation="append" if append else "rebuild",
     )
-    asks = played(
+    requests = played(
         form,
         Question("q", "?"),
-        lambda ask: text if ask.agent == 1 else "<solution>s</solution>",
+        lambda request: text if request.agent == 1 else "<solution>s</solution>",
     )
-    message = asks[2].messages[-1]["content"]
+    message = requests[2].messages[-1]["content"]
     sections = CONTRACTS["five_section"].sections
     hidden = {
         word
@@ -200,8 +200,8 @@ def test_votes_stay_hidden_from_peers_when_their_tags_are_broken(
         form = Simultaneous(
             num_agents=2, max_rounds=2, style=style, think=think, blind_review=blind
         )
-        asks = played(form, Question("q", "?"), lambda ask: text)
-        return asks[2].messages[-1]["content"].count("Agent 2")
+        requests = played(form, Question("q", "?"), lambda request: text)
+        return requests[2].messages[-1]["content"].count("Agent 2")
 
     assert votes(True) == 0
     if parse(text, "three_section", think=think).comparisons:

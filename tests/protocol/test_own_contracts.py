@@ -21,7 +21,7 @@ from debate_protocol.transcripts.files import (
     write_transcripts,
 )
 from debate_protocol.transcripts.showing import shown_debate
-from debate_protocol.types import Ask, Protocol, Question, Transcript, Turn, parse_turn
+from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnRequest, parse_turn
 
 Play = Callable[..., Any]
 
@@ -47,18 +47,18 @@ def poem_form(**contract: Any) -> Simultaneous:
     return form
 
 
-def poet(ask: Ask) -> str:
-    others = [agent for agent in range(3) if agent != ask.agent]
-    vote = f"Agent {others[0]} > Agent {others[1]}" if ask.round else "N/A"
+def poet(request: TurnRequest) -> str:
+    others = [agent for agent in range(3) if agent != request.agent]
+    vote = f"Agent {others[0]} > Agent {others[1]}" if request.round else "N/A"
     return (
-        f"<plan>p{ask.agent}</plan><poem>r{ask.agent}{ask.round}</poem>"
-        f"<critique>c{ask.agent}</critique><comparison>{vote}</comparison>"
+        f"<plan>p{request.agent}</plan><poem>r{request.agent}{request.round}</poem>"
+        f"<critique>c{request.agent}</critique><comparison>{vote}</comparison>"
     )
 
 
 def test_own_contract_speaks_in_prompts_and_is_read_when_a_recipe_brings_it(play: Play) -> None:
     played = play(poem_form(), poet, Question("q", "Write a poem."))
-    first = played.ask(0, 0)
+    first = played.request_turn(0, 0)
     assert first.stop == ("</comparison>",)
     assert first.contract == Contract(
         "poem",
@@ -104,8 +104,8 @@ def test_own_contract_of_free_text_sets_a_stop_string_when_it_wants_one(
 ) -> None:
     form = Direct(contract={"name": "short", "kind": kind, "stop": "END"})  # type: ignore[arg-type]
     said = r"\boxed{4}" if kind == "boxed" else "Answer: 4"
-    played = play(form, lambda ask: said)
-    assert played.ask(0, 0).stop == ("END",)
+    played = play(form, lambda request: said)
+    assert played.request_turn(0, 0).stop == ("END",)
     assert played.transcript.turns[0].failure is None
     assert Direct(contract={"name": "s", "kind": kind}).stop_strings() == ()  # type: ignore[arg-type]
 
@@ -206,14 +206,14 @@ def test_own_answer_section_stands_first_in_a_compact_line_when_there_are_others
 ) -> None:
     contract = {"name": "checked", "sections": ["check", "solution"]}
     form = Simultaneous(num_agents=2, max_rounds=2, style="compact", contract=contract)  # type: ignore[arg-type]
-    played = play(form, lambda ask: f"<check>c</check><solution>s{ask.agent}</solution>")
+    played = play(form, lambda request: f"<check>c</check><solution>s{request.agent}</solution>")
     assert played.news(0, 1) == "Agent 1 : s1\ncheck : c"
 
 
 def test_text_about_comparisons_is_shown_when_the_contract_has_none(play: Play) -> None:
     contract: Any = {"name": "essay", "sections": ["essay"]}
     form = Simultaneous(num_agents=2, max_rounds=2, contract=contract)
-    played = play(form, lambda ask: "<essay>The < comparison > of <comparison>s</essay>")
+    played = play(form, lambda request: "<essay>The < comparison > of <comparison>s</essay>")
     assert "The ‹ comparison > of ‹comparison>s\n</turn>" in played.news(0, 1)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from debate_protocol.forms import Direct, Sequential, Simultaneous
 from debate_protocol.parsing import Contract
-from debate_protocol.types import Ask, Question
+from debate_protocol.types import Question, TurnRequest
 
 Play = Callable[..., Any]
 
@@ -78,8 +78,8 @@ def system(solution: str) -> str:
 def test_full_prompt_reads_so_when_the_debate_begins(
     play: Play, question: Question, solution: str, told: str
 ) -> None:
-    ask = play(Direct(personas="none"), question=question).ask(0, 0)
-    assert ask.messages == (
+    request = play(Direct(personas="none"), question=question).request_turn(0, 0)
+    assert request.messages == (
         {"role": "system", "content": system(solution)},
         {"role": "user", "content": f"{told}\n\n{ALONE}"},
     )
@@ -101,24 +101,24 @@ def test_full_prompt_of_free_text_reads_so_when_a_round_was_heard(
 ) -> None:
     said = {"boxed": "Indeed\n\\boxed{yes}", "answer_line": "Indeed\nAnswer: B"}[contract]
     form = Simultaneous(num_agents=2, max_rounds=2, contract=contract)
-    ask = play(form, lambda ask: said, question).ask(1, 1)
-    assert ask.messages[0]["content"] == f"Answer the question. Reason step by step. {content}"
-    assert ask.messages[1]["content"].endswith(
+    request = play(form, lambda request: said, question).request_turn(1, 1)
+    assert request.messages[0]["content"] == f"Answer the question. Reason step by step. {content}"
+    assert request.messages[1]["content"].endswith(
         "\n\nYou are Agent 1, the Creative Problem-Solver. Look for unconventional approaches that "
         "others are likely to miss.\n\nGive your answer."
     )
-    assert ask.messages[3]["content"] == (
+    assert request.messages[3]["content"] == (
         f'Round 2. Responses of other agents:\n\n<turn agent="0" round="1">\nResponse:\n{said}\n'
         "</turn>\n\nCheck the other responses, use what is right in them, and give your own "
         "answer with its full reasoning."
     )
 
 
-def five(ask: Ask) -> str:
-    if (ask.agent, ask.round) == (1, 0):
+def five(request: TurnRequest) -> str:
+    if (request.agent, request.round) == (1, 0):
         return "I do not know."
     return (
-        f"<solution>S{ask.agent}{ask.round}</solution><evaluation>N/A</evaluation>"
+        f"<solution>S{request.agent}{request.round}</solution><evaluation>N/A</evaluation>"
         f"<comparison>secret</comparison><consensus>NO</consensus>"
         f"<consensus_reason>why</consensus_reason>"
     )
@@ -135,7 +135,7 @@ def test_full_prompt_of_five_sections_reads_so_when_one_agent_failed(play: Play)
         blind_review=False,
     )
     played = play(form, five, MATH)
-    first = played.ask(0, 0).messages
+    first = played.request_turn(0, 0).messages
     assert first[0]["content"] == (
         HEAD
         + "<consensus>…</consensus>\n<consensus_reason>…</consensus_reason>\n\n"
@@ -155,12 +155,12 @@ def test_full_prompt_of_five_sections_reads_so_when_one_agent_failed(play: Play)
         "Consensus:\nNO\n\nConsensus reason:\nwhy\n</turn>\n\n"
     )
     failed = '<turn agent="1" round="1">\nno valid response\n</turn>\n\n'
-    assert played.ask(2, 0).messages[1]["content"] == (
+    assert played.request_turn(2, 0).messages[1]["content"] == (
         f"Question:\nWhat is 6 times 7?\n\nThe debate so far:\n\n{block.format(0, 0, 1)}{failed}"
         "You are Agent 2.\n\nGive your solution. Evaluate the latest response of Agent 0. "
         "Write N/A in comparison."
     )
-    assert played.ask(1, 1).messages[1]["content"] == (
+    assert played.request_turn(1, 1).messages[1]["content"] == (
         f"Question:\nWhat is 6 times 7?\n\nThe debate so far:\n\n{block.format(0, 0, 1)}{failed}"
         f"{block.format(2, 0, 1)}{block.format(0, 1, 2)}"
         "You are Agent 1.\n\nNo solution could be read in your last response; keep to the "
@@ -170,8 +170,8 @@ def test_full_prompt_of_five_sections_reads_so_when_one_agent_failed(play: Play)
     )
 
 
-def judged(ask: Ask) -> str:
-    has_seen = bool(ask.round or ask.agent)
+def judged(request: TurnRequest) -> str:
+    has_seen = bool(request.round or request.agent)
     return (
         f"<solution>S</solution><evaluation>{'E' if has_seen else 'N/A'}</evaluation>"
         f"<comparison>{'C' if has_seen else 'N/A'}</comparison>"
@@ -199,28 +199,30 @@ def judged(ask: Ask) -> str:
 def test_full_task_asks_to_judge_what_was_judged_from_round_2_on(
     play: Play, form: Sequential, place: tuple[int, int], step: str
 ) -> None:
-    assert step in play(form, judged, MATH).ask(*place).messages[-1]["content"]
+    assert step in play(form, judged, MATH).request_turn(*place).messages[-1]["content"]
 
 
 def test_full_task_asks_for_evaluations_in_parallel_only_when_there_are_some(play: Play) -> None:
     form = Simultaneous(num_agents=3, max_rounds=3, blind_review=False)
 
-    def said(ask: Ask) -> str:
-        return judged(ask) if ask.round else five(ask).replace("secret", "N/A")
+    def said(request: TurnRequest) -> str:
+        return judged(request) if request.round else five(request).replace("secret", "N/A")
 
     played = play(form, said, MATH)
-    assert "responses of Agents 0 and 2. Compare" in played.ask(1, 1).messages[-1]["content"]
-    later = played.ask(1, 2).messages[-1]["content"]
+    assert (
+        "responses of Agents 0 and 2. Compare" in played.request_turn(1, 1).messages[-1]["content"]
+    )
+    later = played.request_turn(1, 2).messages[-1]["content"]
     assert "their solutions, and how well they evaluated and compared others." in later
 
 
 def test_full_task_asks_for_own_sections_in_order(play: Play) -> None:
     mine = Contract("mine", ("plan", "solution", "error_check", "comparison"))
     form = Simultaneous(num_agents=3, max_rounds=2, contract=mine)
-    played = play(form, lambda ask: "<plan>P</plan><solution>S</solution>", MATH)
-    first = played.ask(0, 0).messages[-1]["content"]
+    played = play(form, lambda request: "<plan>P</plan><solution>S</solution>", MATH)
+    first = played.request_turn(0, 0).messages[-1]["content"]
     assert "Write your plan. Give your solution. Write your error check. Write N/A in" in first
-    second = played.ask(0, 1).messages[-1]["content"]
+    second = played.request_turn(0, 1).messages[-1]["content"]
     assert "Write your error check. Compare Agents 1 and 2 by their latest responses." in second
 
 
@@ -238,8 +240,8 @@ def test_full_task_asks_for_own_sections_in_order(play: Play) -> None:
 def test_compact_prompt_reads_so_when_the_kind_of_question_varies(
     play: Play, question: Question, told: str
 ) -> None:
-    ask = play(Direct(style="compact"), question=question).ask(0, 0)
-    assert ask.messages == ({"role": "user", "content": f"Agent 0\n{told}"},)
+    request = play(Direct(style="compact"), question=question).request_turn(0, 0)
+    assert request.messages == ({"role": "user", "content": f"Agent 0\n{told}"},)
 
 
 @pytest.mark.parametrize(
@@ -249,12 +251,12 @@ def test_compact_prompt_reads_so_when_the_kind_of_question_varies(
         ("five_section", True, five, "Agent 0 : S00\nAgent 1 : no valid response"),
         ("five_section", False, five,
          "Agent 0 : S00\ncomparison : secret\nAgent 1 : no valid response"),
-        ("boxed", True, lambda ask: rf"I say \boxed{{{ask.agent}}}", "Agent 0 : 0\nAgent 1 : 1"),
-        ("answer_line", True, lambda ask: f"Hm\nAnswer: {ask.agent}", "Agent 0 : 0\nAgent 1 : 1"),
+        ("boxed", True, lambda turn: rf"I say \boxed{{{turn.agent}}}", "Agent 0 : 0\nAgent 1 : 1"),
+        ("answer_line", True, lambda turn: f"Hm\nAnswer: {turn.agent}", "Agent 0 : 0\nAgent 1 : 1"),
     ],
 )  # fmt: skip
 def test_compact_news_read_so_when_the_contract_varies(
-    play: Play, contract: str, blind: bool, said: Callable[[Ask], str], told: str
+    play: Play, contract: str, blind: bool, said: Callable[[TurnRequest], str], told: str
 ) -> None:
     form = Simultaneous(
         num_agents=3, max_rounds=2, style="compact", contract=contract, blind_review=blind

@@ -24,11 +24,11 @@ from debate_protocol.transcripts.files import (
 from debate_protocol.transcripts.xml import from_xml, to_xml
 from debate_protocol.types import (
     AgentRole,
-    Ask,
     DebateRun,
     Protocol,
     Schedule,
     TurnKey,
+    TurnRequest,
     answering_agents,
     gives_answers,
     role_of,
@@ -57,15 +57,19 @@ class Hearing(DebateSettings):
     def debate(self, begin: DebateStart) -> DebateRun:
         state = DebateState(self, begin)
         for round, agents in ((0, (0, 1)), (0, (2,)), (1, (0, 1))):
-            asks = [state.ask(agent, round) for agent in agents]
-            if not state.record(asks, (yield asks)):
+            requests = [state.request_turn(agent, round) for agent in agents]
+            if not state.record(requests, (yield requests)):
                 return state.transcript("aborted")
         return state.transcript("max_rounds")
 
 
-def comment(ask: Ask) -> str:
+def comment(request: TurnRequest) -> str:
     """The referee speaks freely, the others answer."""
-    return "0 is right" if ask.agent == 2 else f"<solution>{ask.agent}{ask.round}</solution>"
+    return (
+        "0 is right"
+        if request.agent == 2
+        else f"<solution>{request.agent}{request.round}</solution>"
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +133,7 @@ def test_rounds_in_which_nobody_speaks_are_refused(rounds: list[int]) -> None:
 
 
 def test_turn_of_a_role_without_answer_fails_when_it_says_nothing(play: Play) -> None:
-    played = play(Hearing(), lambda ask: " " if ask.agent == 2 else comment(ask))
+    played = play(Hearing(), lambda request: " " if request.agent == 2 else comment(request))
     assert [turn.failure for turn in played.transcript.turns][2] == "no_feedback"
 
 
@@ -154,8 +158,8 @@ def test_asks_and_transcripts_name_the_adapter_of_a_role(play: Play, written: st
     form = ActorCritic.model_validate({"roles": roles, "max_rounds": 2, "contract": "boxed"})
     asked: dict[int, set[str | None]] = {}
 
-    def speak(ask: Ask) -> str:
-        asked.setdefault(ask.agent, set()).add(ask.adapter)
+    def speak(request: TurnRequest) -> str:
+        asked.setdefault(request.agent, set()).add(request.adapter)
         return "\\boxed{a}"
 
     transcript = play(form, speak).transcript
@@ -180,8 +184,8 @@ def test_adapter_of_a_frozen_policy_is_refused() -> None:
 def test_shown_is_derived_from_roles_when_a_file_leaves_it_out(
     play: Play, form: DebateForm
 ) -> None:
-    def speak(ask: Ask) -> str:
-        return comment(ask) if form.type == "hearing" else "<solution>a</solution> \\boxed{a}"
+    def speak(request: TurnRequest) -> str:
+        return comment(request) if form.type == "hearing" else "<solution>a</solution> \\boxed{a}"
 
     transcript = play(form, speak).transcript
     data = to_json(transcript)

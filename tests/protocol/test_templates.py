@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from debate_protocol.forms import Direct, FormConfig, SelfDebate, Sequential, Simultaneous
 from debate_protocol.prompts import PLACEHOLDERS, PromptTemplates
-from debate_protocol.types import Ask, Question, Reply
+from debate_protocol.types import Question, Reply, TurnRequest
 
 Play = Callable[..., Any]
 Say = Callable[..., str]
@@ -42,8 +42,8 @@ def test_templates_are_filled_and_empty_paragraphs_left_out_when_played(
     play: Play, say: Say
 ) -> None:
     form = TypeAdapter(FormConfig).validate_python({**OWN, "contract": "boxed", "personas": "none"})
-    played = play(form, lambda ask: rf"Six sevens: \boxed{{4{ask.agent}}}")
-    assert played.ask(1, 1).messages == (
+    played = play(form, lambda request: rf"Six sevens: \boxed{{4{request.agent}}}")
+    assert played.request_turn(1, 1).messages == (
         {
             "role": "system",
             "content": "A panel of experts. Answer the question. Reason step by step. "
@@ -77,7 +77,7 @@ def test_templates_tell_the_debate_afresh_when_rebuilt_and_are_recorded(play: Pl
 
 def test_templates_left_out_stand_as_they_are_by_default_when_one_is_given(play: Play) -> None:
     played = play(Sequential(num_agents=2, max_rounds=2, style=PromptTemplates(system="")))
-    assert [message["role"] for message in played.ask(1, 0).messages] == ["user"]
+    assert [message["role"] for message in played.request_turn(1, 0).messages] == ["user"]
     told = played.news(1, 0)
     assert told.startswith("Question:\nWhat is 6 times 7?\n\nThe debate so far:\n<turn agent=")
     assert told.endswith("Evaluate the latest response of Agent 0. Write N/A in comparison.")
@@ -86,11 +86,13 @@ def test_templates_left_out_stand_as_they_are_by_default_when_one_is_given(play:
 
 def test_templates_serve_forms_with_one_prompt_when_asked_to(play: Play) -> None:
     style = PromptTemplates(opening="Solve.\n\n$question\n\n$debate\n\n$answer_form")
-    asked = play(Direct(contract="boxed", style=style), lambda ask: r"\boxed{1}").ask(0, 0)
+    asked = play(Direct(contract="boxed", style=style), lambda request: r"\boxed{1}").request_turn(
+        0, 0
+    )
     assert asked.messages[1]["content"].endswith("Put only the final answer inside \\boxed{…} at "
                                                  "the end.")  # fmt: skip
     form = SelfDebate(first_turns=2, second_turns=1, style=style, gate_after=())
-    second = play(form, lambda ask: rf"\boxed{{{ask.agent}}}").ask(2, 1)
+    second = play(form, lambda request: rf"\boxed{{{request.agent}}}").request_turn(2, 1)
     assert second.messages[1]["content"].count("<turn agent=") == 2
 
 
@@ -135,16 +137,16 @@ def test_templates_keep_the_prefix_and_insert_texts_as_they_are(
     )
     form = Sequential(num_agents=2, max_rounds=2, style=style, on_failure="continue")
     run = form.start(Question("q", question), seed=0)
-    asks: list[Ask] = []
+    requests: list[TurnRequest] = []
     waits = next(run)
     try:
         while isinstance(waits, list):
-            asks += waits
+            requests += waits
             said = [f"<solution>x{solution}x</solution>" for _ in waits]
             waits = run.send([Reply(text) for text in said])
     except StopIteration:
         pass
-    first, second = asks[0], asks[2]
+    first, second = requests[0], requests[2]
     # The prompt of round 1 begins with that of round 0 and the reply to it, message by message.
     assert second.previous is not None
     assert second.messages[:-2] == first.messages

@@ -14,7 +14,7 @@ from debate_protocol.transcripts.files import (
     to_json,
     transcript_problems,
 )
-from debate_protocol.types import Ask, Gate, Protocol, Question, Reply, Transcript, TurnKey
+from debate_protocol.types import Gate, Protocol, Question, Reply, Transcript, TurnKey, TurnRequest
 
 Play = Callable[..., Any]
 
@@ -84,8 +84,8 @@ def test_topology_is_refused_when_it_does_not_fit_the_agents(
 
 # Which others an agent has been shown decides what it is asked for (round-0 rule): none, a
 # solution; one, its evaluation; two or more, comparisons.
-def asked(ask: Ask) -> str:
-    task = ask.messages[-1]["content"].rsplit("\n\n", 1)[-1]
+def asked(request: TurnRequest) -> str:
+    task = request.messages[-1]["content"].rsplit("\n\n", 1)[-1]
     if "Compare" in task:
         return "compare"
     return "evaluate" if "Evaluate" in task else "propose"
@@ -119,7 +119,7 @@ def test_task_follows_the_number_of_agents_shown_when_topology_and_schedule_vary
 ) -> None:
     played = play(form)
     for number, expected in enumerate(rounds):
-        found = [asked(played.ask(agent, number)) for agent in range(form.num_agents)]
+        found = [asked(played.request_turn(agent, number)) for agent in range(form.num_agents)]
         assert " ".join(found) == expected
 
 
@@ -128,15 +128,15 @@ def test_central_agent_alone_is_told_to_bring_responses_together_when_it_has_som
 ) -> None:
     played = play(Sequential(num_agents=3, max_rounds=2, topology="central", center=1))
     told = [
-        (ask.agent, ask.round)
+        (request.agent, request.round)
         for step in played.steps
-        for ask in step
-        if "read only your responses" in ask.messages[-1]["content"]
+        for request in step
+        if "read only your responses" in request.messages[-1]["content"]
     ]
     assert told == [(1, 0), (1, 1)]
     # Agent 2 follows the center in its round; agent 0 never sees agent 2.
-    assert played.ask(2, 0).shown == (TurnKey(1, 0),)
-    assert played.ask(0, 1).shown == (TurnKey(1, 0),)
+    assert played.request_turn(2, 0).shown == (TurnKey(1, 0),)
+    assert played.request_turn(0, 1).shown == (TurnKey(1, 0),)
     assert played.transcript.protocol.center == 1
 
 
@@ -167,17 +167,17 @@ def test_shown_is_the_same_for_form_and_reader_when_a_file_leaves_it_out(
 ) -> None:
     finish = data.draw(st.sampled_from(["stop", "context_overflow"]))
     run = form.start(Question("q", "?"), seed=0)
-    asks = next(run)
+    requests = next(run)
     while True:
-        assert not isinstance(asks, Gate)
+        assert not isinstance(requests, Gate)
         replies = [
             Reply("junk", finish=finish)
-            if (ask.agent, ask.round) in failing
+            if (request.agent, request.round) in failing
             else Reply("<solution>1</solution>")
-            for ask in asks
+            for request in requests
         ]
         try:
-            asks = run.send(replies)
+            requests = run.send(replies)
         except StopIteration as end:
             transcript: Transcript = end.value
             break

@@ -48,7 +48,10 @@ def changed(*path: Any, value: Any) -> dict[str, Any]:
 def test_transcript_comes_back_equal_when_written_and_read(tmp_path: Path, play: Any) -> None:
     form = Sequential(num_agents=3, max_rounds=2, on_failure="continue", think="drop")
     question = Question("gsm-7", "What?", "42", {"kind": "number", "level": 3})
-    speak = lambda ask: "\ud800 <soluti" if ask.agent == 1 else "<solution>日本 🙂\u2028</solution>"  # noqa: E731
+
+    def speak(request: Any) -> str:
+        return "\ud800 <soluti" if request.agent == 1 else "<solution>日本 🙂\u2028</solution>"
+
     transcripts = [play(form, speak, question, seed).transcript for seed in range(3)]
     path = tmp_path / "debates.jsonl"
     write_transcripts(path, transcripts)

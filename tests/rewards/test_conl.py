@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.forms import Conl
-from debate_protocol.types import Ask, Question, Reply, Transcript
+from debate_protocol.types import Question, Reply, Transcript, TurnRequest
 from debate_rewards import ConlReward, Score
 from debate_rewards.decisions import bradley_terry
 from debate_rewards.metrics import debate_metrics
@@ -32,21 +32,21 @@ def held(
     answers: Mapping[int, str] = MappingProxyType({}),
     **form: Any,
 ) -> Transcript:
-    def speak(ask: Ask) -> Reply:
-        if ask.round in (0, 2):
-            said = answers.get(ask.agent, "1 1").split()[ask.round // 2]
+    def speak(request: TurnRequest) -> Reply:
+        if request.round in (0, 2):
+            said = answers.get(request.agent, "1 1").split()[request.round // 2]
             return Reply(f"<solution>\\boxed{{{said}}}</solution>")
-        cast = (blind if ask.round == 1 else last)[ask.agent].split()
+        cast = (blind if request.round == 1 else last)[request.agent].split()
         votes = "\n".join(f"Agent {vote[0]} {vote[1]} Agent {vote[2]}" for vote in cast)
         text = f"<comparison>{votes}</comparison>"
-        said = critiques.get(ask.agent, "N/A")
-        return Reply(text + (f"<evaluation>{said}</evaluation>" if ask.round == 1 else ""))
+        said = critiques.get(request.agent, "N/A")
+        return Reply(text + (f"<evaluation>{said}</evaluation>" if request.round == 1 else ""))
 
     run = Conl(personas="none", **form).start(Question("q", "?", "1", {"kind": "number"}), seed=0)
-    asks: Any = next(run)
+    requests: Any = next(run)
     try:
         while True:
-            asks = run.send([speak(ask) for ask in asks])
+            requests = run.send([speak(request) for request in requests])
     except StopIteration as end:
         transcript: Transcript = end.value
         return transcript

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.forms import Judged, Simultaneous
-from debate_protocol.types import Ask, Question, Reply, Transcript, judging_agents
+from debate_protocol.types import Question, Reply, Transcript, TurnRequest, judging_agents
 from debate_rewards import JudgedReward, debate_metrics
 from debate_rewards.decisions import decisions_of
 from debate_rewards.reward import read_debate
@@ -21,17 +21,17 @@ def held(said: Sequence[str], decisions: Sequence[str], **settings: Any) -> Tran
     form = Judged(judges=len(decisions), reasons=False, **settings)
     speeches = iter(said)
 
-    def speak(ask: Ask) -> Reply:
-        assert ask.contract is not None
-        if "decision" in ask.contract.sections:
-            return Reply(f"<decision>{decisions[ask.agent - form.num_agents]}</decision>")
+    def speak(request: TurnRequest) -> Reply:
+        assert request.contract is not None
+        if "decision" in request.contract.sections:
+            return Reply(f"<decision>{decisions[request.agent - form.num_agents]}</decision>")
         return Reply(next(speeches))
 
     run = form.start(QUESTION, seed=0)
-    asks: Any = next(run)
+    requests: Any = next(run)
     try:
         while True:
-            asks = run.send([speak(ask) for ask in asks])
+            requests = run.send([speak(request) for request in requests])
     except StopIteration as end:
         transcript: Transcript = end.value
         return transcript

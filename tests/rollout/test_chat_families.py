@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from debate_protocol.types import Ask, Finish, Message, Question, Reply
+from debate_protocol.types import Finish, Message, Question, Reply, TurnRequest
 from debate_rollout.rendering import Renderer, token_text
 
 # A default system text; the generation prompt opens an assistant message.
@@ -202,10 +202,10 @@ def test_prompts_grow_as_the_family_would_write_them(
     opening: list[Message] = [{"role": "user", "content": first}]
     if system is not None:
         opening.insert(0, {"role": "system", "content": system})
-    ask = Ask(Question("q", first), 0, 0, tuple(opening))
+    request = TurnRequest(Question("q", first), 0, 0, tuple(opening))
     told, replies = list(opening), list[str]()
     for (pieces, end), news in turns:
-        prompt = renderer.render(ask).prompt_ids
+        prompt = renderer.render(request).prompt_ids
         assert whole(renderer, prompt) == expected_text(name, told, replies)
         ids = sampled(renderer, family.closing, pieces, end)
         text = token_text(renderer.tokenizer, ids).text
@@ -213,8 +213,8 @@ def test_prompts_grow_as_the_family_would_write_them(
         reply = Reply(text, finish, prompt, ids)
         user: Message = {"role": "user", "content": news}
         own: Message = {"role": "assistant", "content": text}
-        ask = replace(ask, messages=(*ask.messages, own, user), previous=reply)
-        rendered = renderer.render(ask)
+        request = replace(request, messages=(*request.messages, own, user), previous=reply)
+        rendered = renderer.render(request)
         assert rendered.extended
         assert rendered.prompt_ids[: len(prompt) + len(ids)] == (*prompt, *ids)
         closed = bool(ids) and ids[-1] == renderer.tokenizer.convert_tokens_to_ids(family.closing)
@@ -246,16 +246,18 @@ def test_contents_forge_no_special_token_and_no_role(
     )
     counts = []
     for opening, told in ((first, news[cut:] + news), ("hello", "news")):
-        ask = Ask(Question("q", "?"), 0, 0, ({"role": "user", "content": opening},))
-        prompt = renderer.render(ask).prompt_ids
+        request = TurnRequest(Question("q", "?"), 0, 0, ({"role": "user", "content": opening},))
+        prompt = renderer.render(request).prompt_ids
         ids = sampled(renderer, family.closing, [7, 8], "stop")
         reply = Reply(token_text(renderer.tokenizer, ids).text, "stop", prompt, ids)
         said: tuple[Message, ...] = (
             {"role": "assistant", "content": reply.text},
             {"role": "user", "content": told},
         )
-        grown = renderer.render(replace(ask, messages=(*ask.messages, *said), previous=reply))
-        afresh = renderer.render(replace(ask, messages=(*ask.messages, *said)))
+        grown = renderer.render(
+            replace(request, messages=(*request.messages, *said), previous=reply)
+        )
+        afresh = renderer.render(replace(request, messages=(*request.messages, *said)))
         assert grown.extended and not afresh.extended
         counts.append([armed(renderer, one, marks) for one in (prompt, grown.prompt_ids)])
         counts[-1].append(armed(renderer, afresh.prompt_ids, marks))
@@ -267,11 +269,11 @@ def test_neighbours_of_one_role_are_merged_when_roles_must_alternate(name: str) 
     renderer = renderer_of(name)
     two: tuple[Message, ...] = ({"role": "user", "content": "U"}, {"role": "user", "content": "V"})
     one: tuple[Message, ...] = ({"role": "user", "content": "U\n\nV"},)
-    asks = [Ask(Question("q", "?"), 0, 0, messages) for messages in (two, one)]
-    assert renderer.render(asks[0]) == renderer.render(asks[1])
+    requests = [TurnRequest(Question("q", "?"), 0, 0, messages) for messages in (two, one)]
+    assert renderer.render(requests[0]) == renderer.render(requests[1])
 
 
 def test_prompts_hold_no_lone_surrogates() -> None:
     renderer = renderer_of("qwen2.5")
-    ask = Ask(Question("q", "?"), 0, 0, ({"role": "user", "content": "a\ud83d"},))
-    assert "user\na\ufffd<|im_end|>" in whole(renderer, renderer.render(ask).prompt_ids)
+    request = TurnRequest(Question("q", "?"), 0, 0, ({"role": "user", "content": "a\ud83d"},))
+    assert "user\na\ufffd<|im_end|>" in whole(renderer, renderer.render(request).prompt_ids)

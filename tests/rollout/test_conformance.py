@@ -144,7 +144,7 @@ def test_check_engine_fails_when_a_stream_breaks_a_rule(
 
         def submit(self, request: Request) -> int:
             if fault == "other replies":
-                request = replace(request, ask=replace(request.ask, agent=7))
+                request = replace(request, turn_request=replace(request.turn_request, agent=7))
             return super().submit(request)
 
         def generate(self, requests: Sequence[Request]) -> list[Reply]:
@@ -198,7 +198,9 @@ def spoil_adapters(engine: Any) -> None:
     right = engine.generate
 
     def generate(requests: Sequence[Request]) -> list[Reply]:
-        found: list[Reply] = right([replace(r, ask=replace(r.ask, adapter=None)) for r in requests])
+        found: list[Reply] = right(
+            [replace(r, turn_request=replace(r.turn_request, adapter=None)) for r in requests]
+        )
         return found
 
     engine.generate = generate

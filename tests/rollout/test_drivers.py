@@ -21,7 +21,7 @@ from debate_rollout.drivers import play
 from debate_rollout.engine import Capability, EngineConfigError, EngineFailure, Request
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.engines.scripted import ScriptedPlayer
-from debate_rollout.testing import ask
+from debate_rollout.testing import turn_request
 
 
 def form(name: str, rounds: int, agents: int = 2, gate_after: int | None = None) -> DebateRun:
@@ -29,12 +29,12 @@ def form(name: str, rounds: int, agents: int = 2, gate_after: int | None = None)
     question = Question(name, name)
     turns: list[Turn] = []
     for round_ in range(rounds):
-        asks = [
-            replace(ask(name, agent), question=question, round=round_, stop=("!",))
+        turn_requests = [
+            replace(turn_request(name, agent), question=question, round=round_, stop=("!",))
             for agent in range(agents)
         ]
-        replies = yield asks
-        for one, reply in zip(asks, replies, strict=True):
+        replies = yield turn_requests
+        for one, reply in zip(turn_requests, replies, strict=True):
             assert isinstance(reply, Reply)
             turns.append(Turn(one.agent, round_, reply.text, reply=reply))
         if round_ == gate_after:
@@ -61,7 +61,10 @@ class Watched:
         if self.fail(len(self.calls), requests):
             raise RuntimeError("lost the device")
         return [
-            Reply(f"{r.ask.question.id}.{r.ask.agent}.{r.ask.round}", prompt_ids=r.prompt_ids)
+            Reply(
+                f"{r.turn_request.question.id}.{r.turn_request.agent}.{r.turn_request.round}",
+                prompt_ids=r.prompt_ids,
+            )
             for r in requests
         ]
 
@@ -84,7 +87,7 @@ def test_play_sends_every_open_ask_in_one_call_when_debates_differ_in_length() -
 
 def test_play_takes_sampling_from_the_ask_unless_it_is_replaced() -> None:
     def one_ask() -> DebateRun:
-        yield [replace(ask(), temperature=0.6, stop=("!",), seed=5, max_tokens=3)]
+        yield [replace(turn_request(), temperature=0.6, stop=("!",), seed=5, max_tokens=3)]
         return Transcript("t", Question("q", "q"), Protocol(1), ())
 
     engine = Watched()
@@ -131,7 +134,9 @@ def test_play_tries_each_request_alone_when_a_batch_fails() -> None:
 
 def test_play_names_the_turn_when_the_engine_fails_twice() -> None:
     def on_b_1(call: int, requests: Sequence[Request]) -> bool:
-        return any(r.ask.question.id == "b" and r.ask.agent == 1 for r in requests)
+        return any(
+            r.turn_request.question.id == "b" and r.turn_request.agent == 1 for r in requests
+        )
 
     with pytest.raises(
         EngineFailure, match=r"debate 1 \(question 'b'\), agent 1, round 0: .*lost the device"
@@ -141,7 +146,7 @@ def test_play_names_the_turn_when_the_engine_fails_twice() -> None:
 
 def test_play_keeps_finished_debates_when_the_engine_fails_later() -> None:
     def in_round_1(call: int, requests: Sequence[Request]) -> bool:
-        return any(r.ask.round == 1 for r in requests)
+        return any(r.turn_request.round == 1 for r in requests)
 
     with pytest.raises(EngineFailure) as failure:
         play([form("a", 2), form("b", 1)], Watched(fail=in_round_1), max_tokens=9)
@@ -191,7 +196,7 @@ def test_play_extends_a_dialogue_at_token_level(byte_bpe: Any) -> None:
     engine = ScriptedEngine(replies=("one 🙂", "two")).open(None, byte_bpe)
 
     def dialogue() -> DebateRun:
-        first = ask()
+        first = turn_request()
         (reply,) = yield [first]
         assert isinstance(reply, Reply)
         news: tuple[Message, ...] = (

@@ -14,7 +14,7 @@ from debate_rollout.engine import Sampling, Weights
 from debate_rollout.engines import TransformersEngine, VllmEngine
 from debate_rollout.engines.sampling import plain_logps
 from debate_rollout.rendering import token_text
-from debate_rollout.testing import Bench, Refresh, ask, check_engine, request
+from debate_rollout.testing import Bench, Refresh, check_engine, request, turn_request
 from debate_train.interrupts import UsageError
 from debate_train.models import PretrainedModel
 from debate_train.models.gguf import fetch
@@ -66,7 +66,9 @@ def test_adapters_are_served_each_alone(named: str, base: Any, adapter: Callable
     try:
         for model, weights in (made(1), made(2)):
             engine.load(weights)
-            (reply,) = engine.generate([request(engine, ask(), Sampling(max_tokens=8, seed=3))])
+            (reply,) = engine.generate(
+                [request(engine, turn_request(), Sampling(max_tokens=8, seed=3))]
+            )
             expected = plain_logps(model)(reply.prompt_ids, reply.token_ids, 1.0)
             assert reply.logps == pytest.approx(expected, abs=NEAR)
             plain = plain_logps(base.model)(reply.prompt_ids, reply.token_ids, 1.0)

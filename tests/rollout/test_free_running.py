@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from debate_protocol.forms import Direct, SelfDebate, Sequential, Simultaneous
 from debate_protocol.types import (
-    Ask,
     DebateRun,
     Gate,
     GateDecision,
@@ -20,6 +19,7 @@ from debate_protocol.types import (
     Question,
     Reply,
     Transcript,
+    TurnRequest,
 )
 from debate_rollout.drivers import DriverConfig, FreeRunning, LockStep, play, play_each
 from debate_rollout.engine import (
@@ -36,14 +36,14 @@ from debate_rollout.engines.scripted import Delay
 from debate_rollout.pacing import CacheRoom, CacheUse
 from debate_rollout.rendering import Rendered
 from debate_rollout.routing import HeardEngine, RoutedEngine
-from debate_rollout.testing import ask
+from debate_rollout.testing import turn_request
 
 FREE = FreeRunning(timeout_s=5.0)
 
 
-def say(ask: Ask) -> str:
+def say(turn_request: TurnRequest) -> str:
     """A reply that depends on everything the agent was told, and is a failed turn at times."""
-    told = zlib.crc32(repr((ask.messages, ask.seed)).encode())
+    told = zlib.crc32(repr((turn_request.messages, turn_request.seed)).encode())
     if told % 7 == 0:
         return "lost for words"
     votes = "Agent 0 > Agent 1" if told % 2 else "Agent 1 = Agent 0"
@@ -73,7 +73,9 @@ class Streaming:
     def submit(self, request: Request) -> int:
         self.given += 1
         self.open[self.given] = request
-        debates = {r.ask.question.id for r in self.open.values()} if len(self.open) < 100 else ()
+        debates = (
+            {r.turn_request.question.id for r in self.open.values()} if len(self.open) < 100 else ()
+        )
         self.most_debates = max(self.most_debates, len(debates))
         return self.given
 
@@ -85,20 +87,25 @@ class Streaming:
 
     def _end(self, ticket: int) -> Iterator[Finished]:
         request = self.open[ticket]
-        ask = request.ask
-        key = (ask.question.id, ask.agent, ask.round, ask.seed)
+        turn_request = request.turn_request
+        key = (turn_request.question.id, turn_request.agent, turn_request.round, turn_request.seed)
         fault = self._fault(request, self.tries.get(key, 0) + 1)
         if fault == "hangs":
             return
         del self.open[ticket]
         self.tries[key] = self.tries.get(key, 0) + 1
-        yield Finished(ticket, fault if isinstance(fault, Exception) else Reply(say(ask)))
+        yield Finished(ticket, fault if isinstance(fault, Exception) else Reply(say(turn_request)))
 
     def cancel(self, ticket: int) -> None:
         request = self.open.pop(ticket, None)
         if request is not None:
-            ask = request.ask
-            key = (ask.question.id, ask.agent, ask.round, ask.seed)
+            turn_request = request.turn_request
+            key = (
+                turn_request.question.id,
+                turn_request.agent,
+                turn_request.round,
+                turn_request.seed,
+            )
             self.tries[key] = self.tries.get(key, 0) + 1
             self.cancelled += 1
 
@@ -163,7 +170,7 @@ def rounds(name: str, count: int, ended: list[str] | None = None) -> DebateRun:
     question = Question(name, name)
     try:
         for round_ in range(count):
-            yield [Ask(question, 0, round_, ({"role": "user", "content": name},))]
+            yield [TurnRequest(question, 0, round_, ({"role": "user", "content": name},))]
     finally:
         if ended is not None:
             ended.append(name)
@@ -172,7 +179,7 @@ def rounds(name: str, count: int, ended: list[str] | None = None) -> DebateRun:
 
 def gated(name: str) -> DebateRun:
     transcript = Transcript(name, Question(name, name), Protocol(1), ())
-    yield [Ask(transcript.question, 0, 0, ())]
+    yield [TurnRequest(transcript.question, 0, 0, ())]
     yield Gate(transcript)
     yield []
     return transcript
@@ -181,7 +188,7 @@ def gated(name: str) -> DebateRun:
 def test_play_lets_quick_debates_end_when_another_is_slow() -> None:
     class Slow(Streaming):
         def collect(self, timeout_s: float) -> list[Finished]:
-            quick = [t for t, r in self.open.items() if r.ask.question.id != "slow"]
+            quick = [t for t, r in self.open.items() if r.turn_request.question.id != "slow"]
             return [done for t in quick or list(self.open) for done in self._end(t)]
 
     runs = [rounds("slow", 1), rounds("a", 3), rounds("b", 2)]
@@ -207,8 +214,10 @@ def test_no_more_debates_begin_than_the_engine_s_cache_holds() -> None:
     """Two agents: prompts of 20 tokens a round that both read and 5 of their own, replies of 10."""
 
     class Pages:
-        def render(self, ask: Ask) -> Rendered:
-            return Rendered((9,) * 20 * (ask.round + 1) + (ask.agent,) * 5, extended=False)
+        def render(self, turn_request: TurnRequest) -> Rendered:
+            return Rendered(
+                (9,) * 20 * (turn_request.round + 1) + (turn_request.agent,) * 5, extended=False
+            )
 
     class Cached(Streaming):
         renderer = Pages()
@@ -239,22 +248,22 @@ def test_no_more_debates_begin_than_the_engine_s_cache_holds() -> None:
 
 
 def test_what_debates_hold_is_counted_by_kind_and_agent() -> None:
-    def asks(agent: int, tokens: int) -> Request:
+    def turn_requests(agent: int, tokens: int) -> Request:
         prompt = tuple(range(100 * agent, 100 * agent + tokens))
-        return Request(replace(ask(), agent=agent), Sampling(max_tokens=10), prompt)
+        return Request(replace(turn_request(), agent=agent), Sampling(max_tokens=10), prompt)
 
     room = CacheRoom(600)
     in_turn = CacheUse(room)  # 50 + 10 tokens of the first agent, 60 + 10 of the second.
     for agent, tokens in ((0, 50), (1, 60)):
-        in_turn.add_requests(0, [asks(agent, tokens)])
+        in_turn.add_requests(0, [turn_requests(agent, tokens)])
         in_turn.add_reply(0, agent, Reply("", token_ids=(1,) * 10))
     in_turn.end_debate(0)
     assert room.of(1).debates == 600 // 130
     at_once = CacheUse(room)  # Debates that begin with two requests are another kind.
-    at_once.add_requests(0, [asks(0, 20), asks(1, 20)])
+    at_once.add_requests(0, [turn_requests(0, 20), turn_requests(1, 20)])
     assert room.of(2).debates == 600 // 60
     later = CacheUse(room)
-    later.add_requests(0, [asks(0, 5)])
+    later.add_requests(0, [turn_requests(0, 5)])
     assert later.room.debates == 600 // 130
 
 
@@ -273,7 +282,7 @@ def test_play_retries_once_when_a_request_ends_with_an_exception(
     driver: DriverConfig, fails: int
 ) -> None:
     def fault(request: Request, tries: int) -> Exception | None:
-        is_it = (request.ask.question.id, request.ask.round) == ("b", 1)
+        is_it = (request.turn_request.question.id, request.turn_request.round) == ("b", 1)
         return RuntimeError("lost the device") if is_it and tries <= fails else None
 
     engine = Streaming(fault=fault)
@@ -294,7 +303,7 @@ def test_play_retries_once_when_a_request_ends_with_an_exception(
 @pytest.mark.parametrize("hangs", [1, 2])
 def test_play_cancels_and_retries_when_a_request_hangs(driver: DriverConfig, hangs: int) -> None:
     def fault(request: Request, tries: int) -> str | None:
-        return "hangs" if request.ask.question.id == "b" and tries <= hangs else None
+        return "hangs" if request.turn_request.question.id == "b" and tries <= hangs else None
 
     engine = Streaming(fault=fault)
     runs = [rounds("a", 1), rounds("b", 1)]
@@ -321,7 +330,7 @@ def test_play_names_a_debate_when_the_whole_engine_dies(where: str) -> None:
 
 def test_play_keeps_debates_that_end_with_the_same_replies_as_a_failure() -> None:
     def fault(request: Request, tries: int) -> Exception | None:
-        return RuntimeError("lost") if request.ask.question.id == "a" else None
+        return RuntimeError("lost") if request.turn_request.question.id == "a" else None
 
     class Together(Streaming):
         """Ends the others' requests with the second failure of a."""
@@ -342,7 +351,7 @@ def test_play_keeps_debates_that_end_with_the_same_replies_as_a_failure() -> Non
 
 def test_play_raises_what_a_form_raises_and_cancels_the_rest() -> None:
     def broken() -> DebateRun:
-        yield [Ask(Question("x", "x"), 0, 0, ())]
+        yield [TurnRequest(Question("x", "x"), 0, 0, ())]
         raise ZeroDivisionError
 
     engine = Streaming(random.Random(1))

@@ -24,7 +24,7 @@ from debate_rollout.engine import (
     Weights,
 )
 from debate_rollout.engines.openai import OpenAIEngine
-from debate_rollout.testing import Bench, ask, check_engine
+from debate_rollout.testing import Bench, check_engine, turn_request
 
 KEY = "k3y-of-the-test-0123456789abcdef"
 SAMPLING = Sampling(max_tokens=7, temperature=0.5, seed=3)
@@ -56,7 +56,7 @@ def in_turn(*answers: Answer) -> Behave:
 
 
 def request(sampling: Sampling = SAMPLING, text: str = "2 + 3?") -> Request:
-    return Request(ask(text), sampling)
+    return Request(turn_request(text), sampling)
 
 
 def failure_of(engine: Any) -> str:

@@ -8,10 +8,10 @@ from tests.rollout.chat_server import Answer, Endpoint, said, serving
 from debate_rollout.engine import EndpointError, Request, Sampling
 from debate_rollout.engines.endpoints import OpenAISampler
 from debate_rollout.engines.openai import OpenAIEngine
-from debate_rollout.testing import ask
+from debate_rollout.testing import turn_request
 
 KEY = "sk-test-4Xq9Lw2Zr7Tn5Vb8Mc3Kd6Hj"
-REQUEST = Request(ask("2 + 3?"), Sampling(max_tokens=8))
+REQUEST = Request(turn_request("2 + 3?"), Sampling(max_tokens=8))
 
 
 @pytest.fixture

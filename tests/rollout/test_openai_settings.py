@@ -19,7 +19,7 @@ from debate_rollout.engine import (
     Sampling,
 )
 from debate_rollout.engines.openai import OpenAIEngine
-from debate_rollout.testing import ask
+from debate_rollout.testing import turn_request
 
 KEY = "sk-" + "0123456789abcdef" * 2
 
@@ -152,6 +152,6 @@ def test_certificates_are_verified(tmp_path: Path) -> None:
     with serving(endpoint, wrap) as url:
         engine = OpenAIEngine(model="m", base_url=url, api_key_env=None, retries=0).open()
         with pytest.raises(EndpointError, match="CERTIFICATE_VERIFY_FAILED"):
-            engine.generate([Request(ask(), Sampling(max_tokens=3))])
+            engine.generate([Request(turn_request(), Sampling(max_tokens=3))])
         engine.close()
     assert endpoint.seen == []

@@ -127,7 +127,7 @@ def test_vllm_steps_in_its_own_state_and_leaves_the_trainer_his(
     from debate_rollout.engine import Request, Sampling, Weights
     from debate_rollout.engines import VllmEngine
     from debate_rollout.engines.vllm import sampler as vllm_sampler
-    from debate_rollout.testing import ask
+    from debate_rollout.testing import turn_request
 
     seen: list[tuple[str, int, str]] = []
 
@@ -152,7 +152,7 @@ def test_vllm_steps_in_its_own_state_and_leaves_the_trainer_his(
     engine = VllmEngine().open(model, byte_bpe)
     try:
         assert state_of(cuda)[:5] == before
-        ticket = engine.submit(Request(ask(), Sampling(max_tokens=2), (3, 4)))
+        ticket = engine.submit(Request(turn_request(), Sampling(max_tokens=2), (3, 4)))
         engine.collect(0.0)
         engine.cancel(ticket)
         engine.load(Weights(1, {}))

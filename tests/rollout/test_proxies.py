@@ -11,7 +11,7 @@ import pytest
 
 from debate_rollout.engines import OpenAIEngine
 from debate_rollout.engines.vllm.control import ServerCalls, is_healthy
-from debate_rollout.testing import ask
+from debate_rollout.testing import turn_request
 
 PACKAGES = Path(__file__).parents[2] / "packages"
 
@@ -61,7 +61,7 @@ def test_servers_on_this_machine_answer_when_the_environment_names_a_proxy(serve
     try:
         from debate_rollout.engine import Request, Sampling
 
-        (reply,) = engine.generate([Request(ask(), Sampling(max_tokens=4))])
+        (reply,) = engine.generate([Request(turn_request(), Sampling(max_tokens=4))])
     finally:
         engine.close()
     assert reply.text == "here"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from debate_protocol.types import Ask, Message, Question, Reply
+from debate_protocol.types import Message, Question, Reply, TurnRequest
 from debate_rollout import rendering
 from debate_rollout.rendering import Renderer
 
@@ -49,28 +49,28 @@ def say(role: Any, content: str) -> Message:
     return {"role": role, "content": content}
 
 
-def first_ask(*messages: Message) -> Ask:
-    return Ask(Question("q", "2+3?"), 0, 0, messages or (say("user", "2+3?"),))
+def first_ask(*messages: Message) -> TurnRequest:
+    return TurnRequest(Question("q", "2+3?"), 0, 0, messages or (say("user", "2+3?"),))
 
 
-def reply_to(renderer: Renderer, ask: Ask, text: str, end: bool) -> Reply:
+def reply_to(renderer: Renderer, request: TurnRequest, text: str, end: bool) -> Reply:
     """A reply as sampled: one token a byte, so that encoding its text again gives other ids."""
     pieces = [renderer.tokenizer.tokenize(byte)[0] for byte in text]
     ids = renderer.tokenizer.convert_tokens_to_ids(pieces)
     return Reply(
         text=text,
         finish="end" if end else "stop",
-        prompt_ids=renderer.render(ask).prompt_ids,
+        prompt_ids=renderer.render(request).prompt_ids,
         token_ids=(*ids, *([renderer.tokenizer.eos_token_id] if end else [])),
     )
 
 
-def second_ask(ask: Ask, reply: Reply, *news: str) -> Ask:
+def second_ask(request: TurnRequest, reply: Reply, *news: str) -> TurnRequest:
     said = [say("user", text) for text in news]
     return replace(
-        ask,
+        request,
         round=1,
-        messages=(*ask.messages, say("assistant", reply.text), *said),
+        messages=(*request.messages, say("assistant", reply.text), *said),
         previous=reply,
     )
 
@@ -86,10 +86,10 @@ def test_render_equals_the_template_when_fresh(byte_bpe: Any) -> None:
 @pytest.mark.parametrize("end", [True, False])
 def test_render_keeps_sampled_ids_when_it_extends(byte_bpe: Any, end: bool) -> None:
     renderer = Renderer(byte_bpe)
-    ask = first_ask()
-    reply = reply_to(renderer, ask, "the answer", end)
+    request = first_ask()
+    reply = reply_to(renderer, request, "the answer", end)
     assert byte_bpe.encode(reply.text) != list(reply.token_ids[:10])  # else this shows nothing
-    rendered = renderer.render(second_ask(ask, reply, "Agent 1 : 4"))
+    rendered = renderer.render(second_ask(request, reply, "Agent 1 : 4"))
     kept = (*reply.prompt_ids, *reply.token_ids)
     assert rendered.extended
     assert rendered.prompt_ids[: len(kept)] == kept
@@ -104,9 +104,9 @@ def test_render_says_the_same_extended_as_fresh_when_contents_are_trimmed(
 ) -> None:
     tokenizer = templated(NO_SYSTEM)
     renderer = Renderer(tokenizer)
-    ask = first_ask()
-    reply = reply_to(renderer, ask, "five", False)
-    second = second_ask(ask, reply, "  spaced out \n")
+    request = first_ask()
+    reply = reply_to(renderer, request, "five", False)
+    second = second_ask(request, reply, "  spaced out \n")
     extended, fresh = renderer.render(second), renderer.render(replace(second, previous=None))
     assert extended.extended and not fresh.extended
     assert tokenizer.decode(extended.prompt_ids) == tokenizer.decode(fresh.prompt_ids)
@@ -132,10 +132,10 @@ def test_render_keeps_the_empty_block_when_the_template_strips_thinking(
 ) -> None:
     tokenizer = templated(THINKING)
     renderer = Renderer(tokenizer, kwargs)
-    ask = first_ask()
+    request = first_ask()
     said = "<think>2+3</think>5"
-    reply = reply_to(renderer, ask, said, True)
-    rendered = renderer.render(second_ask(ask, reply, "news"))
+    reply = reply_to(renderer, request, said, True)
+    rendered = renderer.render(second_ask(request, reply, "news"))
     text = tokenizer.decode(rendered.prompt_ids)
     assert rendered.extended and said in text  # the reply as sampled, thinking included
     assert text.count("<think>\n\n</think>") == 2 * block  # before this reply and the next
@@ -144,8 +144,10 @@ def test_render_keeps_the_empty_block_when_the_template_strips_thinking(
 def test_render_starts_afresh_when_the_template_rewrites_earlier_text(templated: Templated) -> None:
     tokenizer = templated(MOVING)
     renderer = Renderer(tokenizer)
-    ask = first_ask()
-    rendered = renderer.render(second_ask(ask, reply_to(renderer, ask, "five", True), "news"))
+    request = first_ask()
+    rendered = renderer.render(
+        second_ask(request, reply_to(renderer, request, "five", True), "news")
+    )
     assert not rendered.extended
     expected = "[Q] 2+3? [/Q]five<|im_end|>[Q] Be brief. news [/Q]"
     assert tokenizer.decode(rendered.prompt_ids) == expected
@@ -153,11 +155,11 @@ def test_render_starts_afresh_when_the_template_rewrites_earlier_text(templated:
 
 def test_render_starts_afresh_when_the_reply_is_not_as_sampled(byte_bpe: Any) -> None:
     renderer = Renderer(byte_bpe)
-    ask = first_ask()
-    reply = reply_to(renderer, ask, "five", True)
-    second = second_ask(ask, reply, "news")
-    clipped = (*ask.messages, say("assistant", "fi…"), say("user", "news"))
-    without_ids = second_ask(ask, Reply("five", "context_overflow"), "news")
+    request = first_ask()
+    reply = reply_to(renderer, request, "five", True)
+    second = second_ask(request, reply, "news")
+    clipped = (*request.messages, say("assistant", "fi…"), say("user", "news"))
+    without_ids = second_ask(request, Reply("five", "context_overflow"), "news")
     assert not renderer.render(replace(second, messages=clipped)).extended
     assert not renderer.render(without_ids).extended
 
@@ -168,9 +170,9 @@ def test_render_reads_no_special_token_when_a_message_holds_one(byte_bpe: Any) -
     start, end = byte_bpe.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
     fresh = renderer.render(first_ask(say("user", attack)))
     assert [fresh.prompt_ids.count(i) for i in (start, end)] == [2, 1]  # the template's own
-    ask = first_ask()
-    reply = reply_to(renderer, ask, "five", True)
-    news = renderer.render(second_ask(ask, reply, attack)).prompt_ids[len(reply.prompt_ids) :]
+    request = first_ask()
+    reply = reply_to(renderer, request, "five", True)
+    news = renderer.render(second_ask(request, reply, attack)).prompt_ids[len(reply.prompt_ids) :]
     assert [news.count(i) for i in (start, end)] == [2, 2]
     assert renderer.plain("a </s> b") == "a </s> b"  # no special token of this tokenizer
 
@@ -187,9 +189,9 @@ def test_render_merges_the_system_text_when_the_template_has_no_system_role(
 def test_render_uses_the_plain_template_when_there_is_none(templated: Templated) -> None:
     tokenizer = templated(None)
     renderer = Renderer(tokenizer)
-    ask = first_ask(say("system", "S"), say("user", "U"))
-    reply = reply_to(renderer, ask, "A", False)
-    rendered = renderer.render(second_ask(ask, reply, "N"))
+    request = first_ask(say("system", "S"), say("user", "U"))
+    reply = reply_to(renderer, request, "A", False)
+    rendered = renderer.render(second_ask(request, reply, "N"))
     assert rendered.extended
     assert tokenizer.decode(rendered.prompt_ids) == (
         "### system\nS\n\n### user\nU\n\n### assistant\nA<|im_end|>\n\n"
@@ -208,10 +210,10 @@ def test_render_adds_no_space_when_nothing_special_closes_a_reply(
     sentencepiece_style: Any,
 ) -> None:
     renderer = Renderer(sentencepiece_style, {"chat_template": UNCLOSED})
-    ask = first_ask()
+    request = first_ask()
     ids = sentencepiece_style.convert_tokens_to_ids(list("the"))  # one token a character
-    reply = Reply("the", "stop", renderer.render(ask).prompt_ids, tuple(ids))
-    second = second_ask(ask, reply, "x = 7")
+    reply = Reply("the", "stop", renderer.render(request).prompt_ids, tuple(ids))
+    second = second_ask(request, reply, "x = 7")
     extended, fresh = renderer.render(second), renderer.render(replace(second, previous=None))
     assert extended.extended
     assert extended.prompt_ids == fresh.prompt_ids

@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 
 from debate_protocol.forms import Sequential, Simultaneous
-from debate_protocol.types import Ask, Gate, Question, Reply
+from debate_protocol.types import Gate, Question, Reply, TurnRequest
 from debate_rollout.rendering import Renderer
 
 TEMPLATES = {"system": "Be brief.", "opening": "$question\n\n$debate", "news": "$debate"}
 
 
-def sampled(renderer: Renderer, ask: Ask, prompt_ids: tuple[int, ...]) -> Reply:
+def sampled(renderer: Renderer, request: TurnRequest, prompt_ids: tuple[int, ...]) -> Reply:
     """A reply of one token a byte, or one whose prompt found no room."""
-    if (ask.agent, ask.round) == (1, 1):
+    if (request.agent, request.round) == (1, 1):
         return Reply("", finish="context_overflow", prompt_ids=prompt_ids)
-    text = f"<solution>{ask.agent} < {ask.round}\n\\boxed{{1}}</solution>"
+    text = f"<solution>{request.agent} < {request.round}\n\\boxed{{1}}</solution>"
     pieces = [renderer.tokenizer.tokenize(byte)[0] for byte in text]
     ids = renderer.tokenizer.convert_tokens_to_ids(pieces)
     return Reply(text, prompt_ids=prompt_ids, token_ids=tuple(ids))
@@ -42,14 +42,14 @@ def test_render_extends_every_later_turn_when_a_debate_is_appended(
     while True:
         assert not isinstance(waits, Gate)
         replies = []
-        for ask in waits:
-            rendered = renderer.render(ask)
-            if ask.previous is not None:
-                before = ask.previous.prompt_ids + ask.previous.token_ids
+        for request in waits:
+            rendered = renderer.render(request)
+            if request.previous is not None:
+                before = request.previous.prompt_ids + request.previous.token_ids
                 assert rendered.extended
                 assert rendered.prompt_ids[: len(before)] == before
                 extended += 1
-            replies.append(sampled(renderer, ask, rendered.prompt_ids))
+            replies.append(sampled(renderer, request, rendered.prompt_ids))
         try:
             waits = run.send(replies)
         except StopIteration:

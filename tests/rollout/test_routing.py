@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.forms import Simultaneous
-from debate_protocol.types import Ask, Question
+from debate_protocol.types import Question, TurnRequest
 from debate_rollout.drivers import play
 from debate_rollout.engine import EngineConfigError, Request, Sampling, Weights
 from debate_rollout.engines import ScriptedEngine
@@ -18,12 +18,18 @@ ROLES = {"learner": {"count": 2}, "rival": {"policy": "frozen"}}
 def scripted(name: str, **settings: Any) -> Any:
     """An engine that says its name and whom it was asked as."""
     config = ScriptedEngine(**settings)
-    return config.open(script=lambda ask: f"<solution>{name} {ask.agent}.{ask.round}</solution>")
+    return config.open(
+        script=lambda turn_request: (
+            f"<solution>{name} {turn_request.agent}.{turn_request.round}</solution>"
+        )
+    )
 
 
 def request(policy: str) -> Request:
-    ask = Ask(Question("q", "?"), 0, 0, ({"role": "user", "content": "?"},), policy=policy)
-    return Request(ask, Sampling(max_tokens=4))
+    turn_request = TurnRequest(
+        Question("q", "?"), 0, 0, ({"role": "user", "content": "?"},), policy=policy
+    )
+    return Request(turn_request, Sampling(max_tokens=4))
 
 
 def held(engine: RoutedEngine) -> list[tuple[str, int]]:
@@ -84,6 +90,6 @@ def test_policy_without_an_engine_is_named() -> None:
 def test_prompts_are_made_with_the_tokenizer_of_the_policy(byte_bpe: Any) -> None:
     with_tokens = ScriptedEngine(replies=("x",)).open(None, byte_bpe)
     engine = RoutedEngine(with_tokens, {"frozen": scripted("frozen")})
-    ask = request("trained").ask
-    assert engine.renderer.render(ask) == with_tokens.renderer.render(ask)
-    assert engine.renderer.render(replace(ask, policy="frozen")).prompt_ids == ()
+    turn_request = request("trained").turn_request
+    assert engine.renderer.render(turn_request) == with_tokens.renderer.render(turn_request)
+    assert engine.renderer.render(replace(turn_request, policy="frozen")).prompt_ids == ()

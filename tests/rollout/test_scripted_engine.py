@@ -5,25 +5,25 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.types import Ask
+from debate_protocol.types import TurnRequest
 from debate_rollout.engine import EngineConfigError, Request, Sampling, Weights
 from debate_rollout.engines import ScriptedEngine
-from debate_rollout.testing import ask, request
+from debate_rollout.testing import request, turn_request
 
 SAMPLING = Sampling(max_tokens=50)
 
 
 def test_generate_follows_the_callable_when_one_is_given() -> None:
     engine = ScriptedEngine().open(script=lambda one: f"agent {one.agent} in {one.round}")
-    asks = [replace(ask(agent=agent), round=agent + 1) for agent in (0, 1)]
-    replies = engine.generate([Request(one, SAMPLING) for one in asks])
+    turn_requests = [replace(turn_request(agent=agent), round=agent + 1) for agent in (0, 1)]
+    replies = engine.generate([Request(one, SAMPLING) for one in turn_requests])
     assert [r.text for r in replies] == ["agent 0 in 1", "agent 1 in 2"]
     assert all(r.finish == "end" and r.token_ids == () for r in replies)
 
 
 def test_generate_repeats_the_list_when_it_ends() -> None:
     engine = ScriptedEngine(replies=("a", "b")).open()
-    replies = engine.generate([Request(ask(), SAMPLING)] * 3)
+    replies = engine.generate([Request(turn_request(), SAMPLING)] * 3)
     assert [r.text for r in replies] == ["a", "b", "a"]
 
 
@@ -35,7 +35,7 @@ def test_generate_reads_the_closest_key_when_replies_are_a_mapping(
 ) -> None:
     replies = {"0/0": "exact", "0/*": "agent", "*/1": "round", "*": "any"}
     engine = ScriptedEngine(replies=replies).open()
-    one = replace(ask(agent=agent), round=round_)
+    one = replace(turn_request(agent=agent), round=round_)
     assert engine.generate([Request(one, SAMPLING)])[0].text == text
 
 
@@ -44,17 +44,17 @@ def test_open_and_generate_explain_when_nothing_is_scripted() -> None:
         ScriptedEngine().open()
     engine = ScriptedEngine(replies={"1/*": "x"}).open()
     with pytest.raises(EngineConfigError, match=r"nothing for agent 0, round 0.*'0/0'"):
-        engine.generate([Request(ask(), SAMPLING)])
+        engine.generate([Request(turn_request(), SAMPLING)])
 
 
 def test_generate_makes_trainable_tokens_when_it_has_a_tokenizer(byte_bpe: Any) -> None:
-    def script(_: Ask) -> str:
+    def script(_: TurnRequest) -> str:
         return "<solution>漢字 🙂</solution> and on"
 
     engine = ScriptedEngine().open(None, byte_bpe, script=script)
     engine.load(Weights(4, {}))
     stopped, whole, short = (
-        engine.generate([request(engine, ask(), sampling)])[0]
+        engine.generate([request(engine, turn_request(), sampling)])[0]
         for sampling in (
             replace(SAMPLING, stop=("</solution>",)),
             replace(SAMPLING, max_tokens=200),
@@ -68,4 +68,4 @@ def test_generate_makes_trainable_tokens_when_it_has_a_tokenizer(byte_bpe: Any) 
     for reply in (stopped, whole, short):
         assert reply.logps == (0.0,) * len(reply.token_ids)
         assert reply.weight_version == 4
-        assert reply.prompt_ids == engine.renderer.render(ask()).prompt_ids
+        assert reply.prompt_ids == engine.renderer.render(turn_request()).prompt_ids

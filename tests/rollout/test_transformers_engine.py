@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from debate_rollout.engine import NotFiniteError, Request, Sampling, Weights, WeightsError
 from debate_rollout.engines import TransformersEngine
 from debate_rollout.rendering import token_text
-from debate_rollout.testing import ask
+from debate_rollout.testing import turn_request
 
 pytestmark = pytest.mark.numeric
 
@@ -21,7 +21,7 @@ SAMPLING = Sampling(max_tokens=16)
 
 def requests_for(prompts: Sequence[Sequence[int]], sampling: Sampling = SAMPLING) -> list[Request]:
     return [
-        Request(ask(), replace(sampling, seed=sampling.seed + k), tuple(prompt))
+        Request(turn_request(), replace(sampling, seed=sampling.seed + k), tuple(prompt))
         for k, prompt in enumerate(prompts)
     ]
 

@@ -11,7 +11,7 @@ from debate_protocol.types import Reply
 from debate_rollout.engine import Request, Sampling, Weights, WeightsError
 from debate_rollout.engines import VllmEngine
 from debate_rollout.engines.sampling import plain_logps
-from debate_rollout.testing import Bench, Refresh, ask, check_engine
+from debate_rollout.testing import Bench, Refresh, check_engine, turn_request
 
 pytestmark = [
     pytest.mark.vllm,
@@ -24,7 +24,7 @@ Logps = Callable[[Any, Reply], list[float]]
 
 def requests_for(sampling: Sampling = SAMPLING) -> list[Request]:
     prompts = [tuple(3 + (7 * k + j) % 290 for j in range(100 + k)) for k in range(4)]
-    return [Request(ask(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
+    return [Request(turn_request(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,11 @@ def test_two_adapters_served_together_reply_as_each_alone(served: Any) -> None:
         expected[name] = engine.generate(requests_for())
     tensors = {f"{n}/{key}": t for n, one in own.items() for key, t in one.tensors.items()}
     engine.load(Weights(23, tensors, "lora", first.adapter, tuple(own)))
-    mixed = [replace(one, ask=replace(one.ask, adapter=n)) for n in own for one in requests_for()]
+    mixed = [
+        replace(one, turn_request=replace(one.turn_request, adapter=n))
+        for n in own
+        for one in requests_for()
+    ]
     replies = engine.generate(mixed)
     assert len(list(engine._served.folder.glob("adapter-*"))) == 2
     for reply, alone in zip(replies, [*expected["actor"], *expected["critic"]], strict=True):

@@ -15,7 +15,7 @@ from debate_rollout.engine import EndpointError, Request, Sampling, Weights, Wei
 from debate_rollout.engines import VllmServerEngine
 from debate_rollout.engines.sampling import plain_logps
 from debate_rollout.engines.vllm.model import OtherWeightsError, write_weights
-from debate_rollout.testing import Bench, Refresh, ask, check_engine
+from debate_rollout.testing import Bench, Refresh, check_engine, turn_request
 
 pytestmark = [
     pytest.mark.vllm,
@@ -32,7 +32,7 @@ Logps = Callable[[Any, Reply], list[float]]
 
 def requests_for(sampling: Sampling = SAMPLING, count: int = 4) -> list[Request]:
     prompts = [tuple(3 + (7 * k + j) % 290 for j in range(100 + k)) for k in range(count)]
-    return [Request(ask(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
+    return [Request(turn_request(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
 
 
 def ended(engine: Any) -> dict[int, Any]:

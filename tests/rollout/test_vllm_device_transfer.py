@@ -15,7 +15,7 @@ import torch
 from debate_protocol.types import Reply
 from debate_rollout.engine import Request, Sampling, Weights
 from debate_rollout.engines import VllmServerEngine
-from debate_rollout.testing import ask
+from debate_rollout.testing import turn_request
 
 pytestmark = [
     pytest.mark.vllm,
@@ -29,7 +29,7 @@ Logps = Callable[[Any, Reply], list[float]]
 def requests() -> list[Request]:
     prompts = [tuple(3 + (7 * k + j) % 290 for j in range(40 + k)) for k in range(6)]
     sampling = Sampling(max_tokens=8)
-    return [Request(ask(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
+    return [Request(turn_request(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from debate_rollout.engine import Request, Sampling, Weights
 from debate_rollout.engines import VllmEngine
 from debate_rollout.engines.sampling import plain_logps
 from debate_rollout.rendering import token_text
-from debate_rollout.testing import Bench, Refresh, ask, check_engine
+from debate_rollout.testing import Bench, Refresh, check_engine, turn_request
 
 pytestmark = [
     pytest.mark.vllm,
@@ -28,7 +28,7 @@ Logps = Callable[[Any, Reply], list[float]]
 
 def requests_for(sampling: Sampling, count: int = 4, length: int = 100) -> list[Request]:
     prompts = [tuple(3 + (7 * k + j) % 290 for j in range(length + k)) for k in range(count)]
-    return [Request(ask(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
+    return [Request(turn_request(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,9 @@ def test_generate_reports_log_probabilities_when_temperatures_differ_in_a_batch(
 
 def test_generate_draws_from_the_seed_alone(engine: Any) -> None:
     prompt = requests_for(Sampling(max_tokens=8))[0].prompt_ids
-    draws = [Request(ask(), Sampling(max_tokens=8, seed=seed), prompt) for seed in range(16)]
+    draws = [
+        Request(turn_request(), Sampling(max_tokens=8, seed=seed), prompt) for seed in range(16)
+    ]
     replies = [reply.token_ids for reply in engine.generate(draws)]
     assert len(set(replies)) > 8  # 16 samples of one prompt
     assert [engine.generate([one])[0].token_ids for one in draws] == replies
@@ -135,7 +137,7 @@ def test_cancel_stops_the_work_on_a_request(engine: Any) -> None:
 
 
 def test_collect_hands_an_error_over_when_a_request_cannot_be_served(engine: Any) -> None:
-    bad = [Request(ask(), Sampling(max_tokens=4), ids) for ids in ((), (10**9,))]
+    bad = [Request(turn_request(), Sampling(max_tokens=4), ids) for ids in ((), (10**9,))]
     tickets = [engine.submit(one) for one in bad]
     ended = engine.collect(5.0)
     assert [done.ticket for done in ended] == tickets

@@ -13,7 +13,7 @@ from debate_protocol.types import Reply
 from debate_rollout.engine import Request, Sampling, Weights
 from debate_rollout.engines import VllmEngine
 from debate_rollout.engines.vllm.model import ServedModel
-from debate_rollout.testing import ask
+from debate_rollout.testing import turn_request
 
 Logps = Callable[[Any, Reply], list[float]]
 
@@ -56,7 +56,7 @@ def test_gemma2_is_sampled_with_both_soft_caps(byte_bpe: Any, hf_logps: Logps) -
         # Prompts are longer than the sliding window of every second layer.
         prompts = [tuple(3 + (7 * k + j) % 290 for j in range(40 + k)) for k in range(4)]
         requests = [
-            Request(ask(), Sampling(max_tokens=24, seed=k, temperature=heat), prompts[k])
+            Request(turn_request(), Sampling(max_tokens=24, seed=k, temperature=heat), prompts[k])
             for k, heat in enumerate((1.0, 0.7, 1.7, 0.0))
         ]
         before = engine.generate(requests)

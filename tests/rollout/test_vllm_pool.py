@@ -28,7 +28,7 @@ from debate_rollout.engine import (
 from debate_rollout.engines import VllmServerEngine
 from debate_rollout.engines.vllm.pool import Member, Pool
 from debate_rollout.pacing import FreeRunning
-from debate_rollout.testing import ask
+from debate_rollout.testing import turn_request
 
 SESSIONS = 24
 
@@ -46,7 +46,9 @@ def open_pool(
 def requests(round_: int) -> list[Request]:
     """One of each session; its prompt begins with the session's number."""
     return [
-        Request(ask(), Sampling(max_tokens=1, seed=31 * k + round_), (k, round_), session=k)
+        Request(
+            turn_request(), Sampling(max_tokens=1, seed=31 * k + round_), (k, round_), session=k
+        )
         for k in range(SESSIONS)
     ]
 
@@ -70,7 +72,7 @@ def test_session_stays_with_its_server_and_shares_are_even(
     assert sorted(k for one in own for k in one) == list(range(SESSIONS))
     assert [len(one) for one in own] == [SESSIONS // 3] * 3
     # Sessions without a number are given to whoever has least to do.
-    engine.generate([Request(ask(), Sampling(max_tokens=1), (1,)) for _ in range(6)])
+    engine.generate([Request(turn_request(), Sampling(max_tokens=1), (1,)) for _ in range(6)])
     assert all(one.asked for one in servers)
 
 
@@ -207,7 +209,9 @@ def test_time_in_which_servers_answered_is_not_waited(
     servers[0].kill()
     last = threading.Timer(3.2, servers[1].kill)
     last.start()
-    ended = engine.generate([Request(ask(), Sampling(max_tokens=1, seed=1), (7, 8), session=5)])
+    ended = engine.generate(
+        [Request(turn_request(), Sampling(max_tokens=1, seed=1), (7, 8), session=5)]
+    )
     last.join()
     assert len(ended) == 1 and len(servers[2].asked) == 3  # Two of them when it was opened.
 
@@ -279,7 +283,7 @@ def test_real_servers_are_killed_and_started_again(
     try:
         engine.load(Weights(1, models[1].state_dict()))
         asked = [
-            Request(ask(), Sampling(max_tokens=240, seed=k), (5 + k, 9), session=k)
+            Request(turn_request(), Sampling(max_tokens=240, seed=k), (5 + k, 9), session=k)
             for k in range(12)
         ]
         calm = said(engine.generate(asked))

@@ -10,7 +10,7 @@ import pytest
 from debate_protocol.types import Reply
 from debate_rollout.engine import EngineConfigError, Request, Sampling, Weights, WeightsError
 from debate_rollout.engines import VllmEngine
-from debate_rollout.testing import ask
+from debate_rollout.testing import turn_request
 
 pytestmark = [
     pytest.mark.vllm,
@@ -24,7 +24,7 @@ Logps = Callable[[Any, Reply], list[float]]
 
 def requests_for(sampling: Sampling = SAMPLING) -> list[Request]:
     prompts = [tuple(3 + (7 * k + j) % 290 for j in range(100 + k)) for k in range(4)]
-    return [Request(ask(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
+    return [Request(turn_request(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])

@@ -19,7 +19,7 @@ from debate_rollout.engine import (
     Weights,
 )
 from debate_rollout.engines import VllmEngine, VllmServerEngine
-from debate_rollout.testing import ask
+from debate_rollout.testing import turn_request
 
 pytestmark = [
     pytest.mark.vllm,
@@ -32,7 +32,7 @@ Logps = Callable[[Any, Reply], list[float]]
 
 def requests_for(sampling: Sampling, count: int = 4, length: int = 100) -> list[Request]:
     prompts = [tuple(3 + (7 * k + j) % 290 for j in range(length + k)) for k in range(count)]
-    return [Request(ask(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
+    return [Request(turn_request(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
 
 
 def test_generate_does_not_split_a_seeded_prompt_over_steps(

@@ -18,9 +18,9 @@ from debate_rollout.engine import (
 from debate_rollout.engines import VllmServerEngine
 from debate_rollout.engines.vllm import VllmEngine
 from debate_rollout.engines.vllm.model import OtherWeightsError, ServedModel
-from debate_rollout.testing import ask
+from debate_rollout.testing import turn_request
 
-REQUESTS = [Request(ask(), Sampling(max_tokens=1, seed=k), (1, 2)) for k in range(40)]
+REQUESTS = [Request(turn_request(), Sampling(max_tokens=1, seed=k), (1, 2)) for k in range(40)]
 
 
 def open_engine(opened: ExitStack, narrow: Any, tokenizer: Any, url: str, **settings: Any) -> Any:

@@ -3,7 +3,7 @@
 from functools import partial
 
 from debate_protocol.forms import ActorCritic, Direct, SelfDebate, Simultaneous
-from debate_protocol.types import Ask, Question
+from debate_protocol.types import Question, TurnRequest
 from debate_rewards import Agreed, AtMost, Informative, InOrder, PartialTrajectory, Verifiable
 from debate_rollout.drivers import play
 from debate_rollout.engines.scripted import ScriptedEngine
@@ -13,11 +13,11 @@ def question(id: str) -> Question:
     return Question(id, f"{id}?", "4", {"kind": "number"})
 
 
-def say(ask: Ask) -> str:
+def say(request: TurnRequest) -> str:
     """Right for `easy`, wrong for `hard`, by turns for the others; a critic only comments."""
-    if ask.agent == 1 and "critic" in ask.question.id:
+    if request.agent == 1 and "critic" in request.question.id:
         return "Add again."
-    is_right = {"easy": True, "hard": False}.get(ask.question.id, ask.agent % 2 == 0)
+    is_right = {"easy": True, "hard": False}.get(request.question.id, request.agent % 2 == 0)
     return f"\\boxed{{{4 if is_right else 5}}}"
 
 

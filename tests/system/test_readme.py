@@ -29,7 +29,7 @@ from debate_rewards.cli import main as rewards
 from debate_studies.command import main as study
 from debate_studies.theory import main as theory
 from debate_train.commands.ask import command_parser as ask_parser
-from debate_train.commands.ask import main as ask
+from debate_train.commands.ask import main as request
 from debate_train.commands.cli import main as train
 from debate_train.commands.evaluate import main as evaluate
 from debate_train.commands.preflight import main as preflight
@@ -281,7 +281,7 @@ RULES: tuple[tuple[str, Action], ...] = (
     # The exit code is 1 where it is no-go, and where random weights answer nothing.
     (r"debate-preflight ", runs(preflight, "--questions=2", "--no-update", *FEW, codes=(0, 1))),
     (r"debate-ask .*--url", lambda words: ask_parser().parse_intermixed_args(words[1:])),
-    (r"debate-ask ", runs(ask, "--max-tokens=8", codes=(0, 1))),
+    (r"debate-ask ", runs(request, "--max-tokens=8", codes=(0, 1))),
     (r"debate-eval compare ", runs(evaluate)),
     (r"debate-eval (acc_|recipes/selfplay|.*rival|.*--benchmark)", runs(evaluate, "--check")),
     (r"debate-eval ", runs(evaluate, *FEW)),

@@ -31,7 +31,16 @@ def test_every_name_is_listed_and_there(package):
 
 
 def test_names_that_debates_are_made_of_stand_at_the_top():
-    nouns = {"Question", "Reply", "Transcript", "Turn", "TurnKey", "Protocol", "Ask", "Contract"}
+    nouns = {
+        "Question",
+        "Reply",
+        "Transcript",
+        "Turn",
+        "TurnKey",
+        "Protocol",
+        "TurnRequest",
+        "Contract",
+    }
     forms = {"Simultaneous", "Sequential", "Direct", "SelfDebate", "ActorCritic"}
     files = {"from_json", "to_json", "read_transcripts", "write_transcripts", "from_xml", "to_xml"}
     assert nouns | forms | files <= set(dir(debate_protocol))

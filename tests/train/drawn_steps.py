@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from debate_protocol.types import Ask, Question
+from debate_protocol.types import Question, TurnRequest
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data.source import DataSource
 from debate_train.models.scratch import word_tokenizer
@@ -54,11 +54,11 @@ def engine() -> Any:
     """Copies of a question reply in turn: of a split question the first is right."""
     replies: dict[str, int] = {}
 
-    def say(ask: Ask) -> str:
-        name = ask.question.id
+    def say(request: TurnRequest) -> str:
+        name = request.question.id
         replies[name] = replies.get(name, 0) + 1
         alternately = replies[name] % 2 == 1
-        later = bool(ask.round) or alternately
+        later = bool(request.round) or alternately
         right = {"e": True, "h": False, "t": later}.get(name[0], alternately)
         return f"<solution> {'+' if right else '-'} </solution>"
 

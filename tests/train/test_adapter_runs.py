@@ -12,8 +12,8 @@ import torch
 from peft import set_peft_model_state_dict
 from safetensors.torch import load_file
 
-from debate_protocol.types import Ask, DebateRun, Protocol, Reply, Transcript
-from debate_rollout.testing import ask
+from debate_protocol.types import DebateRun, Protocol, Reply, Transcript, TurnRequest
+from debate_rollout.testing import turn_request
 from debate_train.checkpoints.policy_files import save_policy
 from debate_train.commands.cli import main
 from debate_train.models import PretrainedModel
@@ -165,12 +165,12 @@ def test_adapter_with_the_name_of_a_part_of_the_model_is_refused(base: str) -> N
 def test_evaluations_share_no_turn_between_adapters() -> None:
     shared = SharedTurns()
     for name in (*NAMES, None):
-        turns = shared.over(debate_of(replace(ask(), adapter=name)))
+        turns = shared.over(debate_of(replace(turn_request(), adapter=name)))
         assert next(turns), name  # Asked again, as another adapter says another thing.
         with pytest.raises(StopIteration):
             turns.send([Reply("so")])
 
 
-def debate_of(one: Ask) -> DebateRun:
+def debate_of(one: TurnRequest) -> DebateRun:
     yield [one]
     return Transcript("q", one.question, Protocol(1), ())

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
-from debate_protocol.types import Ask
+from debate_protocol.types import TurnRequest
 from debate_rollout.engines import ScriptedEngine
 from debate_train.commands.evaluate import main
 from debate_train.data import Benchmark, ReasoningGym
@@ -62,9 +62,9 @@ def test_answers_of_every_benchmark_are_read_and_judged(
     assert len(gold) == 6
     told = [next(iter(gold))]  # One question that the engine does not know.
 
-    def script(ask: Ask) -> str:
-        known = gold[ask.question.text]
-        wrong = known is None or ask.question.text in told
+    def script(request: TurnRequest) -> str:
+        known = gold[request.question.text]
+        wrong = known is None or request.question.text in told
         return said("nothing at all" if wrong else str(known), published.contract)
 
     opened = ScriptedEngine.open
@@ -99,8 +99,8 @@ def test_several_benchmarks_have_one_table_with_their_average(
     }  # Of the other it knows none.
     opened = ScriptedEngine.open
 
-    def script(ask: Ask) -> str:
-        return f"\\boxed{{{gold.get(ask.question.text, 0.5)}}}"
+    def script(request: TurnRequest) -> str:
+        return f"\\boxed{{{gold.get(request.question.text, 0.5)}}}"
 
     def open_with(self: ScriptedEngine, *given: Any, **more: Any) -> Any:
         return opened(self, *given, **{**more, "script": script})

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from debate_protocol.types import TRAINED, Ask, Question
+from debate_protocol.types import TRAINED, Question, TurnRequest
 from debate_rollout.engines import ScriptedEngine
 from debate_train.commands.cli import main
 from debate_train.commands.evaluate import main as evaluate_policies
@@ -21,13 +21,13 @@ DEBATE: dict[str, Any] = {
 }
 
 
-def said(ask: Ask) -> str:
+def said(request: TurnRequest) -> str:
     """Right on 1 question of 4, on 2 more if the actor is trained, on 1 more if the critic is."""
-    if ask.agent == 1:
-        return "trained feedback" if ask.policy == TRAINED else "other feedback"
-    is_heard = any("trained feedback" in message["content"] for message in ask.messages)
-    right = 1 + 2 * (ask.policy == TRAINED) + is_heard
-    return f"\\boxed{{{'yes' if QUESTIONS.index(ask.question) < right else 'no'}}}"
+    if request.agent == 1:
+        return "trained feedback" if request.policy == TRAINED else "other feedback"
+    is_heard = any("trained feedback" in message["content"] for message in request.messages)
+    right = 1 + 2 * (request.policy == TRAINED) + is_heard
+    return f"\\boxed{{{'yes' if QUESTIONS.index(request.question) < right else 'no'}}}"
 
 
 def asked(base: str, **changes: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.types import Ask, Question
+from debate_protocol.types import Question, TurnRequest
 from debate_rollout.engines import ScriptedEngine
 from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.models.scratch import word_tokenizer
@@ -34,13 +34,15 @@ def recipe(modes: dict[str, Any], **changes: Any) -> Recipe:
     return Recipe.model_validate(settings | changes)
 
 
-def measured(form: Recipe, answers: dict[tuple[int, int], str]) -> tuple[list[Ask], Measures]:
+def measured(
+    form: Recipe, answers: dict[tuple[int, int], str]
+) -> tuple[list[TurnRequest], Measures]:
     """Evaluate with known answers by agent and round, 5 where there is none."""
-    asked: list[Ask] = []
+    asked: list[TurnRequest] = []
 
-    def script(ask: Ask) -> str:
-        asked.append(ask)
-        return f"\\boxed{{{answers.get((ask.agent, ask.round), '5')}}}"
+    def script(turn_request: TurnRequest) -> str:
+        asked.append(turn_request)
+        return f"\\boxed{{{answers.get((turn_request.agent, turn_request.round), '5')}}}"
 
     engine = ScriptedEngine().open(script=script)
     return asked, evaluate(form.evaluated(), engine, QUESTIONS, "dev")
@@ -61,8 +63,8 @@ def test_topologies_share_their_first_turns_and_part_in_whom_agents_see() -> Non
     # 2 direct replies and 5 first turns once; second turns by what is asked: all others, 2 of them
     # (ring, degree 2: the same words), 4 of 4 (the same as all), and of the star the center's as
     # under all, four others that see it alone.
-    assert len([ask for ask in asked if ask.round == 0]) == 2 + 5
-    assert len([ask for ask in asked if ask.round == 1]) == 5 + 5 + 4
+    assert len([turn_request for turn_request in asked if turn_request.round == 0]) == 2 + 5
+    assert len([turn_request for turn_request in asked if turn_request.round == 1]) == 5 + 5 + 4
     seen = {name: [len(turn.shown) for turn in played[0].turns[5:]] for name, played in
             found.played.items() if name != "direct"}  # fmt: skip
     assert seen == {
@@ -77,19 +79,19 @@ def test_topologies_share_their_first_turns_and_part_in_whom_agents_see() -> Non
 def test_agents_listen_to_their_peers_to_strangers_or_to_nobody() -> None:
     other = Question("two", "How much ?", "7", {"kind": "number"})
 
-    def script(ask: Ask) -> str:
+    def script(turn_request: TurnRequest) -> str:
         # Agents 0 and 1 of "one" are right at once, nobody of "two". Who is told anything by two
         # others takes what they say; who is not repeats itself.
-        said = [text for agent, text in ask.claims.items() if agent != ask.agent]
-        own = "4" if ask.question.id == "one" and ask.agent < 2 else "5"
-        return f"\\boxed{{{min(said, default=own) if ask.round else own}}}"
+        said = [text for agent, text in turn_request.claims.items() if agent != turn_request.agent]
+        own = "4" if turn_request.question.id == "one" and turn_request.agent < 2 else "5"
+        return f"\\boxed{{{min(said, default=own) if turn_request.round else own}}}"
 
     form = recipe({"listening": {"type": "listening", "num_agents": 3}})
     engine = ScriptedEngine().open(script=script)
-    asked: list[Ask] = []
+    asked: list[TurnRequest] = []
     listened = engine.generate
     engine.generate = lambda requests: (  # type: ignore[method-assign]
-        asked.extend(one.ask for one in requests),
+        asked.extend(one.turn_request for one in requests),
         listened(requests),
     )[1]
     found = evaluate(form.evaluated(), engine, [*QUESTIONS, other], "dev")
@@ -104,7 +106,11 @@ def test_agents_listen_to_their_peers_to_strangers_or_to_nobody() -> None:
     strangers = found.played["listening"][2]
     assert strangers.id == "one/strangers" and all(turn.shown == () for turn in strangers.turns)
     # First turns of agents are sampled once: 3 of each question, beside those of other modes.
-    keys = [(ask.question.id, ask.agent, ask.seed) for ask in asked if ask.round == 0]
+    keys = [
+        (turn_request.question.id, turn_request.agent, turn_request.seed)
+        for turn_request in asked
+        if turn_request.round == 0
+    ]
     assert len(keys) == len(set(keys))
     # One agent that corrects itself costs its own tokens: a third of its debate's.
     costs = {name: [point.tokens for point in points] for name, points in found.curves.items()}
@@ -182,7 +188,7 @@ def test_modes_take_any_number_of_agents_and_rounds() -> None:
 
 
 def test_debates_that_were_played_keep_the_counts_of_their_replies() -> None:
-    engine = ScriptedEngine().open(None, word_tokenizer(), script=lambda ask: "+ - +")
+    engine = ScriptedEngine().open(None, word_tokenizer(), script=lambda turn_request: "+ - +")
     found = evaluate(recipe({}).evaluated(), engine, QUESTIONS, "dev")
     turns = found.played["debate"][0].turns
     # Three words and the end, from each of 5 agents in 2 rounds.
@@ -193,22 +199,24 @@ def test_debates_that_were_played_keep_the_counts_of_their_replies() -> None:
 JUDGED = Question("judged", "?", "s0", {"kind": "text"})
 
 
-def judged(lines: dict[tuple[int, bool], str], **settings: Any) -> tuple[list[Ask], Measures]:
+def judged(
+    lines: dict[tuple[int, bool], str], **settings: Any
+) -> tuple[list[TurnRequest], Measures]:
     """Play swapped_judging of three agents; lines by judge's agent and whether seats are reversed.
 
     In reversed seats the news gives agent 2's answer to seat 0, and agent 0's to seat 2.
     """
-    asked: list[Ask] = []
+    asked: list[TurnRequest] = []
 
-    def script(ask: Ask) -> str:
-        asked.append(ask)
-        if ask.round == 0:
-            return f"<solution>s{ask.agent}</solution><evaluation>N/A</evaluation>" + (
+    def script(turn_request: TurnRequest) -> str:
+        asked.append(turn_request)
+        if turn_request.round == 0:
+            return f"<solution>s{turn_request.agent}</solution><evaluation>N/A</evaluation>" + (
                 "<comparison>N/A</comparison>"
             )
-        other = 2 if ask.agent == 0 else 0
-        moved = f"Agent {other} : s{other}" not in ask.messages[-1]["content"]
-        agent = 2 - ask.agent if moved else ask.agent
+        other = 2 if turn_request.agent == 0 else 0
+        moved = f"Agent {other} : s{other}" not in turn_request.messages[-1]["content"]
+        agent = 2 - turn_request.agent if moved else turn_request.agent
         line = lines.get((agent, moved), "N/A")
         return f"<solution>s</solution><evaluation>-</evaluation><comparison>{line}</comparison>"
 
@@ -264,9 +272,9 @@ def test_swapped_judging_counts_what_was_judged_in_one_order_only() -> None:
 
 def test_swapped_agents_take_their_personas_along() -> None:
     asked, _ = judged({}, personas="default")
-    second = [ask for ask in asked if ask.round == 1]
-    assert [ask.temperature for ask in second] == [0.6, 1.0, 0.9, 0.9, 1.0, 0.6]
-    assert all(ask.previous is None for ask in second[3:])
+    second = [turn_request for turn_request in asked if turn_request.round == 1]
+    assert [turn_request.temperature for turn_request in second] == [0.6, 1.0, 0.9, 0.9, 1.0, 0.6]
+    assert all(turn_request.previous is None for turn_request in second[3:])
 
 
 @pytest.mark.parametrize(

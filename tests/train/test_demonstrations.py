@@ -113,9 +113,9 @@ def test_demonstration_heeds_a_failed_peer() -> None:
     question = PUZZLES.batch(0)[0]
     form = Simultaneous(num_agents=3, max_rounds=2, style="compact", personas="none")
 
-    def script(ask: object) -> str:
-        fails = (ask.agent, ask.round) == (1, 0)  # type: ignore[attr-defined]
-        return "no" if fails else PUZZLES.demonstrate(ask)  # type: ignore[arg-type]
+    def script(request: object) -> str:
+        fails = (request.agent, request.round) == (1, 0)  # type: ignore[attr-defined]
+        return "no" if fails else PUZZLES.demonstrate(request)  # type: ignore[arg-type]
 
     engine = ScriptedEngine().open(None, word_tokenizer(), script=script)
     (debate,) = play([form.start(question, seed=0)], engine, max_tokens=200)

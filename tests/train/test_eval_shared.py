@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from debate_protocol.types import Ask, Reply
+from debate_protocol.types import Reply, TurnRequest
 from debate_rollout.engine import Request
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.models.scratch import word_tokenizer
-from debate_train.playing.shared_turns import SharedTurns, ask_key
+from debate_train.playing.shared_turns import SharedTurns, turn_request_key
 from debate_train.recipe import Recipe
 
 QUESTIONS = SignsPuzzle().open().split("test", 2)
@@ -28,15 +28,20 @@ def measured(shared: SharedTurns | None = None) -> tuple[dict[str, Reply], Measu
     """Evaluate with agents whose words follow from the seed; return what was sampled, too."""
     sampled: dict[str, Reply] = {}
 
-    def script(ask: Ask) -> str:
-        return f"<solution> {'+ + +' if ask.seed % 2 else '- - -'} </solution>"
+    def script(turn_request: TurnRequest) -> str:
+        return f"<solution> {'+ + +' if turn_request.seed % 2 else '- - -'} </solution>"
 
     engine = ScriptedEngine().open(None, word_tokenizer(), script=script)
     generate = engine.generate
 
     def kept(requests: Sequence[Request]) -> list[Reply]:
         replies = generate(requests)
-        sampled.update({ask_key(one.ask): its for one, its in zip(requests, replies, strict=True)})
+        sampled.update(
+            {
+                turn_request_key(one.turn_request): its
+                for one, its in zip(requests, replies, strict=True)
+            }
+        )
         return replies
 
     engine.generate = kept  # type: ignore[method-assign]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.transcripts.files import read_transcripts
-from debate_protocol.types import Ask, Reply
+from debate_protocol.types import Reply, TurnRequest
 from debate_rollout.engine import Request
 from debate_rollout.engines import ScriptedEngine, TransformersEngine
 from debate_train.checkpoints import RunState
@@ -140,10 +140,10 @@ def test_check_looks_at_the_context_of_evaluated_debates() -> None:
     assert error.startswith("evaluation: context: at most")
 
 
-def _answered(ask: Ask) -> str:
+def _answered(turn_request: TurnRequest) -> str:
     """Right in a share of the runs that differs between questions."""
-    digits, target = read_puzzle(ask.question)
-    right = ask.seed % 4 <= QUESTIONS.index(ask.question)
+    digits, target = read_puzzle(turn_request.question)
+    right = turn_request.seed % 4 <= QUESTIONS.index(turn_request.question)
     accepted = solutions(digits, target)
     wrong = next(s for s in ("+ + +", "- - -") if s not in accepted)
     return f"<solution> {accepted[0] if right else wrong} </solution>"
@@ -157,9 +157,12 @@ def test_runs_are_independent_and_pooled_by_question() -> None:
     # The seeds are known, and so is each reply: 5 runs x 3 questions x 3 replies.
     recorder = Recorder(engine)
     evaluate(form.evaluated(), recorder, QUESTIONS, "dev")
-    alone = [r.ask for r in recorder.requests if r.ask.round == 0][: 5 * 3 * 3]
-    assert len({ask.seed for ask in alone}) == 45
-    right = [float(ask.seed % 4 <= QUESTIONS.index(ask.question)) for ask in alone]
+    alone = [r.turn_request for r in recorder.requests if r.turn_request.round == 0][: 5 * 3 * 3]
+    assert len({turn_request.seed for turn_request in alone}) == 45
+    right = [
+        float(turn_request.seed % 4 <= QUESTIONS.index(turn_request.question))
+        for turn_request in alone
+    ]
     runs = [fmean(right[9 * k : 9 * k + 9]) for k in range(5)]
     measure = found.found["eval/direct/accuracy"]
     assert measure.mean == pytest.approx(fmean(right), abs=1e-12)
@@ -169,7 +172,9 @@ def test_runs_are_independent_and_pooled_by_question() -> None:
     # The first of several runs is the one run of before.
     first = Recorder(engine)
     alone_once = evaluate(recipe({"direct_samples": 3}).evaluated(), first, QUESTIONS, "dev")
-    assert [r.ask.seed for r in first.requests][:9] == [ask.seed for ask in alone[:9]]
+    assert [r.turn_request.seed for r in first.requests][:9] == [
+        turn_request.seed for turn_request in alone[:9]
+    ]
     assert alone_once.found["eval/direct/accuracy"].run_deviation is None
     assert "run_deviation" not in measures_json(alone_once)["eval/direct/accuracy"]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.types import Ask
+from debate_protocol.types import TurnRequest
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
@@ -33,19 +33,19 @@ def recipe(opponent: str, **changes: Any) -> Recipe:
     return Recipe.model_validate(settings | changes)
 
 
-def said(ask: Ask) -> str:
+def said(request: TurnRequest) -> str:
     """Solvers vote by the truth on one pair, rivals `=`; agent 3 once has no answer."""
-    right, (digits, target) = RIGHT[ask.question.id], read_puzzle(ask.question)
+    right, (digits, target) = RIGHT[request.question.id], read_puzzle(request.question)
     accepted = solutions(digits, target)
     wrong = next(s for s in ("+ + +", "- - -") if s not in accepted)
-    solution = accepted[0] if right[ask.agent] else wrong
-    if (ask.agent, ask.round, ask.question) == (3, 0, QUESTIONS[2]):
+    solution = accepted[0] if right[request.agent] else wrong
+    if (request.agent, request.round, request.question) == (3, 0, QUESTIONS[2]):
         return "no answer"
-    a, b = JUDGED[ask.agent]
+    a, b = JUDGED[request.agent]
     if right[a] < right[b]:
         a, b = b, a
-    verdict = ">" if ask.agent < 2 and right[a] != right[b] else "="
-    vote = f"Agent {a} {verdict} Agent {b}" if ask.round else "N/A"
+    verdict = ">" if request.agent < 2 and right[a] != right[b] else "="
+    vote = f"Agent {a} {verdict} Agent {b}" if request.round else "N/A"
     return f"<solution> {solution} </solution> <comparison> {vote} </comparison>"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from debate_protocol.types import Ask, Question
+from debate_protocol.types import Question, TurnRequest
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
@@ -36,22 +36,22 @@ def answer(question: Question, right: int) -> str:
     return accepted[0] if right else next(s for s in ("+ + +", "- - -") if s not in accepted)
 
 
-def said(ask: Ask) -> str:
+def said(request: TurnRequest) -> str:
     """The known answer; from the second round on a vote by the truth on the two peers."""
-    right = RIGHT[ask.question.id]
+    right = RIGHT[request.question.id]
     vote = "N/A"
-    if ask.round:
-        a, b = (agent for agent in range(3) if agent != ask.agent)
+    if request.round:
+        a, b = (agent for agent in range(3) if agent != request.agent)
         low, high = (b, a) if right[b] > right[a] else (a, b)
         vote = f"Agent {low} {'=' if right[a] == right[b] else '>'} Agent {high}"
-    solution = answer(ask.question, right[ask.agent])
+    solution = answer(request.question, right[request.agent])
     return f"<solution> {solution} </solution> <comparison> {vote} </comparison>"
 
 
-def measured(form: Recipe, name: str, seen: list[Ask]) -> Measures:
-    def script(ask: Ask) -> str:
-        seen.append(ask)
-        return said(ask)
+def measured(form: Recipe, name: str, seen: list[TurnRequest]) -> Measures:
+    def script(request: TurnRequest) -> str:
+        seen.append(request)
+        return said(request)
 
     engine = ScriptedEngine().open(None, word_tokenizer(), script=script)
     return evaluate(form.evaluated(), engine, QUESTIONS, name)
@@ -107,28 +107,28 @@ def test_evaluation_measures_answers_decisions_and_votes() -> None:
 
 
 def test_evaluations_of_one_split_differ_by_the_policy_alone() -> None:
-    first: list[Ask] = []
-    again: list[Ask] = []
-    other: list[Ask] = []
+    first: list[TurnRequest] = []
+    again: list[TurnRequest] = []
+    other: list[TurnRequest] = []
     for name, seen in (("test", first), ("test", again), ("dev", other)):
         measured(recipe(), name, seen)
     # 4 questions of 2 direct replies, then 4 debates of 3 agents in 2 rounds.
     assert len(first) == 4 * 2 + 4 * 3 * 2
-    seeds = [ask.seed for ask in first]
+    seeds = [request.seed for request in first]
     assert len(set(seeds)) == len(seeds)
-    assert seeds == [ask.seed for ask in again]
-    assert not set(seeds) & {ask.seed for ask in other}
+    assert seeds == [request.seed for request in again]
+    assert not set(seeds) & {request.seed for request in other}
     assert not set(seeds) & set(_seeds(recipe(seed=1)))
 
 
 def _seeds(form: Recipe) -> list[int]:
-    seen: list[Ask] = []
+    seen: list[TurnRequest] = []
     measured(form, "test", seen)
-    return [ask.seed for ask in seen]
+    return [request.seed for request in seen]
 
 
 def test_direct_reply_is_prompted_as_the_first_agent_of_the_debate() -> None:
-    seen: list[Ask] = []
+    seen: list[TurnRequest] = []
     measured(recipe(), "dev", seen)
     direct, debated = seen[0], next(a for a in seen[8:] if a.question == seen[0].question)
     assert direct.messages == debated.messages

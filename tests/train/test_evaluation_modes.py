@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from debate_protocol.forms import DebateForm
-from debate_protocol.types import Ask, Transcript
+from debate_protocol.types import Transcript, TurnRequest
 from debate_report.curves import OWN_FIGURES
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
@@ -43,13 +43,13 @@ def recipe(modes: dict[str, Any], **changes: Any) -> Recipe:
     return Recipe.model_validate(settings | changes)
 
 
-def measured(setup: Setup) -> tuple[list[Ask], Measures]:
+def measured(setup: Setup) -> tuple[list[TurnRequest], Measures]:
     """Evaluate with agents whose words follow from the seed; return what was asked, too."""
-    asked: list[Ask] = []
+    asked: list[TurnRequest] = []
 
-    def script(ask: Ask) -> str:
-        asked.append(ask)
-        return f"<solution> {'+ + +' if ask.seed % 2 else '- - -'} </solution>"
+    def script(request: TurnRequest) -> str:
+        asked.append(request)
+        return f"<solution> {'+ + +' if request.seed % 2 else '- - -'} </solution>"
 
     engine = ScriptedEngine().open(None, word_tokenizer(), script=script)
     return asked, evaluate(setup, engine, QUESTIONS, "dev")
@@ -99,11 +99,11 @@ def test_mode_of_another_package_gives_figures_for_each_question_and_run() -> No
     setup = Setup(form, {"odd": Seeds(), "direct": MODES.make("direct", {})}, Rollout(), runs=2)
     asked, found = measured(setup)
     # Copies 0 to 4 of 2 questions in 2 runs; those of `direct` are the first four of them.
-    assert len(asked) == len({ask.seed for ask in asked}) == 5 * 2 * 2
+    assert len(asked) == len({request.seed for request in asked}) == 5 * 2 * 2
     odd_ones = {name for name in found.found if not name.startswith("eval/direct/")}
     assert odd_ones == {"eval/odd/first", "eval/odd/rest"}
     # Asked are three copies of each question in run 1, then in run 2, then the other two.
-    odd = [ask.seed % 2 for ask in asked]
+    odd = [request.seed % 2 for request in asked]
     first = found.found["eval/odd/first"]
     assert first.mean == pytest.approx(fmean(odd[:12]))
     assert found.found["eval/odd/rest"].mean == pytest.approx(fmean(odd[12:]))

@@ -9,7 +9,7 @@ import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from arithmetic import in_float64
-from debate_protocol.types import Ask, Question
+from debate_protocol.types import Question, TurnRequest
 from debate_rollout.engine import Request, Sampling
 from debate_rollout.engines import TransformersEngine
 from debate_train.batches import forward as logps
@@ -98,8 +98,8 @@ def test_gemma2_is_sampled_with_the_log_probabilities_it_is_trained_on(
     assert trainer.step(random_batch())["optim/grad_norm"] > 0
     prompt = tuple(TOKENS[0])
     engine = TransformersEngine().open(loaded.model, loaded.tokenizer)
-    ask = Ask(Question("q", "?"), 0, 0, ())
-    (reply,) = engine.generate([Request(ask, Sampling(max_tokens=8, seed=1), prompt)])
+    turn_request = TurnRequest(Question("q", "?"), 0, 0, ())
+    (reply,) = engine.generate([Request(turn_request, Sampling(max_tokens=8, seed=1), prompt)])
     row = [*prompt, *reply.token_ids]
     sampled = [0] * len(prompt) + [1] * len(reply.token_ids)
     with torch.no_grad():

@@ -178,7 +178,7 @@ def test_run_stops_on_an_alarm_and_goes_on_past_it(
     source, tokenizer = SignsPuzzle(batch_size=1).open(), word_tokenizer()
     sampled = {"value": 0}
 
-    def longer(ask: Any) -> str:
+    def longer(request: Any) -> str:
         sampled["value"] += 1
         turns = 6  # of a step
         return "<solution> + - + </solution>" + " +" * (20 if sampled["value"] > 3 * turns else 0)

@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from debate_protocol.forms import Judged
-from debate_protocol.types import Ask, Question, Reply, Transcript
+from debate_protocol.types import Question, Reply, Transcript, TurnRequest
 from debate_rewards import JudgedReward
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.rendering import TokenText
@@ -37,8 +37,8 @@ def test_copies_share_what_comes_before_the_round_that_is_paid() -> None:
     )
     said = count()  # Nobody says the same thing twice.
 
-    def say(ask: Ask) -> str:
-        is_judge = ask.contract is not None and "decision" in ask.contract.sections
+    def say(request: TurnRequest) -> str:
+        is_judge = request.contract is not None and "decision" in request.contract.sections
         if is_judge:
             return "<decision> Agent 0 </decision>"
         return "<solution> {} {} </solution>".format(*divmod(next(said), 50))
@@ -81,8 +81,8 @@ def paid_text(transcript: Transcript, agent: int) -> str:
     ],
 )
 def test_what_a_judge_is_paid_reaches_its_decision(said: str, paid: str) -> None:
-    def say(ask: Ask) -> Reply:
-        return Reply(f"\\boxed{{{ask.agent}}}" if ask.agent < 2 else said)
+    def say(request: TurnRequest) -> Reply:
+        return Reply(f"\\boxed{{{request.agent}}}" if request.agent < 2 else said)
 
     question = Question("q", "?", "0", {"kind": "number"})
     assert paid_text(hold(Judged(judges=1).start(question, seed=0), say), 2) == paid

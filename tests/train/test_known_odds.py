@@ -9,7 +9,7 @@ from statistics import fmean
 import pytest
 
 from debate_protocol.forms import ActorCritic
-from debate_protocol.types import Ask, Branch, Question, Reply, Transcript, Turn
+from debate_protocol.types import Branch, Question, Reply, Transcript, Turn, TurnRequest
 from debate_rewards.turn_rewards import StateValue, state_values
 from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
@@ -20,17 +20,17 @@ ODDS = {"plain": 0.5, "helpful": 0.8, "harmful": 0.2}
 """How likely the actor's next answer is right, by the critic's last word."""
 
 
-def said(ask: Ask) -> str:
+def said(request: TurnRequest) -> str:
     """Draw an answer by the odds that what was said last leaves; a guided critic is so inclined."""
-    news = ask.messages[-1]["content"]
-    if ask.agent == 1:
+    news = request.messages[-1]["content"]
+    if request.agent == 1:
         guide = news.rsplit("\n\n", 1)[-1]
         word = "plain"
         if guide.startswith("Let your"):
             word = "helpful" if " yes" in guide else "harmful"
         return f"It is {word}."
     word = next((word for word in ODDS if f"It is {word}." in news), "plain")
-    is_right = random.Random(ask.seed).random() < ODDS[word]
+    is_right = random.Random(request.seed).random() < ODDS[word]
     return f"\\boxed{{{'yes' if is_right else 'no'}}}"
 
 

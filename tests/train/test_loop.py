@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.parsing import Scan, ThinkMode, scan
-from debate_protocol.types import Ask, Gate, Question
+from debate_protocol.types import Gate, Question, TurnRequest
 from debate_rollout.drivers import play
 from debate_rollout.engine import EngineFailure
 from debate_rollout.engines import ScriptedEngine
@@ -46,31 +46,31 @@ def recipe(**changes: object) -> Recipe:
     return Recipe.model_validate(settings | changes)
 
 
-def first_asks(form: Recipe, step: int) -> list[Ask]:
-    asks: list[Ask] = []
+def first_asks(form: Recipe, step: int) -> list[TurnRequest]:
+    requests: list[TurnRequest] = []
     for run in start_debates(form, SOURCE.batch(0), f"train/{step}"):
         yielded = next(run)
         assert not isinstance(yielded, Gate)
-        asks += yielded
-    return asks
+        requests += yielded
+    return requests
 
 
 def test_no_two_turns_share_a_seed() -> None:
     form = recipe(rollout={"debates_per_question": 2, "direct_per_question": 1})
     kinds = [(form, 0), (form, 1), (form.model_copy(update={"seed": 1}), 0)]
-    seeds = [ask.seed for one, step in kinds for ask in first_asks(one, step)]
+    seeds = [request.seed for one, step in kinds for request in first_asks(one, step)]
     # 3 times 3 questions of two debates of three agents and one single reply.
     assert len(seeds) == 3 * 3 * (2 * 3 + 1)
     assert len(set(seeds)) == len(seeds)
-    assert seeds[:21] == [ask.seed for ask in first_asks(form, 0)]
+    assert seeds[:21] == [request.seed for request in first_asks(form, 0)]
 
 
 def test_single_replies_stand_beside_the_debates_of_a_question() -> None:
     form = recipe(rollout={"debates_per_question": 1, "direct_per_question": 2})
-    asks = first_asks(form, 0)
-    assert [ask.agent for ask in asks] == [0, 1, 2, 0, 0] * 3
-    assert asks[0].messages == asks[3].messages == asks[4].messages
-    assert asks[0].question == asks[4].question != asks[5].question
+    requests = first_asks(form, 0)
+    assert [request.agent for request in requests] == [0, 1, 2, 0, 0] * 3
+    assert requests[0].messages == requests[3].messages == requests[4].messages
+    assert requests[0].question == requests[4].question != requests[5].question
 
 
 def run_of(form: Recipe, folder: Path, first: int = 0) -> RunContext:
@@ -209,7 +209,7 @@ def test_debate_ends_early_when_answers_are_equivalent_but_not_equal() -> None:
         "<solution>\\boxed{%s}</solution><evaluation>N/A</evaluation><comparison>N/A</comparison>"
     )
     answers = ("1/2", "0.5", r"\frac{1}{2}")
-    player = ScriptedEngine().open(script=lambda ask: said % answers[ask.agent])
+    player = ScriptedEngine().open(script=lambda request: said % answers[request.agent])
     question = Question("half", "What is 3/6?", answer="1/2")
     (played,) = play(start_debates(form, [question], "train/0"), player, max_tokens=64)
     assert played.meta["ended"] == "agreed"

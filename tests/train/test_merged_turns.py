@@ -81,7 +81,9 @@ def test_tokens_of_branches_and_continuations_are_counted(
             return replies
 
     config = ScriptedEngine()
-    engine = Counting(lambda ask: "ok " * ask.round + "\\boxed{7}", config, loaded.tokenizer, {})
+    engine = Counting(
+        lambda turn_request: "ok " * turn_request.round + "\\boxed{7}", config, loaded.tokenizer, {}
+    )
     form = ActorCritic(max_rounds=3, guided=True, continuations=2)
     run = form.start(Question("q", "make 4 Q 6 5 1 6", "7"), seed=0)
     found = metrics_of(play([run], engine, max_tokens=32), loaded)
@@ -98,7 +100,9 @@ def test_replies_that_ended_by_length_are_a_fraction_and_lengths_have_bounds(
 ) -> None:
     loaded = tiny()
     texts = {0: "\\boxed{7}", 1: "+ + + \\boxed{7}"}  # Agent 1 does not come to its end.
-    script = ScriptedEngine().open(None, loaded.tokenizer, script=lambda ask: texts[ask.agent])
+    script = ScriptedEngine().open(
+        None, loaded.tokenizer, script=lambda turn_request: texts[turn_request.agent]
+    )
     form = Simultaneous(num_agents=2, max_rounds=1, style="compact", personas="none")
     room = len(loaded.tokenizer.encode(texts[0])) + 2  # An end token is one more.
     run = form.start(Question("q", "make 4 Q 6 5 1 6", "7"), seed=0)

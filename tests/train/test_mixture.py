@@ -83,9 +83,9 @@ def test_demonstrations_come_from_the_source_of_the_question() -> None:
     assert source.can_demonstrate
     form = Simultaneous(num_agents=2, max_rounds=1, style="compact", personas="none")
     for question in source.batch(0):
-        ask = next(form.start(question, seed=0))[0]  # type: ignore[index]
+        request = next(form.start(question, seed=0))[0]  # type: ignore[index]
         signs = 3 if question.meta["data"] == "large" else 2
-        said = source.demonstrate(ask, errors=False)
+        said = source.demonstrate(request, errors=False)
         assert sum(said.split("</solution>")[0].count(sign) for sign in "+-") == signs
 
 

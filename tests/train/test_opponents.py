@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.types import TRAINED, Ask, roles_by_agent
+from debate_protocol.types import TRAINED, TurnRequest, roles_by_agent
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
@@ -35,26 +35,28 @@ def recipe(mode: dict[str, Any], **changes: Any) -> Recipe:
     return Recipe.model_validate(settings | changes)
 
 
-def said(ask: Ask) -> str:
+def said(request: TurnRequest) -> str:
     """The policy is always right; opponents vote for the policy where they see it and a peer."""
-    digits, target = read_puzzle(ask.question)
+    digits, target = read_puzzle(request.question)
     accepted = solutions(digits, target)
     wrong = next(s for s in ("+ + +", "- - -") if s not in accepted)
-    is_right = ask.policy == TRAINED or ask.question.id == STRONG
+    is_right = request.policy == TRAINED or request.question.id == STRONG
     vote = "N/A"
-    if ask.round:
-        low, high = sorted({0, 1, 2} - {ask.agent})
-        vote = f"Agent {low} {'=' if ask.policy == TRAINED else '>'} Agent {high}"
+    if request.round:
+        low, high = sorted({0, 1, 2} - {request.agent})
+        vote = f"Agent {low} {'=' if request.policy == TRAINED else '>'} Agent {high}"
     solution = accepted[0] if is_right else wrong
     return f"<solution> {solution} </solution> <comparison> {vote} </comparison>"
 
 
-def measured(made: Recipe, speak: Callable[[Ask], str] = said) -> tuple[list[Ask], Measures]:
-    asked: list[Ask] = []
+def measured(
+    made: Recipe, speak: Callable[[TurnRequest], str] = said
+) -> tuple[list[TurnRequest], Measures]:
+    asked: list[TurnRequest] = []
 
-    def script(ask: Ask) -> str:
-        asked.append(ask)
-        return speak(ask)
+    def script(request: TurnRequest) -> str:
+        asked.append(request)
+        return speak(request)
 
     engine = ScriptedEngine().open(None, word_tokenizer(), script=script)
     return asked, evaluate(made.evaluated(), engine, QUESTIONS, "dev")
@@ -110,16 +112,16 @@ def test_figures_of_both_sides_are_means_over_the_seats() -> None:
 
 
 def test_pairs_of_opponents_that_the_policy_leaves_out_count_half() -> None:
-    def speak(ask: Ask) -> str:
+    def speak(request: TurnRequest) -> str:
         # Of the opponents agent 0 alone is right. The policy has a pair of a right and a wrong
         # opponent in seats 2 and 3; it leaves out the first and is right about the second.
-        digits, target = read_puzzle(ask.question)
+        digits, target = read_puzzle(request.question)
         accepted = solutions(digits, target)
         wrong = next(s for s in ("+ + +", "- - -") if s not in accepted)
-        is_right = ask.policy == TRAINED or ask.agent == 0
-        low, high = sorted({0, 1, 2} - {ask.agent})
+        is_right = request.policy == TRAINED or request.agent == 0
+        low, high = sorted({0, 1, 2} - {request.agent})
         vote = f"Agent {low} > Agent {high}"
-        if not ask.round or (ask.policy == TRAINED and ask.agent == 1):
+        if not request.round or (request.policy == TRAINED and request.agent == 1):
             vote = "N/A"
         solution = accepted[0] if is_right else wrong
         return f"<solution> {solution} </solution> <comparison> {vote} </comparison>"

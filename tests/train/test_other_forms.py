@@ -46,7 +46,7 @@ def test_questions_are_debated_in_the_forms_in_turn() -> None:
         assert not any(isinstance(found, Gate) for found in waits)
         first.append(
             [
-                (name, [ask.seed for ask in found])
+                (name, [request.seed for request in found])
                 for (name, _), found in zip(runs, waits, strict=True)
             ]
         )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from debate_protocol.types import TRAINED, Ask, Question
+from debate_protocol.types import TRAINED, Question, TurnRequest
 from debate_rollout.engine import Request, Sampling
 from debate_train.commands.cli import main
 from debate_train.models.loaded_model import export_weights
@@ -75,9 +75,15 @@ def test_engine_answers_with_the_start_where_it_is_asked(tiny: Any, tmp_path: Pa
     def replies(of: Any, *policies: str) -> list[tuple[int, ...]]:
         ids = (1, 2, 3, 4)
         messages = ({"role": "user", "content": "q"},)
-        asks = [Ask(Question("q", "q"), 0, 0, messages, policy=name, seed=5) for name in policies]
+        turn_requests = [
+            TurnRequest(Question("q", "q"), 0, 0, messages, policy=name, seed=5)
+            for name in policies
+        ]
         sampling = Sampling(max_tokens=8, temperature=0)
-        return [reply.token_ids for reply in of.generate([Request(a, sampling, ids) for a in asks])]
+        return [
+            reply.token_ids
+            for reply in of.generate([Request(a, sampling, ids) for a in turn_requests])
+        ]
 
     (old,) = replies(engine, TRAINED)
     with torch.no_grad():

@@ -8,7 +8,7 @@ import pytest
 from debate_protocol.forms import Direct, Simultaneous
 from debate_protocol.forms.settings import OwnContract
 from debate_protocol.parsing import parse
-from debate_protocol.types import Ask
+from debate_protocol.types import TurnRequest
 from debate_train.data.questions import Fields, Questions
 from debate_train.interrupts import DataError
 
@@ -70,18 +70,18 @@ def test_question_key_that_is_named_is_the_only_one(tmp_path: Path) -> None:
         config.open()
 
 
-def ask(form: Direct | Simultaneous, config: Questions) -> Ask:
-    asks = next(form.start(config.open().batch(0)[0], seed=0))
-    assert isinstance(asks, list)
-    first = asks[0]
-    assert isinstance(first, Ask)
+def first_request(form: Direct | Simultaneous, config: Questions) -> TurnRequest:
+    requests = next(form.start(config.open().batch(0)[0], seed=0))
+    assert isinstance(requests, list)
+    first = requests[0]
+    assert isinstance(first, TurnRequest)
     return first
 
 
 @pytest.mark.parametrize("contract", ["three_section", "five_section"])
 def test_demonstration_is_a_valid_first_turn_of_the_contract(tmp_path: Path, contract: str) -> None:
     config = source(tmp_path, rows(solution="Add one.\n\\boxed{2}", answer=2))
-    text = config.open().demonstrate(ask(Direct(contract=contract), config), errors=False)
+    text = config.open().demonstrate(first_request(Direct(contract=contract), config), errors=False)
     parsed = parse(text, contract)
     assert parsed.problems == ()
     assert parsed.sections["solution"].text == "Add one.\n\\boxed{2}"
@@ -100,14 +100,14 @@ def test_demonstration_keeps_the_contract_when_no_stop_string_tells_it(
     tmp_path: Path, form: Direct
 ) -> None:
     config = source(tmp_path, rows(solution="\\boxed{2}", answer=2))
-    said = config.open().demonstrate(ask(form, config), errors=False)
+    said = config.open().demonstrate(first_request(form, config), errors=False)
     parsed = parse(said, form.contract_rules())
     assert (parsed.answer, parsed.problems) == ("\\boxed{2}", ())
 
 
 def test_demonstration_is_the_solution_alone_without_sections(tmp_path: Path) -> None:
     config = source(tmp_path, rows(solution="\\boxed{2}", answer=2))
-    asked = ask(Direct(contract="boxed"), config)
+    asked = first_request(Direct(contract="boxed"), config)
     assert config.open().demonstrate(asked, errors=False) == "\\boxed{2}"
 
 

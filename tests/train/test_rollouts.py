@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from debate_protocol.types import Ask, Reply, Transcript
+from debate_protocol.types import Reply, Transcript, TurnRequest
 from debate_rollout.drivers import LockStep, play
 from debate_rollout.engine import Engine, Request, Weights
 from debate_rollout.engines import ScriptedEngine
@@ -49,9 +49,9 @@ class Watched:
         self.pause_s = 0.0
         self._busy = threading.Lock()
 
-    def _say(self, ask: Ask) -> str:
+    def _say(self, turn_request: TurnRequest) -> str:
         time.sleep(self.pause_s)
-        return SOURCE.demonstrate(ask)
+        return SOURCE.demonstrate(turn_request)
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         return self._alone(lambda: self._engine.generate(requests))

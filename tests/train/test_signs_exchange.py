@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.forms import ActorCritic
-from debate_protocol.types import Ask, Question, Reply, Transcript
+from debate_protocol.types import Question, Reply, Transcript, TurnRequest
 from debate_rewards.answer_checking import check
 from debate_train.data.signs_puzzle import WORDS, SignsPuzzle, exchange_demonstration
 from debate_train.models.scratch import word_tokenizer
@@ -22,8 +22,8 @@ def said(agent: int, *lines: str, seed: int = 0, skill: float = 1.0) -> str:
     claims = {int(who[-1]): text for who, _, text in given if who != "toward"}
     guide = next((text for who, _, text in given if who == "toward"), None)
     settings: Any = {"seed": seed, "claims": claims, "guide": guide, "answers": agent == 0}
-    ask = Ask(Question("q", QUESTION), agent, 1, (), **settings)
-    return exchange_demonstration(ask, DIGITS, TARGET, skill)
+    request = TurnRequest(Question("q", QUESTION), agent, 1, (), **settings)
+    return exchange_demonstration(request, DIGITS, TARGET, skill)
 
 
 @pytest.mark.parametrize(
@@ -73,15 +73,15 @@ def demonstrated(count: int) -> list[Transcript]:
     ended = []
     for question in source.batch(0)[:count]:
         run = form.start(question, seed=len(ended))
-        asks = next(run)
+        requests = next(run)
         try:
             while True:
                 replies = []
-                for ask in asks:  # type: ignore[union-attr]
-                    text = source.demonstrate(ask)
-                    prompt = ask.messages[-1]["content"]
+                for request in requests:  # type: ignore[union-attr]
+                    text = source.demonstrate(request)
+                    prompt = request.messages[-1]["content"]
                     replies.append(Reply(text, "end", tuple(prompt.encode()), (1,)))
-                asks = run.send(replies)
+                requests = run.send(replies)
         except StopIteration as stop:
             ended.append(stop.value)
     return ended

@@ -19,7 +19,7 @@ from debate_protocol.forms import (
 )
 from debate_protocol.forms.settings import OwnContract
 from debate_protocol.parsing import parse
-from debate_protocol.types import Ask, Question, Reply, Transcript, parse_turn
+from debate_protocol.types import Question, Reply, Transcript, TurnRequest, parse_turn
 from debate_rewards import debate_metrics
 from debate_rewards.answer_checking import check
 from debate_rewards.judged import true_decision
@@ -42,17 +42,19 @@ TEXT = [
 CRITIQUE = OwnContract(name="critique", sections=("comparison", "solution"), stop=None)
 
 
-def held(form: DebateForm, question: Question, say: Callable[[Ask], str], seed: int) -> Transcript:
+def held(
+    form: DebateForm, question: Question, say: Callable[[TurnRequest], str], seed: int
+) -> Transcript:
     run = form.start(question, seed=seed)
-    asks = next(run)
+    requests = next(run)
     try:
         while True:
             said = (
-                [Reply(say(ask), "end", (1,), (1,)) for ask in asks]
-                if isinstance(asks, list)
+                [Reply(say(request), "end", (1,), (1,)) for request in requests]
+                if isinstance(requests, list)
                 else "go_on"
             )
-            asks = run.send(said)  # type: ignore[arg-type]
+            requests = run.send(said)  # type: ignore[arg-type]
     except StopIteration as ended:
         return ended.value
 
@@ -61,13 +63,13 @@ def test_turns_are_those_worked_by_hand() -> None:
     form = Simultaneous(num_agents=3, max_rounds=2, style="compact", personas="none")
     contract = form.contract_rules()
     # Seed 3 draws .238 and the question's chance to be right is .81: this first answer is right.
-    first = Ask(MATH[0], 0, 0, (), contract=contract, seed=3)
+    first = TurnRequest(MATH[0], 0, 0, (), contract=contract, seed=3)
     assert worked_turn(first, errors=False) == (
         "<solution>The answer is \\boxed{8}.</solution>\n"
         "<evaluation>N/A</evaluation>\n<comparison>N/A</comparison>"
     )
     claims = {1: "The answer is \\boxed{9}.", 2: "eight: \\boxed{8}", 0: "\\boxed{7}"}
-    later = Ask(MATH[0], 0, 1, (), contract=contract, claims=claims)
+    later = TurnRequest(MATH[0], 0, 1, (), contract=contract, claims=claims)
     assert worked_turn(later) == (
         "<solution>The answer is \\boxed{8}.</solution>\n<evaluation>Agent 1: 9, it is 8, "
         "wrong. Agent 2: 8, it is 8, right. Agent 0: 7, it is 8, wrong. "
@@ -211,7 +213,7 @@ def test_solutions_are_the_rows_own_and_end_in_the_answer(tmp_path: Path) -> Non
     path.write_text("\n".join(map(json.dumps, rows)))
     source = Questions(path=str(path)).open()
     (question, *_) = source.batch(0)
-    debate = held(Direct(), question, lambda ask: source.demonstrate(ask, errors=False), 0)
+    debate = held(Direct(), question, lambda request: source.demonstrate(request, errors=False), 0)
     text = parse(debate.turns[0].text, "three_section").answer
     assert text == f"Add one.\nThe answer is \\boxed{{{question.answer}}}."
 
@@ -221,7 +223,7 @@ def test_accepted_replies_of_the_model_are_what_is_demonstrated(tmp_path: Path) 
 
     texts = {0: "Eight and none: \\boxed{8}", 1: "\\boxed{9} and \\boxed{10}"}
     own = [
-        held(Direct(contract="boxed"), MATH[i], lambda ask, i=i: texts[i], i)  # type: ignore[misc]
+        held(Direct(contract="boxed"), MATH[i], lambda request, i=i: texts[i], i)  # type: ignore[misc]
         for i in texts
     ]
     write_transcripts(tmp_path / "own.jsonl", own)

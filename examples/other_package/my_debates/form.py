@@ -28,8 +28,8 @@ class DevilsAdvocate(DebateSettings):
         """Hold the debate: yield asks, record their replies, return the transcript."""
         state = DebateState(self, begin)
         for round, agents in ((0, [0]), (0, [1, 2]), (1, [0])):
-            asks = [state.ask(agent, round) for agent in agents]
-            replies = yield asks
-            if not state.record(asks, replies):
+            requests = [state.request_turn(agent, round) for agent in agents]
+            replies = yield requests
+            if not state.record(requests, replies):
                 return state.transcript("aborted")
         return state.transcript("max_rounds")

@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     from debate_protocol.transcripts.xml import from_xml as from_xml
     from debate_protocol.transcripts.xml import to_xml as to_xml
     from debate_protocol.types import AgentRole as AgentRole
-    from debate_protocol.types import Ask as Ask
     from debate_protocol.types import Branch as Branch
     from debate_protocol.types import DebateRun as DebateRun
     from debate_protocol.types import Gate as Gate
@@ -79,6 +78,7 @@ if TYPE_CHECKING:
     from debate_protocol.types import Transcript as Transcript
     from debate_protocol.types import Turn as Turn
     from debate_protocol.types import TurnKey as TurnKey
+    from debate_protocol.types import TurnRequest as TurnRequest
     from debate_protocol.types import answering_agents as answering_agents
     from debate_protocol.types import gives_answers as gives_answers
     from debate_protocol.types import neighbours as neighbours

@@ -86,7 +86,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class TurnRequest:
     """One request of a form: let this agent speak now.
 
     `messages` is the whole conversation so far. When `previous` is set, `messages` begins with
@@ -290,7 +290,7 @@ class Gate:
 
 
 GateDecision = Literal["keep", "drop", "go_on"]
-Yielded = Sequence[Ask] | Gate
+Yielded = Sequence[TurnRequest] | Gate
 Sent = Sequence[Reply] | GateDecision
 DebateRun = Generator[Yielded, Sent, Transcript]
 """A running form: yields the asks of all agents that speak now, is sent their replies in order."""

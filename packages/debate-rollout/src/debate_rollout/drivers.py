@@ -10,7 +10,15 @@ from operator import itemgetter
 from typing import Any
 
 from debate_protocol.plugins import did_you_mean
-from debate_protocol.types import Ask, DebateRun, Gate, GateDecision, Reply, Sent, Transcript
+from debate_protocol.types import (
+    DebateRun,
+    Gate,
+    GateDecision,
+    Reply,
+    Sent,
+    Transcript,
+    TurnRequest,
+)
 from debate_rollout.engine import (
     Engine,
     EngineConfigError,
@@ -71,13 +79,13 @@ class DebateRequest:
 
     def failure(self, cause: Exception) -> EngineFailure:
         """Describe a request that failed again after it was retried."""
-        ask = self.request.ask
+        turn_request = self.request.turn_request
         how = "failed twice, the second time on this request alone"
         if isinstance(cause, RetriesExhaustedError):
             how = "gave this request up"
         return EngineFailure(
-            f"debate {self.debate} (question {ask.question.id!r}), agent {ask.agent}, "
-            f"round {ask.round}: the engine {how} "
+            f"debate {self.debate} (question {turn_request.question.id!r}), "
+            f"agent {turn_request.agent}, round {turn_request.round}: the engine {how} "
             f"({len(self.request.prompt_ids)} prompt tokens): {type(cause).__name__}: {cause}"
         )
 
@@ -108,23 +116,27 @@ class RequestBuilder:
         self._sampling = dict(sampling)
         self._first_session = next(self._calls) << 32
 
-    def build(self, debate: int, asks: Sequence[Ask]) -> list[DebateRequest]:
+    def build(self, debate: int, turn_requests: Sequence[TurnRequest]) -> list[DebateRequest]:
         """Turn the asks that a debate makes at once into requests."""
         return [
-            DebateRequest(debate, position, self._request(debate, ask))
-            for position, ask in enumerate(asks)
+            DebateRequest(debate, position, self._request(debate, turn_request))
+            for position, turn_request in enumerate(turn_requests)
         ]
 
-    def _request(self, debate: int, ask: Ask) -> Request:
+    def _request(self, debate: int, turn_request: TurnRequest) -> Request:
         settings: dict[str, Any] = {
-            "max_tokens": self._max_tokens if ask.max_tokens is None else ask.max_tokens,
-            "temperature": ask.temperature,
-            "stop": ask.stop,
-            "seed": ask.seed,
+            "max_tokens": self._max_tokens
+            if turn_request.max_tokens is None
+            else turn_request.max_tokens,
+            "temperature": turn_request.temperature,
+            "stop": turn_request.stop,
+            "seed": turn_request.seed,
         }
         sampling = Sampling(**settings | self._sampling)
-        prompt_ids = () if self._renderer is None else self._renderer.render(ask).prompt_ids
-        return Request(ask, sampling, prompt_ids, self._first_session + debate)
+        prompt_ids = (
+            () if self._renderer is None else self._renderer.render(turn_request).prompt_ids
+        )
+        return Request(turn_request, sampling, prompt_ids, self._first_session + debate)
 
 
 class DebateBatch:
@@ -143,7 +155,7 @@ class DebateBatch:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def advance(self, debate: int, sent: Sent | None) -> Sequence[Ask] | Transcript | None:
+    def advance(self, debate: int, sent: Sent | None) -> Sequence[TurnRequest] | Transcript | None:
         """Start a debate, or send it what it waits for.
 
         Returns:
@@ -275,7 +287,7 @@ class OpenRequests:
             request = attempt.request
             replies.append((request, finished.outcome))
             if self._cache_use is not None:
-                agent = request.request.ask.agent
+                agent = request.request.turn_request.agent
                 self._cache_use.add_reply(request.debate, agent, finished.outcome)
         self._retry_overdue()
         return replies

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, cast
 
 from debate_protocol.plugins import Config, install_command
-from debate_protocol.types import Ask, Reply, Transcript
+from debate_protocol.types import Reply, Transcript, TurnRequest
 
 __all__ = [
     "Capability",
@@ -117,7 +117,7 @@ class Request:
     Requests of one `session` extend or share each other's prompts; -1 belongs to none.
     """
 
-    ask: Ask
+    turn_request: TurnRequest
     sampling: Sampling
     prompt_ids: tuple[int, ...] = ()
     session: int = -1
@@ -226,7 +226,7 @@ class Engine(Protocol):
 T = TypeVar("T")
 
 
-def of_adapter(served: Mapping[str, T], ask: Ask) -> T | None:
+def of_adapter(served: Mapping[str, T], turn_request: TurnRequest) -> T | None:
     """Return what is served under the adapter that an ask names; None where none was loaded.
 
     Args:
@@ -238,7 +238,7 @@ def of_adapter(served: Mapping[str, T], ask: Ask) -> T | None:
     """
     if not served:
         return None
-    name = next(iter(served)) if ask.adapter is None else ask.adapter
+    name = next(iter(served)) if turn_request.adapter is None else turn_request.adapter
     if name not in served:
         loaded = ", ".join(filter(None, served)) or "none with a name"
         raise EngineConfigError(f"adapter: found {name!r}, but weights of {loaded} were loaded")
@@ -322,7 +322,7 @@ def generate_by_streaming(engine: Queue, requests: Sequence[Request]) -> list[Re
     return [replies[index] for index in range(len(requests))]
 
 
-Script = Callable[[Ask], str]
+Script = Callable[[TurnRequest], str]
 """What an agent says when it is asked."""
 
 

@@ -123,7 +123,7 @@ class CacheUse:
         contexts = self._contexts.setdefault(debate, {})
         prompts_by_agent: dict[int, list[tuple[int, ...]]] = {}
         for request in requests:
-            prompts_by_agent.setdefault(request.ask.agent, []).append(request.prompt_ids)
+            prompts_by_agent.setdefault(request.turn_request.agent, []).append(request.prompt_ids)
         for agent, prompts in prompts_by_agent.items():
             contexts[agent] = _AgentContext(prompts)
         longest_replies = sum(request.sampling.max_tokens for request in requests)

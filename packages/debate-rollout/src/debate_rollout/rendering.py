@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from debate_protocol.types import Ask, Finish, Message, Reply, Role
+from debate_protocol.types import Finish, Message, Reply, Role, TurnRequest
 from debate_rollout.engine import EngineConfigError, Request
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ class Renderer:
         self._steady: set[tuple[tuple[str, ...], int]] = set()
         self.end_ids = self._find_end_ids()
 
-    def render(self, ask: Ask) -> Rendered:
+    def render(self, turn_request: TurnRequest) -> Rendered:
         """Render the prompt of an ask.
 
         Args:
@@ -278,9 +278,9 @@ class Renderer:
                 reply cannot be found, where the messages do not hold the previous reply as it was
                 sampled, or where it has no ids.
         """
-        messages = self._accepted(ask.messages)
-        if ask.previous is not None and ask.previous.prompt_ids:
-            extended = self._extend(messages, ask.previous)
+        messages = self._accepted(turn_request.messages)
+        if turn_request.previous is not None and turn_request.previous.prompt_ids:
+            extended = self._extend(messages, turn_request.previous)
             if extended is not None:
                 return Rendered(extended, True)
         plain = [_with(message, self.plain(message["content"])) for message in messages]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
 
-from debate_protocol.types import TRAINED, Ask, Reply
+from debate_protocol.types import TRAINED, Reply, TurnRequest
 from debate_rollout.engine import (
     Capability,
     Engine,
@@ -166,7 +166,7 @@ class RoutedEngine:
         replies: dict[int, Reply] = {}
         indices_by_policy: dict[str, list[int]] = {}
         for index, request in enumerate(requests):
-            indices_by_policy.setdefault(request.ask.policy, []).append(index)
+            indices_by_policy.setdefault(request.turn_request.policy, []).append(index)
         for policy, indices in indices_by_policy.items():
             policy_requests = [requests[index] for index in indices]
             policy_replies = self._engine(policy).generate(policy_requests)
@@ -189,7 +189,7 @@ class RoutedEngine:
 
     def submit(self, request: Request) -> int:
         """Take a request and return its ticket."""
-        engine = self._engine(request.ask.policy)
+        engine = self._engine(request.turn_request.policy)
         index = next(i for i, stream in enumerate(self._streams) if stream is engine)
         ticket = self._streams[index].submit(request) * len(self._streams) + index
         self._open.add(ticket)
@@ -240,7 +240,7 @@ class RoutedRenderer:
         """Tokenizer of the trained policy."""
         return getattr(self._renderers[TRAINED], "tokenizer", None)
 
-    def render(self, ask: Ask) -> Rendered:
+    def render(self, turn_request: TurnRequest) -> Rendered:
         """Render an ask as prompt ids; as none for an engine that takes messages."""
-        renderer = self._renderers.get(ask.policy)
-        return Rendered((), extended=False) if renderer is None else renderer.render(ask)
+        renderer = self._renderers.get(turn_request.policy)
+        return Rendered((), extended=False) if renderer is None else renderer.render(turn_request)

@@ -13,7 +13,15 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, cast
 
-from debate_protocol.types import Ask, DebateRun, Message, Protocol, Question, Reply, Transcript
+from debate_protocol.types import (
+    DebateRun,
+    Message,
+    Protocol,
+    Question,
+    Reply,
+    Transcript,
+    TurnRequest,
+)
 from debate_rollout.drivers import FreeRunning, play
 from debate_rollout.engine import (
     Capability,
@@ -77,7 +85,7 @@ class Bench:
 
     def one(self, sampling: Sampling = SAMPLING, text: str = QUESTIONS[0]) -> Reply:
         """Return the reply to a single request."""
-        return self.engine.generate([request(self.engine, ask(text), sampling)])[0]
+        return self.engine.generate([request(self.engine, turn_request(text), sampling)])[0]
 
     def load(self, refresh: Refresh) -> None:
         """Load weights under a version that is new to the engine."""
@@ -100,13 +108,13 @@ class Bench:
             )
 
 
-def ask(text: str = QUESTIONS[0], agent: int = 0) -> Ask:
+def turn_request(text: str = QUESTIONS[0], agent: int = 0) -> TurnRequest:
     """Return the first ask of an agent."""
     message: Message = {"role": "user", "content": text}
-    return Ask(Question("q", text), agent=agent, round=0, messages=(message,))
+    return TurnRequest(Question("q", text), agent=agent, round=0, messages=(message,))
 
 
-def request(engine: Engine, one: Ask, sampling: Sampling = SAMPLING) -> Request:
+def request(engine: Engine, one: TurnRequest, sampling: Sampling = SAMPLING) -> Request:
     """Return an ask as a request to this engine."""
     renderer: Any = engine.renderer
     return Request(one, sampling, () if renderer is None else renderer.render(one).prompt_ids)
@@ -115,7 +123,7 @@ def request(engine: Engine, one: Ask, sampling: Sampling = SAMPLING) -> Request:
 def requests(engine: Engine, **changes: Any) -> list[Request]:
     """Return one request for each of the questions, each with another seed."""
     return [
-        request(engine, ask(text, agent), replace(SAMPLING, seed=agent, **changes))
+        request(engine, turn_request(text, agent), replace(SAMPLING, seed=agent, **changes))
         for agent, text in enumerate(QUESTIONS)
     ]
 
@@ -205,7 +213,7 @@ def check_seeds(bench: Bench) -> None:
 def check_samples(bench: Bench) -> None:
     """Requests that differ by their seeds alone have replies of their own."""
     engine = bench.engine
-    sent = [request(engine, ask(), replace(SAMPLING, seed=seed)) for seed in range(8)]
+    sent = [request(engine, turn_request(), replace(SAMPLING, seed=seed)) for seed in range(8)]
     replies = {reply.token_ids for reply in engine.generate(sent)}
     assert len(replies) > 1, "8 seeds in one batch gave one and the same reply"
 
@@ -227,7 +235,9 @@ def check_trainer_logps(bench: Bench) -> None:
     if bench.logps is None:
         raise NotApplicable("needs the trainer's log-probabilities")
     sent = [
-        request(bench.engine, ask(text), replace(SAMPLING, temperature=temperature, seed=seed))
+        request(
+            bench.engine, turn_request(text), replace(SAMPLING, temperature=temperature, seed=seed)
+        )
         for seed, text in enumerate(QUESTIONS)
         for temperature in TEMPERATURES
     ]
@@ -236,7 +246,7 @@ def check_trainer_logps(bench: Bench) -> None:
 
 def check_empty_prompt(bench: Bench) -> None:
     """A prompt without ids is refused by name, and the engine serves on."""
-    empty = replace(request(bench.engine, ask()), prompt_ids=())
+    empty = replace(request(bench.engine, turn_request()), prompt_ids=())
     error = _error_of(lambda: bench.engine.generate([empty]), "a prompt without ids")
     assert "prompt" in str(error).lower(), f"expected the prompt to be named, got {error!r}"
     assert bench.one().token_ids, "the engine no longer serves after an empty prompt"
@@ -247,7 +257,7 @@ def check_overflow(bench: Bench) -> None:
     window = bench.engine.context_window
     if window is None:
         raise NotApplicable("has no context window")
-    whole = request(bench.engine, ask())
+    whole = request(bench.engine, turn_request())
     filler = whole.prompt_ids[:1]
 
     def long(length: int) -> Request:
@@ -265,7 +275,9 @@ def check_extension(bench: Bench) -> None:
     first = bench.one()
     news: Message = {"role": "user", "content": "Agent 1 says 4. Answer again."}
     own: Message = {"role": "assistant", "content": first.text}
-    second = replace(ask(), round=1, messages=(*ask().messages, own, news), previous=first)
+    second = replace(
+        turn_request(), round=1, messages=(*turn_request().messages, own, news), previous=first
+    )
     rendered = bench.engine.renderer.render(second)
     kept = (*first.prompt_ids, *first.token_ids)
     assert not rendered.extended or rendered.prompt_ids[: len(kept)] == kept, "reply re-tokenised"
@@ -298,7 +310,7 @@ def check_collect(bench: Bench) -> None:
     stream = bench.stream
     began = time.monotonic()
     assert stream.collect(_PATIENCE_S) == [], "nothing is open: expected no reply"
-    ticket = stream.submit(request(bench.engine, ask()))
+    ticket = stream.submit(request(bench.engine, turn_request()))
     first = stream.collect(0.0)
     took = time.monotonic() - began
     assert took < _AT_ONCE_S, f"expected both calls to return at once, they took {took:.1f} s"
@@ -315,7 +327,7 @@ def check_cancel(bench: Bench) -> None:
     gather(bench, [kept, late])
     assert stream.collect(0.2) == [], "a cancelled request was returned"
     stream.cancel(kept)
-    gather(bench, [stream.submit(request(bench.engine, ask()))])
+    gather(bench, [stream.submit(request(bench.engine, turn_request()))])
 
 
 def check_overdue(bench: Bench) -> None:
@@ -364,7 +376,7 @@ def _error_of(call: Callable[[], object], what: str) -> Exception:
 
 
 def _debate() -> DebateRun:
-    one = replace(ask(), seed=SAMPLING.seed)
+    one = replace(turn_request(), seed=SAMPLING.seed)
     yield [one]
     return Transcript("q", one.question, Protocol(1), ())
 
@@ -398,21 +410,21 @@ def check_adapters(bench: Bench) -> None:
     bench.load(Refresh(both, first.logps))
     named: dict[str | None, str] = {None: "first", **{name: name for name in own}}
     sent = [
-        replace(one, ask=replace(one.ask, adapter=name))
+        replace(one, turn_request=replace(one.turn_request, adapter=name))
         for one in requests(bench.engine)
         for name in named
     ]
     together = bench.engine.generate(sent)
     for one, reply in zip(sent, together, strict=True):
         _check_version(bench, reply)
-        bench.logps = own[named[one.ask.adapter]].logps
-        bench.check_logps([reply], f"adapter {one.ask.adapter}")
+        bench.logps = own[named[one.turn_request.adapter]].logps
+        bench.check_logps([reply], f"adapter {one.turn_request.adapter}")
     if bench.can("seeds"):
         alone = [reply for one in sent for reply in bench.engine.generate([one])]
         assert [reply.token_ids for reply in alone] == [reply.token_ids for reply in together], (
             "other replies than without the other adapter beside"
         )
-    unknown = replace(sent[0], ask=replace(sent[0].ask, adapter="third"))
+    unknown = replace(sent[0], turn_request=replace(sent[0].turn_request, adapter="third"))
     error = _error_of(lambda: bench.engine.generate([unknown]), "an adapter that was not loaded")
     assert "third" in str(error), f"expected the unknown adapter to be named: {error}"
     bench.load(first)
@@ -516,7 +528,7 @@ def _scored(bench: Bench) -> Reply:
 
 
 def _long_request(bench: Bench) -> Request:
-    short = request(bench.engine, ask())
+    short = request(bench.engine, turn_request())
     if not short.prompt_ids:
         raise NotApplicable("takes no ids")
     window = bench.engine.context_window or 2 * _LONG
@@ -526,7 +538,7 @@ def _long_request(bench: Bench) -> Request:
 
 
 def _running_long(bench: Bench, seed: int) -> Request:
-    one = request(bench.engine, ask())
+    one = request(bench.engine, turn_request())
     room = (bench.engine.context_window or 2 * _LONG) - len(one.prompt_ids)
     return replace(one, sampling=replace(SAMPLING, seed=seed, max_tokens=room))
 
@@ -539,7 +551,7 @@ __all__ = [
     "Logps",
     "NotApplicable",
     "Refresh",
-    "ask",
+    "turn_request",
     "check_engine",
     "conformance",
     "conformance_table",

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from debate_protocol.forms.rounds import new_ask, parsed_of, record_replies, side_seed
+from debate_protocol.forms.rounds import new_turn_request, parsed_of, record_replies, side_seed
 from debate_protocol.forms.settings import (
     MOST,
     DebateStart,
@@ -38,7 +38,6 @@ from debate_protocol.prompts import (
 from debate_protocol.types import (
     TOKENS,
     AgentRole,
-    Ask,
     Branch,
     DebateRun,
     Gate,
@@ -49,6 +48,7 @@ from debate_protocol.types import (
     Sent,
     Turn,
     TurnKey,
+    TurnRequest,
     Yielded,
     exchange_roles,
 )
@@ -257,13 +257,13 @@ class Exchange:
         self.critic = form.num_agents - 1
         self.actors, self.agents = range(self.critic), range(form.num_agents)
 
-    def ask(
+    def request_turn(
         self,
         key: TurnKey,
         spoken: Mapping[TurnKey, Turn],
         name: str = "",
         guide: str | None = None,
-    ) -> Ask:
+    ) -> TurnRequest:
         """Return the ask for a turn.
 
         Args:
@@ -280,7 +280,7 @@ class Exchange:
         view = self._view(key, seen)
         prompt = exchange_prompt(self.form.style, view, guide)
         shown = tuple(turn.key for turn in seen if turn.agent != key.agent)
-        return replace(new_ask(self.form, seed, view, prompt, shown), guide=guide)
+        return replace(new_turn_request(self.form, seed, view, prompt, shown), guide=guide)
 
     def _view(self, reader: TurnKey, turns: Sequence[Turn]) -> View:
         return View(
@@ -415,8 +415,8 @@ def sampled_beside(
         for s in states
         for i, guide in enumerate(guides)
     ]
-    asks = [exchange.ask(s.turn.key, spoken, s.name, s.guide) for s in beside]
-    for state, turn in zip(beside, (yield from _spoken(exchange, asks)), strict=True):
+    requests = [exchange.request_turn(s.turn.key, spoken, s.name, s.guide) for s in beside]
+    for state, turn in zip(beside, (yield from _spoken(exchange, requests)), strict=True):
         state.turn = turn
     states += beside
     continued = [state for state in states if state.turn.round < turns[-1].round]
@@ -431,7 +431,7 @@ def _continue(
 ) -> Generator[Yielded, Sent, None]:
     critic = exchange.critic
     tried: list[tuple[_State, str]] = []
-    asks: list[Ask] = []
+    requests: list[TurnRequest] = []
     for state in states:
         agent, round = state.turn.key
         keys = [TurnKey(critic, round)]
@@ -440,25 +440,27 @@ def _continue(
         for name in (f"{state.name}/{k}" for k in range(exchange.form.continuations)):
             tried += [(state, name)] * len(keys)
             held = {**spoken, state.turn.key: state.turn}
-            asks += [exchange.ask(key, held, name) for key in keys]
-    first = yield from _spoken(exchange, asks)
+            requests += [exchange.request_turn(key, held, name) for key in keys]
+    first = yield from _spoken(exchange, requests)
     feedback = [i for i, turn in enumerate(first) if turn.agent == critic]
-    asks = []
+    requests = []
     for i in feedback:
         state, name = tried[i]
         answer = TurnKey(state.turn.agent, state.turn.round + 1)
         held = {**spoken, state.turn.key: state.turn, first[i].key: first[i]}
-        asks.append(exchange.ask(answer, held, name))
-    answers = dict(zip(feedback, (yield from _spoken(exchange, asks)), strict=True))
+        requests.append(exchange.request_turn(answer, held, name))
+    answers = dict(zip(feedback, (yield from _spoken(exchange, requests)), strict=True))
     for i, turn in enumerate(first):
         then = (_bare(answers[i]),) if i in answers else ()
         tried[i][0].continuations.append(replace(_bare(turn), continuations=then))
 
 
-def _spoken(exchange: Exchange, asks: list[Ask]) -> Generator[Yielded, Sent, list[Turn]]:
-    if not asks:
+def _spoken(
+    exchange: Exchange, requests: list[TurnRequest]
+) -> Generator[Yielded, Sent, list[Turn]]:
+    if not requests:
         return []
-    return record_replies(exchange.form, exchange.rules, asks, (yield asks))
+    return record_replies(exchange.form, exchange.rules, requests, (yield requests))
 
 
 def _bare(turn: Turn) -> Turn:
@@ -580,8 +582,14 @@ class ActorCritic(SampledSettings):
         for round in range(self.max_rounds):
             ends = round + 1 == self.max_rounds
             for agents in (exchange.actors, [] if ends else [exchange.critic]):
-                asks = [exchange.ask(TurnKey(agent, round), spoken) for agent in agents]
-                turns = record_replies(self, exchange.rules, asks, (yield asks)) if asks else []
+                requests = [
+                    exchange.request_turn(TurnKey(agent, round), spoken) for agent in agents
+                ]
+                turns = (
+                    record_replies(self, exchange.rules, requests, (yield requests))
+                    if requests
+                    else []
+                )
                 spoken |= {turn.key: turn for turn in turns}
             if round in self.gate_after:
                 gate = begin.transcript(exchange.rules, spoken.values(), "gate")

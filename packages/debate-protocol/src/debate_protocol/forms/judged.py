@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from debate_protocol.forms.actor_critic import wrong_answer
 from debate_protocol.forms.rounds import (
-    new_ask,
+    new_turn_request,
     parsed_of,
     record_replies,
     seen_sections,
@@ -34,7 +34,6 @@ from debate_protocol.prompts import (
 from debate_protocol.types import (
     JUDGE,
     AgentRole,
-    Ask,
     DebateRun,
     Gate,
     Message,
@@ -43,6 +42,7 @@ from debate_protocol.types import (
     Transcript,
     Turn,
     TurnKey,
+    TurnRequest,
     gives_answers,
     judging_agents,
     reads_backwards,
@@ -234,8 +234,8 @@ class Judged(SampledSettings):
         court = _Court(self, begin)
         for round in range(self.max_rounds):
             agents = speaking_agents(court.rules, round)
-            asks = [court.ask(TurnKey(agent, round)) for agent in agents]
-            court.record(asks, (yield asks))
+            requests = [court.request_turn(TurnKey(agent, round)) for agent in agents]
+            court.record(requests, (yield requests))
             if round in self.gate_after:
                 gate = Gate(court.transcript("gate"), f"round_{round}")
                 if (yield gate) == "keep":
@@ -299,7 +299,7 @@ class _Court:
         agents = [a for a in (0, 1) if a not in judging_agents(self.rules)]
         return {a: answers[a] for a in agents if gives_answers(self.rules, a)}
 
-    def ask(self, key: TurnKey) -> Ask:
+    def request_turn(self, key: TurnKey) -> TurnRequest:
         """Return the request for a turn."""
         shown = tuple(shown_turns(self.rules, key, self._turns))
         is_judge = key.agent in judging_agents(self.rules)
@@ -328,17 +328,17 @@ class _Court:
         prompt = _compact(view, guide) if self._form.style == "compact" else self._full(view, guide)
         diverged = self.diverged
         seed = self._seed if diverged is None or key.round < diverged else self._begin.seed
-        ask = new_ask(self._form, seed, replace(view, agent=key.agent), prompt, shown)
+        request = new_turn_request(self._form, seed, replace(view, agent=key.agent), prompt, shown)
         # In the compact style a judge reads the last section, whatever it is.
         if self._form.style != "compact":
             answers = {one.agent: (one.fields or {}).get(self._answer) for one in view.turns}
             given = {agent: text for agent, text in answers.items() if text is not None}
-            ask = replace(ask, claims={**ask.claims, **given})
-        return replace(ask, seed=turn_seed(seed, *key), guide=guide)
+            request = replace(request, claims={**request.claims, **given})
+        return replace(request, seed=turn_seed(seed, *key), guide=guide)
 
-    def record(self, asks: list[Ask], sent: Sent) -> None:
+    def record(self, requests: list[TurnRequest], sent: Sent) -> None:
         """Write the turns down."""
-        for turn in record_replies(self._form, self.rules, asks, sent):
+        for turn in record_replies(self._form, self.rules, requests, sent):
             self._turns[turn.key] = turn
 
     def transcript(self, ended: str) -> Transcript:

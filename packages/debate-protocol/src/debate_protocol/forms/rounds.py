@@ -10,7 +10,6 @@ from debate_protocol.forms.settings import DebateForm, DebateSettings, DebateSta
 from debate_protocol.parsing import Contract, Parsed, get_contract, parse, says_nothing
 from debate_protocol.prompts import SeenTurn, View, insertable, news, opening, without_comparison
 from debate_protocol.types import (
-    Ask,
     DebateRun,
     Gate,
     Message,
@@ -21,6 +20,7 @@ from debate_protocol.types import (
     Transcript,
     Turn,
     TurnKey,
+    TurnRequest,
     check_roles,
     gives_answers,
     shown_turns,
@@ -43,18 +43,18 @@ def _hashed(text: str) -> int:
     return int.from_bytes(digest, "big") & 0x7FFFFFFF
 
 
-def new_ask(
+def new_turn_request(
     form: DebateForm,
     seed: int,
     view: View,
     messages: tuple[Message, ...],
     shown: tuple[TurnKey, ...] = (),
-) -> Ask:
+) -> TurnRequest:
     """Return an ask of the view's agent, with its temperature, stop strings and the turn's seed.
 
     `seed` is that of the debate.
     """
-    return Ask(
+    return TurnRequest(
         question=view.question,
         agent=view.agent,
         round=view.round,
@@ -83,7 +83,7 @@ def claims(view: View) -> dict[int, str]:
 
 
 def record_replies(
-    form: DebateForm, rules: Protocol, asks: Sequence[Ask], sent: Sent
+    form: DebateForm, rules: Protocol, requests: Sequence[TurnRequest], sent: Sent
 ) -> list[Turn]:
     """Return the replies that a form was sent as turns.
 
@@ -91,20 +91,22 @@ def record_replies(
         TypeError: It was sent something else than replies.
         ValueError: There is not one reply an ask.
     """
-    replies = replies_to(asks, sent)
-    return [record_reply(form, rules, *one) for one in zip(asks, replies, strict=True)]
+    replies = replies_to(requests, sent)
+    return [record_reply(form, rules, *one) for one in zip(requests, replies, strict=True)]
 
 
-def replies_to(asks: Sequence[Ask], sent: Sent) -> list[Reply]:
+def replies_to(requests: Sequence[TurnRequest], sent: Sent) -> list[Reply]:
     """Return the replies that a form was sent; as `record_replies`."""
     if not isinstance(sent, list | tuple) or not all(isinstance(one, Reply) for one in sent):
         raise TypeError(f"the form yielded asks and was sent {sent!r}; send a list of replies")
-    if len(sent) != len(asks):
-        raise ValueError(f"{len(asks)} asks were sent {len(sent)} replies; send one each, in order")
+    if len(sent) != len(requests):
+        raise ValueError(
+            f"{len(requests)} asks were sent {len(sent)} replies; send one each, in order"
+        )
     return list(sent)
 
 
-def record_reply(form: DebateForm, rules: Protocol, ask: Ask, reply: Reply) -> Turn:
+def record_reply(form: DebateForm, rules: Protocol, request: TurnRequest, reply: Reply) -> Turn:
     """Return the reply as a turn, failed or not, with what it says.
 
     A turn of a role that owes no answer fails when it says nothing, and any other when no answer
@@ -114,20 +116,20 @@ def record_reply(form: DebateForm, rules: Protocol, ask: Ask, reply: Reply) -> T
     if reply.finish == "context_overflow":
         reply = replace(reply, text="", token_ids=(), logps=(), starts=())
         failure = "context_overflow"
-    contract = ask.contract or form.contract_rules()
+    contract = request.contract or form.contract_rules()
     parsed = parse(
-        reply.text, contract, author=ask.agent, num_agents=rules.num_agents, think=form.think
+        reply.text, contract, author=request.agent, num_agents=rules.num_agents, think=form.think
     )
-    if failure is None and not gives_answers(rules, ask.agent, ask.round):
+    if failure is None and not gives_answers(rules, request.agent, request.round):
         failure = None if parsed.spoken else "no_feedback"
     elif failure is None and parsed.answer is None:
         failure = "no_solution" if contract.kind == "xml" else "no_answer"
     return Turn(
-        agent=ask.agent,
-        round=ask.round,
+        agent=request.agent,
+        round=request.round,
         text=reply.text,
-        shown=ask.shown,
-        prompt=ask.messages,
+        shown=request.shown,
+        prompt=request.messages,
         failure=failure,
         reply=reply,
         parsed=parsed,
@@ -166,7 +168,7 @@ class DebateState:
         self.turns: dict[TurnKey, Turn] = {}
         self._dialogues: dict[int, Dialogue] = {}
 
-    def ask(self, agent: int, round: int) -> Ask:
+    def request_turn(self, agent: int, round: int) -> TurnRequest:
         """Return the request for this turn, with all that the agent is to see."""
         key = TurnKey(agent, round)
         dialogue = self._dialogues.get(agent)
@@ -175,7 +177,9 @@ class DebateState:
         shown = self.shown_to(key)
         turns = self._presented(agent, (*shown, *self.own_turns(key)))
         view = self._view(key, turns, shown)
-        return new_ask(self.form, self.begin.seed, view, opening(self.form.style, view), shown)
+        return new_turn_request(
+            self.form, self.begin.seed, view, opening(self.form.style, view), shown
+        )
 
     def shown_to(self, key: TurnKey) -> tuple[TurnKey, ...]:
         """Return the turns of others that the author of a turn is given."""
@@ -187,21 +191,21 @@ class DebateState:
         since = 0 if last < 0 else key.round - last
         return [one for one in self.turns if one.agent == key.agent and one.round >= since]
 
-    def record(self, asks: Sequence[Ask], sent: Sent) -> bool:
+    def record(self, requests: Sequence[TurnRequest], sent: Sent) -> bool:
         """Write the turns down; return whether the debate may go on after them.
 
         Raises:
             TypeError: Something else than replies was sent.
             ValueError: There is not one reply an ask.
         """
-        turns = record_replies(self.form, self.rules, asks, sent)
-        for ask, turn in zip(asks, turns, strict=True):
+        turns = record_replies(self.form, self.rules, requests, sent)
+        for request, turn in zip(requests, turns, strict=True):
             self.turns[turn.key] = turn
-            messages, last = ask.messages, ask.previous
+            messages, last = request.messages, request.previous
             if turn.failure != "context_overflow":
                 messages = (*messages, Message(role="assistant", content=turn.text))
                 last = turn.reply
-            self._dialogues[ask.agent] = Dialogue(messages, last, ask.shown)
+            self._dialogues[request.agent] = Dialogue(messages, last, request.shown)
         return self.form.on_failure == "continue" or all(turn.failure is None for turn in turns)
 
     def agreed(self, round: int) -> str | None:
@@ -226,7 +230,7 @@ class DebateState:
         """Return the gate after a round."""
         return Gate(self.transcript("gate"), f"round_{round}")
 
-    def _continued(self, key: TurnKey, dialogue: Dialogue) -> Ask:
+    def _continued(self, key: TurnKey, dialogue: Dialogue) -> TurnRequest:
         shown = self.shown_to(key)
         fresh = self._presented(key.agent, set(shown).difference(dialogue.given))
         view = self._view(key, fresh, shown)
@@ -238,8 +242,8 @@ class DebateState:
             text = f"{messages[-1]['content']}{gap}{text}"
             messages = messages[:-1]
         messages = (*messages, Message(role="user", content=text))
-        ask = new_ask(self.form, self.begin.seed, view, messages, shown)
-        return replace(ask, previous=dialogue.previous)
+        request = new_turn_request(self.form, self.begin.seed, view, messages, shown)
+        return replace(request, previous=dialogue.previous)
 
     def _contract(self, round: int) -> Contract:
         return self._contracts[min(round, len(self._contracts) - 1)]
@@ -316,8 +320,8 @@ class RoundForm(DebateSettings):
             agents = speaking_agents(state.rules, round)
             turns = [agents] if self.schedule == "parallel" else [(agent,) for agent in agents]
             for speakers in turns:
-                asks = [state.ask(agent, round) for agent in speakers]
-                if not state.record(asks, (yield asks)):
+                requests = [state.request_turn(agent, round) for agent in speakers]
+                if not state.record(requests, (yield requests)):
                     return state.transcript("aborted")
             reason = state.agreed(round)
             if reason is not None:
@@ -375,15 +379,17 @@ class Reseated(Simultaneous):
     def debate(self, begin: DebateStart) -> DebateRun:
         """Hold a debate."""
         plain = super().debate(begin)
-        asks = cast(Sequence[Ask], next(plain))
-        replies = replies_to(asks, (yield asks))
+        requests = cast(Sequence[TurnRequest], next(plain))
+        replies = replies_to(requests, (yield requests))
         plain.close()
         state = DebateState(self._in_their_seats(), begin)
-        first = [state.ask(seat, 0) for seat in range(self.num_agents)]
+        first = [state.request_turn(seat, 0) for seat in range(self.num_agents)]
         if not state.record(first, [replies[agent] for agent in self.seats()]):
             return state.transcript("aborted")
         # What a seat's agent said answered another prompt, that of its first seat.
-        second = [replace(state.ask(seat, 1), previous=None) for seat in range(self.num_agents)]
+        second = [
+            replace(state.request_turn(seat, 1), previous=None) for seat in range(self.num_agents)
+        ]
         state.record(second, (yield second))
         return state.transcript("max_rounds")
 
@@ -412,10 +418,12 @@ class AmongStrangers(Simultaneous):
         here = _Among(self, begin, there)
         for round in range(self.max_rounds):
             agents = speaking_agents(here.rules, round)
-            asks = [state.ask(agent, round) for state in (there, here) for agent in agents]
-            replies = replies_to(asks, (yield asks))
-            there.record(asks[: len(agents)], replies[: len(agents)])
-            here.record(asks[len(agents) :], replies[len(agents) :])
+            requests = [
+                state.request_turn(agent, round) for state in (there, here) for agent in agents
+            ]
+            replies = replies_to(requests, (yield requests))
+            there.record(requests[: len(agents)], replies[: len(agents)])
+            here.record(requests[len(agents) :], replies[len(agents) :])
         ended = here.transcript("max_rounds")
         return replace(ended, turns=tuple(replace(turn, shown=()) for turn in ended.turns))
 
@@ -459,8 +467,8 @@ class Direct(DebateForm):
         """Ask for one answer."""
         rules, persona = self.protocol(), self.persona(0)
         view = View(begin.question, self.contract_rules(), 0, 0, persona, (), ())
-        asks = [new_ask(self, begin.seed, view, opening(self.style, view))]
-        (turn,) = record_replies(self, rules, asks, (yield asks))
+        requests = [new_turn_request(self, begin.seed, view, opening(self.style, view))]
+        (turn,) = record_replies(self, rules, requests, (yield requests))
         ended = "max_rounds" if turn.failure is None else "failed"
         transcript = begin.transcript(rules, [turn], ended)
         if self.gate_after:

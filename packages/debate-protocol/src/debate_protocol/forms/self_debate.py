@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from debate_protocol.forms.rounds import new_ask, parsed_of, record_replies, seen_sections
+from debate_protocol.forms.rounds import new_turn_request, parsed_of, record_replies, seen_sections
 from debate_protocol.forms.settings import MOST, DebateStart, SampledSettings
 from debate_protocol.prompts import SeenTurn, View, insertable, opening
 from debate_protocol.types import (
@@ -149,8 +149,8 @@ class SelfDebate(SampledSettings):
         view = View(begin.question, self.contract_rules(), 0, 0, None, (), ())
         prompt = opening(self.style, view)
         views = [replace(view, agent=agent) for agent in range(self.first_turns)]
-        asks = [new_ask(self, begin.seed, one, prompt) for one in views]
-        first = record_replies(self, rules, asks, (yield asks))
+        requests = [new_turn_request(self, begin.seed, one, prompt) for one in views]
+        first = record_replies(self, rules, requests, (yield requests))
         gate = begin.transcript(rules, first, "gate")
         if 0 in self.gate_after and (yield Gate(gate, "round_0")) == "keep":
             return gate
@@ -163,8 +163,8 @@ class SelfDebate(SampledSettings):
         prompt = self._debate_prompt(view)
         views = [replace(view, agent=one) for one in range(self.first_turns, self.num_agents)]
         shown = tuple(TurnKey(agent, 0) for agent in pair)
-        asks = [new_ask(self, begin.seed, one, prompt, shown) for one in views]
-        turns = first + record_replies(self, rules, asks, (yield asks))
+        requests = [new_turn_request(self, begin.seed, one, prompt, shown) for one in views]
+        turns = first + record_replies(self, rules, requests, (yield requests))
         if 1 in self.gate_after:
             yield Gate(begin.transcript(rules, turns, "gate"), "round_1")
         return begin.transcript(rules, turns, "max_rounds")

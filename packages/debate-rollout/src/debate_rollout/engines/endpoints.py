@@ -165,7 +165,7 @@ def request_body(config: "OpenAIEngine", request: Request) -> bytes:
     sampling = request.sampling
     messages = [
         {"role": message["role"], "content": _clean(message["content"])}
-        for message in request.ask.messages
+        for message in request.turn_request.messages
     ]
     body: dict[str, object] = {**config.extra_body, "model": config.model, "messages": messages}
     changes = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from debate_protocol.plugins import Config
-from debate_protocol.types import Ask, Finish, Reply
+from debate_protocol.types import Finish, Reply, TurnRequest
 from debate_rollout.engine import (
     Capability,
     Engine,
@@ -45,8 +45,8 @@ class Delay(Config):
 
     def seconds(self, request: Request) -> float:
         """Return how long this reply takes."""
-        ask = request.ask
-        name = f"delay/{ask.question.id}/{ask.agent}/{ask.round}/{request.sampling.seed}"
+        turn = request.turn_request
+        name = f"delay/{turn.question.id}/{turn.agent}/{turn.round}/{request.sampling.seed}"
         drawn: float = random.Random(name).lognormvariate(math.log(self.median_s), self.spread)
         return drawn
 
@@ -195,7 +195,7 @@ class ScriptedPlayer:
         """Do nothing; a script holds nothing."""
 
     def _reply(self, request: Request) -> Reply:
-        text, finish = _until_stop(self._script(request.ask), request.sampling)
+        text, finish = _until_stop(self._script(request.turn_request), request.sampling)
         if self.renderer is None:
             temperature = request.sampling.temperature
             return Reply(text, finish, request.prompt_ids, (), (), temperature, self._version)
@@ -219,15 +219,20 @@ def _until_stop(text: str, sampling: Sampling) -> tuple[str, Finish]:
 def _read(replies: tuple[str, ...] | dict[str, str]) -> Script:
     if isinstance(replies, tuple):
         again_and_again = cycle(replies)
-        return lambda ask: next(again_and_again)
+        return lambda turn_request: next(again_and_again)
 
-    def by_turn(ask: Ask) -> str:
-        keys = (f"{ask.agent}/{ask.round}", f"{ask.agent}/*", f"*/{ask.round}", "*")
+    def by_turn(turn_request: TurnRequest) -> str:
+        keys = (
+            f"{turn_request.agent}/{turn_request.round}",
+            f"{turn_request.agent}/*",
+            f"*/{turn_request.round}",
+            "*",
+        )
         for key in keys:
             if key in replies:
                 return replies[key]
         raise EngineConfigError(
-            f"engine.replies: nothing for agent {ask.agent}, round {ask.round}; "
+            f"engine.replies: nothing for agent {turn_request.agent}, round {turn_request.round}; "
             f"expected one of the keys {', '.join(map(repr, keys))}"
         )
 

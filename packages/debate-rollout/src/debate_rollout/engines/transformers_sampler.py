@@ -385,7 +385,7 @@ class TransformersSampler:
             EngineConfigError: When a prompt has no ids.
         """
         rooms = [room_of(request, self.context_window) for request in requests]
-        adapters = [of_adapter(self._adapters, request.ask) for request in requests]
+        adapters = [of_adapter(self._adapters, request.turn_request) for request in requests]
         full = [at for at, room in enumerate(rooms) if room < 1]
         replies = {at: overflow(requests[at], self._version) for at in full}
         asked = [at for at in range(len(requests)) if at not in replies]

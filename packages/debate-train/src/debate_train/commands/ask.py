@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from debate_protocol.command_line import is_quiet
 from debate_protocol.transcripts.showing import escaped
-from debate_protocol.types import Ask, Question, Reply, Transcript, judging_agents, role_of
+from debate_protocol.types import Question, Reply, Transcript, TurnRequest, judging_agents, role_of
 from debate_rewards.answer_checking import answer_classes, same_answer
 from debate_rewards.decisions import Agreed, answer_text, decisions_of, last_turns, standings
 from debate_rewards.reward import ReadDebate, read_debate
@@ -28,7 +28,7 @@ from debate_train.recipe.check_parts import missing_libraries, refuse_absent_dev
 from debate_train.recipe.files import load_recipe
 from debate_train.running.run_context import open_sampling
 
-Spoken = Callable[[Ask, Reply], None]
+Spoken = Callable[[TurnRequest, Reply], None]
 """Is called with each turn as it comes."""
 
 
@@ -156,7 +156,7 @@ def ask(
 
     def hear(replies: list[tuple[Request, Reply]]) -> None:
         for asked, reply in replies:
-            spoken(asked.ask, reply)
+            spoken(asked.turn_request, reply)
 
     engine = open_sampling(recipe, recipe.data.open(recipe.seed))
     try:
@@ -238,11 +238,11 @@ class Printer:
     def __init__(self, recipe: Recipe, as_object: bool) -> None:
         self._rules, self._as_object = recipe.debate.protocol(), as_object
 
-    def turn(self, ask: Ask, reply: Reply) -> None:
+    def turn(self, turn_request: TurnRequest, reply: Reply) -> None:
         """Print a turn."""
         if not self._as_object and not is_quiet():
-            role = role_of(self._rules, ask.agent).name
-            who = f"Agent {ask.agent}, round {ask.round + 1}"
+            role = role_of(self._rules, turn_request.agent).name
+            who = f"Agent {turn_request.agent}, round {turn_request.round + 1}"
             who += f" ({role})" if len(self._rules.roles) > 1 else ""
             who += f", {n:,} tokens" if (n := reply.token_counts[1]) else ""
             who += ", cut off" if reply.finish == "length" else ""

@@ -41,7 +41,7 @@ from debate_train.evaluation.measuring import Measures, measures_json
 from debate_train.evaluation.modes import Point
 from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import UsageError
-from debate_train.playing.shared_turns import ask_key
+from debate_train.playing.shared_turns import turn_request_key
 
 RECIPE, ENVIRONMENT = "recipe.yaml", "environment.json"
 
@@ -120,7 +120,7 @@ _LINE = TypeAdapter(dict[str, Reply])
 
 
 class ReplyJournal:
-    """A file of one line for each call of the engine: the replies of the call, by `ask_key`.
+    """A file with one line for each call of the engine: its replies by `turn_request_key`.
 
     A line is there as a whole or not at all, so the replies of one call are kept together.
 
@@ -165,7 +165,9 @@ def journaled(engine: Engine, journal: ReplyJournal) -> HeardEngine:
     """Return an engine whose replies are kept before anyone sees them."""
     return HeardEngine(
         engine,
-        lambda replies: journal.append((ask_key(asked.ask), reply) for asked, reply in replies),
+        lambda replies: journal.append(
+            (turn_request_key(asked.turn_request), reply) for asked, reply in replies
+        ),
     )
 
 

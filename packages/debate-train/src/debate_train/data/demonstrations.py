@@ -13,7 +13,7 @@ from debate_protocol.forms.actor_critic import wrong_answer
 from debate_protocol.forms.judged import CHOICE
 from debate_protocol.parsing import Parsed, answer_line, final_box
 from debate_protocol.plugins import Variants
-from debate_protocol.types import Ask, Question, parse_turn
+from debate_protocol.types import Question, TurnRequest, parse_turn
 from debate_report.rollout_files import debates_in, files_of
 from debate_rewards.answer_checking import check, check_many, kind_of, same_answer
 from debate_rewards.answers.reply import final_answer
@@ -32,7 +32,7 @@ _LONGEST = 60
 """Characters of an answer that a check repeats."""
 
 
-def worked_turn(ask: Ask, *, errors: bool = True) -> str:
+def worked_turn(request: TurnRequest, *, errors: bool = True) -> str:
     r"""Return the turn that a demonstrator writes for this ask, by the question's answer.
 
     With errors, the first answer of an agent is right with a chance drawn once for each question,
@@ -45,39 +45,41 @@ def worked_turn(ask: Ask, *, errors: bool = True) -> str:
     The reasoning is `meta["solution"]`, where the question has one and the answer is right; an
     equation that the question ends with, as in `Find 3 + 4 =`, is repeated before its answer.
     """
-    question, rng = ask.question, random.Random(f"turn/{ask.seed}")
+    question, rng = request.question, random.Random(f"turn/{request.seed}")
     skill = random.Random(f"skill/{question.id}").random()
     answer = str(question.answer)
-    sections = () if ask.contract is None else ask.contract.sections
-    judges = not ask.answers and {"comparison", "decision"} & {*sections}
-    if "decision" in sections and ask.contract is not None and ask.contract.name != CHOICE:
-        ask = replace(ask, claims={agent: said for agent, said in ask.claims.items() if agent == 0})
+    sections = () if request.contract is None else request.contract.sections
+    judges = not request.answers and {"comparison", "decision"} & {*sections}
+    if "decision" in sections and request.contract is not None and request.contract.name != CHOICE:
+        request = replace(
+            request, claims={agent: said for agent, said in request.claims.items() if agent == 0}
+        )
     slips = errors and rng.random() > skill and not judges
-    if ask.guide is not None:
-        answer = ask.guide
-    elif slips and (not ask.claims or not ask.answers):
+    if request.guide is not None:
+        answer = request.guide
+    elif slips and (not request.claims or not request.answers):
         answer = _wrong(question, rng) or answer
-    checks = _checked(ask, answer)
-    if not ask.answers and "comparison" not in sections:
+    checks = _checked(request, answer)
+    if not request.answers and "comparison" not in sections:
         found = " ".join(checks.values())
         agrees = bool(checks) and "wrong." not in found
-        feedback = found if agrees else f"{found}\n{_marked(ask, answer)}".strip()
-        parts = {"evaluation": feedback, "decision": _decision(ask, checks)}
+        feedback = found if agrees else f"{found}\n{_marked(request, answer)}".strip()
+        parts = {"evaluation": feedback, "decision": _decision(request, checks)}
         return "\n".join(f"<{one}>{parts.get(one, 'N/A')}</{one}>" for one in sections) or feedback
-    solution = _solution(ask, answer)
+    solution = _solution(request, answer)
     evaluation = " ".join(checks.values()) or "N/A"
-    if ask.contract is None or ask.contract.kind == "answer_line":
+    if request.contract is None or request.contract.kind == "answer_line":
         return solution
-    if ask.contract.kind == "boxed":
+    if request.contract.kind == "boxed":
         return f"{evaluation} {solution}" if checks else solution
     right = {agent: text.endswith("right.") for agent, text in checks.items()}
-    others = sorted(right.keys() - ({ask.agent} if not ask.contract.ranks_own else set()))
+    others = sorted(right.keys() - ({request.agent} if not request.contract.ranks_own else set()))
     if len(others) > 1:
         evaluation += f" {_sorted_out(others, right)}"
     # Unequal pairs come first: two lists, written before, say all of it in one order.
     pairs = sorted(combinations(others, 2), key=lambda pair: right[pair[0]] == right[pair[1]])
     votes = "\n".join(_vote(a, b, right) for a, b in pairs) or "N/A"
-    if "evaluation" not in sections and checks and ask.answers:
+    if "evaluation" not in sections and checks and request.answers:
         votes = f"{evaluation}\n{votes}"
     agreed = bool(others) and all(right.values())
     faults = " ".join(checks[agent] for agent in others if not right[agent]) or "N/A"
@@ -85,21 +87,21 @@ def worked_turn(ask: Ask, *, errors: bool = True) -> str:
     said = {"analysis": evaluation, "evaluation": critiques, "comparison": votes}
     said["consensus"] = "YES" if agreed else "NO"
     said["consensus_reason"] = "All answers are right." if agreed else "Not all answers are right."
-    said[ask.contract.answer_section or ""] = solution
+    said[request.contract.answer_section or ""] = solution
     return "\n".join(f"<{one}>{said.get(one, 'N/A')}</{one}>" for one in sections)
 
 
-def _checked(ask: Ask, answer: str) -> dict[int, str]:
+def _checked(request: TurnRequest, answer: str) -> dict[int, str]:
     """Return what is said of each answer that is shown: what it is, and whether it is `answer`."""
-    question = ask.question
+    question = request.question
     if answer != question.answer:  # Of a guided turn, or of a critic who is wrong.
         meta = {name: one for name, one in question.meta.items() if name not in ("accept", TASK)}
         question = replace(question, answer=answer, meta=meta)
-    asked = [(question, claim) for claim in ask.claims.values()]
+    asked = [(question, claim) for claim in request.claims.values()]
     found: dict[int, str] = {}
     # The two stand side by side: a small model learns to compare what is near.
     truth = f" it is {answer}," if len(answer) <= _LONGEST else ""
-    for (agent, claim), one in zip(ask.claims.items(), check_many(asked), strict=True):
+    for (agent, claim), one in zip(request.claims.items(), check_many(asked), strict=True):
         given = final_answer(claim, kind_of(question))
         said = "" if given is None or len(given.text) > _LONGEST else f" {given.text},"
         verdict = "right" if one.verdict == "right" else "wrong"
@@ -107,33 +109,33 @@ def _checked(ask: Ask, answer: str) -> dict[int, str]:
     return found
 
 
-def _decision(ask: Ask, checks: Mapping[int, str]) -> str:
+def _decision(request: TurnRequest, checks: Mapping[int, str]) -> str:
     """Return whom a judge decides for: agent 0 where both rivals are right, or both wrong."""
     right = {agent: text.endswith("right.") for agent, text in checks.items()}
-    if ask.contract is not None and ask.contract.name == CHOICE:
+    if request.contract is not None and request.contract.name == CHOICE:
         return f"Agent {int(right.get(1, False) and not right.get(0, False))}"
     return "right" if right.get(0, False) else "wrong"
 
 
-def _solution(ask: Ask, answer: str) -> str:
+def _solution(request: TurnRequest, answer: str) -> str:
     """Return the reasoning that there is for an answer, which it ends with."""
-    reasoning = str(ask.question.meta.get("solution", ""))
-    if answer != ask.question.answer or not reasoning:
-        equation = _EQUATION.search(ask.question.text)
-        if equation is None or ask.contract is None:
-            return _marked(ask, answer)
-        if ask.contract.kind == "answer_line":
-            return f"{equation[1].strip()} {answer}\n{_marked(ask, answer)}"
+    reasoning = str(request.question.meta.get("solution", ""))
+    if answer != request.question.answer or not reasoning:
+        equation = _EQUATION.search(request.question.text)
+        if equation is None or request.contract is None:
+            return _marked(request, answer)
+        if request.contract.kind == "answer_line":
+            return f"{equation[1].strip()} {answer}\n{_marked(request, answer)}"
         return f"{equation[1].strip()} \\boxed{{{answer}}}"
-    is_line = ask.contract is not None and ask.contract.kind == "answer_line"
+    is_line = request.contract is not None and request.contract.kind == "answer_line"
     place = answer_line(reasoning) if is_line else final_box(reasoning)
-    if place is not None and check(ask.question, reasoning).verdict == "right":
+    if place is not None and check(request.question, reasoning).verdict == "right":
         return reasoning
-    return f"{reasoning}\n{_marked(ask, answer)}"
+    return f"{reasoning}\n{_marked(request, answer)}"
 
 
-def _marked(ask: Ask, answer: str) -> str:
-    is_line = ask.contract is not None and ask.contract.kind == "answer_line"
+def _marked(request: TurnRequest, answer: str) -> str:
+    is_line = request.contract is not None and request.contract.kind == "answer_line"
     return f"Answer: {answer}" if is_line else f"{_ALONE}{{{answer}}}."
 
 
@@ -190,12 +192,12 @@ class Demonstrations(EngineSettings):
             return written
         solutions = _accepted(self.accepted)
 
-        def say(ask: Ask) -> str:
-            if own := solutions.get(ask.question.text):
-                solution = random.Random(f"accepted/{ask.seed}").choice(own)
-                meta = {**ask.question.meta, "solution": solution}
-                ask = replace(ask, question=replace(ask.question, meta=meta))
-            return written(ask)
+        def say(request: TurnRequest) -> str:
+            if own := solutions.get(request.question.text):
+                solution = random.Random(f"accepted/{request.seed}").choice(own)
+                meta = {**request.question.meta, "solution": solution}
+                request = replace(request, question=replace(request.question, meta=meta))
+            return written(request)
 
         return say
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, cast
 from pydantic import ConfigDict, Field
 
 from debate_protocol.plugins import Config, Variants
-from debate_protocol.types import Ask, Question
+from debate_protocol.types import Question, TurnRequest
 from debate_train.data.benchmarks import Benchmark
 from debate_train.data.gym import ReasoningGym
 from debate_train.data.questions import Questions
@@ -146,9 +146,9 @@ class MixedSource(DataSource):
         """Whether all sources write turns to imitate."""
         return all(source.can_demonstrate for source in self.opened.values())
 
-    def demonstrate(self, ask: Ask, *, errors: bool = True) -> str:
+    def demonstrate(self, request: TurnRequest, *, errors: bool = True) -> str:
         """Return a turn as the question's source writes it."""
-        return self.opened[str(ask.question.meta[_OF])].demonstrate(ask, errors=errors)
+        return self.opened[str(request.question.meta[_OF])].demonstrate(request, errors=errors)
 
 
 def _named(source: str, question: Question) -> Question:

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from debate_protocol.forms.judged import CHOICE
 from debate_protocol.parsing import Contract
-from debate_protocol.types import Ask, Question
+from debate_protocol.types import Question, TurnRequest
 from debate_train.data.source import DataSettings, DataSource, Seeds, Split
 
 WORDS = ("Answer:", "toward")
@@ -157,12 +157,12 @@ class SignsPuzzleSource(DrawnSource):
         """Puzzles can be worked by rule."""
         return True
 
-    def demonstrate(self, ask: Ask, *, errors: bool = True) -> str:
+    def demonstrate(self, request: TurnRequest, *, errors: bool = True) -> str:
         """Return a worked turn: see `demonstration`."""
-        return demonstration(ask, errors=errors)
+        return demonstration(request, errors=errors)
 
 
-def demonstration(ask: Ask, *, errors: bool = True) -> str:
+def demonstration(request: TurnRequest, *, errors: bool = True) -> str:
     """Return the turn that a demonstrator writes for this ask.
 
     With errors, the first proposal of an agent is right with a chance drawn once for each question,
@@ -178,30 +178,30 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
     follows from the checks. Without a section `evaluation` checks and votes are in `comparison`;
     with a section `analysis` they are there, and `evaluation` has those that found a fault.
     """
-    digits, target = read_puzzle(ask.question)
-    skill = random.Random(f"skill/{ask.question.id}").random()
-    rng = random.Random(f"turn/{ask.seed}")
+    digits, target = read_puzzle(request.question)
+    skill = random.Random(f"skill/{request.question.id}").random()
+    rng = random.Random(f"turn/{request.seed}")
     right = solutions(digits, target)
-    if ask.contract is not None and ask.contract.kind == "answer_line":
-        return exchange_demonstration(ask, digits, target, skill if errors else 1.0)
-    if is_before_a_judge(ask):
-        return judged_demonstration(ask, digits, target, skill if errors else 1.0)
-    claims = {agent: " ".join(text.split()) for agent, text in ask.claims.items()}
+    if request.contract is not None and request.contract.kind == "answer_line":
+        return exchange_demonstration(request, digits, target, skill if errors else 1.0)
+    if is_before_a_judge(request):
+        return judged_demonstration(request, digits, target, skill if errors else 1.0)
+    claims = {agent: " ".join(text.split()) for agent, text in request.claims.items()}
     candidates = {agent: said for agent, said in claims.items() if _SIGNS_ALONE.fullmatch(said)}
     if not candidates:
         solution = rng.choice(right)
         if errors and rng.random() > skill:
             solution = rng.choice(wrong_signs(digits, target))
-        return _turn_text(ask.contract, solution, "N/A", "N/A")
+        return _turn_text(request.contract, solution, "N/A", "N/A")
     correct = {agent: s in right for agent, s in candidates.items()}
     adoptable = [s for agent, s in candidates.items() if correct[agent]]
     checks = {a: f"Agent {a} {_worked(digits, s, correct[a])}" for a, s in candidates.items()}
-    ranks_own = ask.contract is not None and ask.contract.ranks_own
-    others = sorted(candidates.keys() - (set() if ranks_own else {ask.agent}))
+    ranks_own = request.contract is not None and request.contract.ranks_own
+    others = sorted(candidates.keys() - (set() if ranks_own else {request.agent}))
     votes = "\n".join(_vote(a, b, correct) for a, b in combinations(others, 2)) or "N/A"
     faults = " ".join(checks[agent] for agent in others if not correct[agent]) or "N/A"
     solution, work = rng.choice(adoptable or right), " ".join(checks.values())
-    return _turn_text(ask.contract, solution, work, votes, faults)
+    return _turn_text(request.contract, solution, work, votes, faults)
 
 
 def _turn_text(
@@ -229,7 +229,9 @@ def _vote(a: int, b: int, correct: dict[int, bool]) -> str:
     return f"Agent {a} > Agent {b}" if correct[a] else f"Agent {b} > Agent {a}"
 
 
-def exchange_demonstration(ask: Ask, digits: tuple[int, ...], target: int, skill: float) -> str:
+def exchange_demonstration(
+    request: TurnRequest, digits: tuple[int, ...], target: int, skill: float
+) -> str:
     """Return the turn of an actor or a critic.
 
     Args:
@@ -238,7 +240,7 @@ def exchange_demonstration(ask: Ask, digits: tuple[int, ...], target: int, skill
         target: Of the puzzle.
         skill: The chance that an answer of one's own is right.
     """
-    rng = random.Random(f"turn/{ask.seed}")
+    rng = random.Random(f"turn/{request.seed}")
     right, wrong = solutions(digits, target), wrong_signs(digits, target)
 
     def own() -> str:
@@ -246,28 +248,30 @@ def exchange_demonstration(ask: Ask, digits: tuple[int, ...], target: int, skill
 
     shown = {
         agent: found[1]
-        for agent, text in ask.claims.items()
+        for agent, text in request.claims.items()
         if (found := _ANSWER.search(" ".join(text.split())))
     }
-    if ask.answers:
-        return f"Answer: {ask.guide or shown.get(1) or shown.get(0) or own()}"
+    if request.answers:
+        return f"Answer: {request.guide or shown.get(1) or shown.get(0) or own()}"
     judged = shown.get(0)
     if judged is None or len(judged.split()) != len(digits) - 1:
-        return f"no\nAnswer: {ask.guide or own()}"
-    is_ok = judged in right if ask.guide is None else judged == ask.guide
+        return f"no\nAnswer: {request.guide or own()}"
+    is_ok = judged in right if request.guide is None else judged == request.guide
     work = _worked(digits, judged, is_ok)
-    return work if is_ok else f"{work}\nAnswer: {ask.guide or own()}"
+    return work if is_ok else f"{work}\nAnswer: {request.guide or own()}"
 
 
-def is_before_a_judge(ask: Ask) -> bool:
+def is_before_a_judge(request: TurnRequest) -> bool:
     """Return whether a turn is a decision, a critique, or a first answer after its totals."""
-    sections = () if ask.contract is None else ask.contract.sections
-    if ask.answers:
-        return sections == ("evaluation", "solution") and not ask.claims
+    sections = () if request.contract is None else request.contract.sections
+    if request.answers:
+        return sections == ("evaluation", "solution") and not request.claims
     return "decision" in sections or sections == ("evaluation",)
 
 
-def judged_demonstration(ask: Ask, digits: tuple[int, ...], target: int, skill: float) -> str:
+def judged_demonstration(
+    request: TurnRequest, digits: tuple[int, ...], target: int, skill: float
+) -> str:
     """Return the turn of a proposer, a critic or a judge, who checks one step at most.
 
     A proposer writes the running totals of its signs, and then these. Half of the wrong answers
@@ -282,9 +286,9 @@ def judged_demonstration(ask: Ask, digits: tuple[int, ...], target: int, skill: 
         target: Of the puzzle.
         skill: The chance that a proposer is right.
     """
-    rng = random.Random(f"turn/{ask.seed}")
-    sections = () if ask.contract is None else ask.contract.sections
-    if ask.answers:
+    rng = random.Random(f"turn/{request.seed}")
+    sections = () if request.contract is None else request.contract.sections
+    if request.answers:
         is_right = rng.random() < skill
         signs = rng.choice(solutions(digits, target) if is_right else wrong_signs(digits, target))
         totals = running_totals(digits, signs.split())
@@ -294,15 +298,15 @@ def judged_demonstration(ask: Ask, digits: tuple[int, ...], target: int, skill: 
             totals = [t + slip if place >= false else t for place, t in enumerate(totals)]
         work = " ".join(_steps(digits, signs.split(), totals))
         return f"<evaluation> {digits[0]} {work} </evaluation>\n<solution> {signs} </solution>"
-    steps = _read_steps(ask.claims.get(0, ""))
+    steps = _read_steps(request.claims.get(0, ""))
     if "decision" not in sections:
         slips = [step for step in steps if not _is_true(step)]
         step = rng.choice(slips if slips and rng.random() < 0.5 else steps or [""])
         return f"<evaluation> {step} </evaluation>"
     reaches = bool(steps) and int(steps[-1].split()[-1]) == target
-    if ask.contract is not None and ask.contract.name == CHOICE:
+    if request.contract is not None and request.contract.name == CHOICE:
         return f"<decision> Agent {0 if reaches else 1} </decision>"
-    accused = ask.claims.get(1, "").strip()
+    accused = request.claims.get(1, "").strip()
     is_caught = accused in steps and not _is_true(accused)
     return f"<decision> {'right' if reaches and not is_caught else 'wrong'} </decision>"
 

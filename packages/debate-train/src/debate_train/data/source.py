@@ -18,7 +18,7 @@ from typing import Literal, Self
 from pydantic import Field
 
 from debate_protocol.plugins import Config
-from debate_protocol.types import Ask, Question
+from debate_protocol.types import Question, TurnRequest
 from debate_rewards.answer_checking import check
 from debate_train.data.demonstrations import worked_turn
 from debate_train.data.question_rows import Placed, Reading, read_question, with_kinds
@@ -107,7 +107,7 @@ class DataSource(ABC):
         """Whether `demonstrate` writes turns for this source's questions."""
         return all(question.answer is not None for question in self.batch(0))
 
-    def demonstrate(self, ask: Ask, *, errors: bool = True) -> str:
+    def demonstrate(self, request: TurnRequest, *, errors: bool = True) -> str:
         """Return a turn to imitate.
 
         Args:
@@ -115,7 +115,7 @@ class DataSource(ABC):
             errors: let some first proposals be wrong where the source can, so that there is
                 something to find.
         """
-        return worked_turn(ask, errors=errors)
+        return worked_turn(request, errors=errors)
 
 
 class DataSettings(Config):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from debate_protocol.types import Ask, Branch, Reply, Transcript, Turn
+from debate_protocol.types import Branch, Reply, Transcript, Turn, TurnRequest
 from debate_report.rollout_files import debates_in, files_of
 from debate_rewards.estimates import bootstrap_interval
 from debate_rewards.reward import read_debate
@@ -290,7 +290,7 @@ def with_tokens(debate: Transcript, renderer: Renderer, window: int | None) -> T
             branches.append(Branch(branch.guide, encode_turn(branch.turn)))
         reply = None
         if turn.prompt:
-            request = Ask(debate.question, turn.agent, turn.round, tuple(turn.prompt))
+            request = TurnRequest(debate.question, turn.agent, turn.round, tuple(turn.prompt))
             prompt_ids = renderer.render(request).prompt_ids
             stop = debate.protocol.contract_of(turn.round).stop
             ids = text_ids(turn.text, renderer, stop)

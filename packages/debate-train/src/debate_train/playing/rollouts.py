@@ -496,7 +496,7 @@ class _InTurn(ForwardingEngine):
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         replies: dict[int, Reply] = {}
-        old = [n for n, request in enumerate(requests) if request.ask.policy == POLICY]
+        old = [n for n, request in enumerate(requests) if request.turn_request.policy == POLICY]
         if old:
             self._engine.load(self._start)
             try:

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from debate_protocol.types import Ask, DebateRun, Gate, Reply
+from debate_protocol.types import DebateRun, Gate, Reply, TurnRequest
 
 
 class SharedTurns:
@@ -14,7 +14,7 @@ class SharedTurns:
     debate asks after another has been answered; those that ask at the same time all do.
 
     Args:
-        known: Replies from before, by `ask_key`.
+        known: Replies from before, by `turn_request_key`.
     """
 
     def __init__(self, known: Mapping[str, Reply] | None = None) -> None:
@@ -28,26 +28,28 @@ class SharedTurns:
                 if isinstance(waits, Gate):
                     waits = run.send((yield waits))
                 else:
-                    missing = [ask for ask in waits if ask_key(ask) not in self._known]
+                    missing = [
+                        request for request in waits if turn_request_key(request) not in self._known
+                    ]
                     if missing:
                         replies: Sequence[Reply] = yield missing  # type: ignore[assignment]
-                        for ask, reply in zip(missing, replies, strict=True):
-                            self._known.setdefault(ask_key(ask), reply)
-                    waits = run.send([self._known[ask_key(ask)] for ask in waits])
+                        for request, reply in zip(missing, replies, strict=True):
+                            self._known.setdefault(turn_request_key(request), reply)
+                    waits = run.send([self._known[turn_request_key(request)] for request in waits])
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         finally:
             run.close()
 
 
-def ask_key(ask: Ask) -> str:
+def turn_request_key(request: TurnRequest) -> str:
     """Return a hash of all that a reply follows from, the same in every process."""
-    before = ask.previous
+    before = request.previous
     parts = (
-        (ask.policy, ask.adapter),
-        ask.seed,
-        tuple((message["role"], message["content"]) for message in ask.messages),
+        (request.policy, request.adapter),
+        request.seed,
+        tuple((message["role"], message["content"]) for message in request.messages),
         None if before is None else (before.prompt_ids, before.token_ids),
-        (ask.temperature, ask.stop, ask.max_tokens, ask.contract),
+        (request.temperature, request.stop, request.max_tokens, request.contract),
     )
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()

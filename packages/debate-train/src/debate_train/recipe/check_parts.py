@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.plugins import did_you_mean
-from debate_protocol.types import TRAINED, Ask, Question, Reply, roles_of
+from debate_protocol.types import TRAINED, Question, Reply, TurnRequest, roles_of
 from debate_rollout.engine import EngineSettings, Place
 from debate_rollout.engines.transformers import absent_device
 from debate_train.data import DataSource
@@ -438,8 +438,8 @@ def see_demonstrations(
         return None, None
     most = phase.rollout.max_tokens
 
-    def say(ask: Ask) -> Reply:
-        text = script(ask)
+    def say(request: TurnRequest) -> Reply:
+        text = script(request)
         tokens = counter.count(text) if counter.is_exact else 0
         return (
             Reply(text) if tokens <= most else Reply(text[: len(text) * most // tokens], "length")

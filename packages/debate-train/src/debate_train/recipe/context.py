@@ -10,7 +10,16 @@ from typing import NamedTuple
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.parsing import Contract, get_contract, neutralised
-from debate_protocol.types import Ask, DebateRun, Gate, Message, Question, Reply, Sent, Transcript
+from debate_protocol.types import (
+    DebateRun,
+    Gate,
+    Message,
+    Question,
+    Reply,
+    Sent,
+    Transcript,
+    TurnRequest,
+)
 from debate_rewards.decisions import GateRule, divided
 from debate_train.data import DataSettings, DataSource
 from debate_train.data.source import keep_apart
@@ -154,12 +163,12 @@ def longest_prompt(
             text = text.replace(mark, "")
         return count(text) + total
 
-    def measured(ask: Ask) -> Reply:
+    def measured(request: TurnRequest) -> Reply:
         nonlocal longest
-        found = counter.per_prompt + sum(map(tokens, ask.messages))
-        if found > longest.prompt_tokens and (agents is None or ask.agent in agents):
-            longest = Longest(found, ask.agent, ask.round, sum(sizes.values()))
-        own, mark = ask.contract or contract, f"{_REPLY} {ask.agent}"
+        found = counter.per_prompt + sum(map(tokens, request.messages))
+        if found > longest.prompt_tokens and (agents is None or request.agent in agents):
+            longest = Longest(found, request.agent, request.round, sum(sizes.values()))
+        own, mark = request.contract or contract, f"{_REPLY} {request.agent}"
         # Of others' critiques an agent may be given all that one of them says.
         said = " ".join(f"Agent {one}: {_REPLY}" for one in range(form.num_agents))
         return Reply(own.reply(mark, {} if own.answers else dict.fromkeys(own.sections[-1:], said)))
@@ -169,7 +178,9 @@ def longest_prompt(
 
 
 def hold(
-    run: DebateRun, script: Callable[[Ask], Reply], at_gate: Callable[[Gate], None] | None = None
+    run: DebateRun,
+    script: Callable[[TurnRequest], Reply],
+    at_gate: Callable[[Gate], None] | None = None,
 ) -> Transcript:
     """Hold one debate; gates go on, after `at_gate` was called with each."""
     sent: Sent | None = None
@@ -181,7 +192,7 @@ def hold(
             return transcript
         if isinstance(yielded, Gate) and at_gate is not None:
             at_gate(yielded)
-        sent = "go_on" if isinstance(yielded, Gate) else [script(ask) for ask in yielded]
+        sent = "go_on" if isinstance(yielded, Gate) else [script(request) for request in yielded]
 
 
 def _stand_in(
@@ -262,10 +273,10 @@ def _parts(form: DebateForm, debates: int, rule: GateRule | None) -> tuple[Part,
         return (Part(debates, form.turn_count(), form.turn_count()),)
     trained, found = form.trained_agents(), [Part(debates, 0, 0)]
 
-    def counted(ask: Ask) -> Reply:
+    def counted(request: TurnRequest) -> Reply:
         part = found[-1]
-        found[-1] = Part(part.debates, part.turns + 1, part.trained + (ask.agent in trained))
-        return Reply((ask.contract or form.contract_rules()).reply(f"{_REPLY} {ask.agent}"))
+        found[-1] = Part(part.debates, part.turns + 1, part.trained + (request.agent in trained))
+        return Reply((request.contract or form.contract_rules()).reply(f"{_REPLY} {request.agent}"))
 
     def divide(gate: Gate) -> None:
         found.append(Part(rule.most_going_on(found[-1].debates, gate.name), 0, 0))

@@ -9,7 +9,7 @@ from itertools import combinations
 
 from debate_protocol.forms.judged import CHOICE
 from debate_protocol.parsing import Contract, get_contract
-from debate_protocol.types import Ask, Question, Reply, Transcript, TurnKey
+from debate_protocol.types import Question, Reply, Transcript, TurnKey, TurnRequest
 from debate_rewards.reward import (
     ReadDebate,
     RewardConfig,
@@ -23,7 +23,7 @@ from debate_train.playing import named_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.context import hold, many
 
-Script = Callable[[Ask], Reply]
+Script = Callable[[TurnRequest], Reply]
 Taught = tuple[str, str]
 """A stream, and the component of a mixed reward that gives it values."""
 
@@ -84,19 +84,23 @@ class _Script:
         self._right: dict[TurnKey, bool] = {}
         self._most, self._name = max_tokens, name
 
-    def __call__(self, ask: Ask) -> Reply:
-        chance = random.Random(f"{self._name}/{ask.seed}/{ask.agent}/{ask.round}")
+    def __call__(self, request: TurnRequest) -> Reply:
+        chance = random.Random(f"{self._name}/{request.seed}/{request.agent}/{request.round}")
         right = chance.random() < 0.5
-        self._right[TurnKey(ask.agent, ask.round)] = right
+        self._right[TurnKey(request.agent, request.round)] = right
         answer = _RIGHT if right else chance.choice(_WRONG)
-        contract = ask.contract or get_contract("boxed")
-        text = contract.reply(answer, self._sections(ask, contract, chance))
+        contract = request.contract or get_contract("boxed")
+        text = contract.reply(answer, self._sections(request, contract, chance))
         tokens = self._most if chance.random() < 0.3 else chance.randint(1, self._most)
         return Reply(text, token_ids=(0,) * tokens, logps=(0.0,) * tokens)
 
-    def _sections(self, ask: Ask, contract: Contract, chance: random.Random) -> dict[str, str]:
-        own = {TurnKey(ask.agent, 0)} if contract.ranks_own else set[TurnKey]()
-        latest = {key.agent: self._right.get(key, False) for key in sorted(own.union(ask.shown))}
+    def _sections(
+        self, request: TurnRequest, contract: Contract, chance: random.Random
+    ) -> dict[str, str]:
+        own = {TurnKey(request.agent, 0)} if contract.ranks_own else set[TurnKey]()
+        latest = {
+            key.agent: self._right.get(key, False) for key in sorted(own.union(request.shown))
+        }
         decisions = ("Agent 0", "Agent 1") if contract.name == CHOICE else ("right", "wrong")
         return {
             "decision": chance.choice(decisions),

@@ -289,7 +289,7 @@ def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> 
 
     demonstrator = _demonstrator(run, recipe, source)
     # A phase that learns from a set of examples plays no step: the engine is needed for none.
-    idle = None if recipe.offline is None else ScriptedEngine().open(script=lambda ask: "")
+    idle = None if recipe.offline is None else ScriptedEngine().open(script=lambda request: "")
     staleness = recipe.pipeline.max_staleness
     rollouts = Rollouts(play, run.engine, trainer.weights, staleness, border, demonstrator or idle)
     return Phase(name, recipe, source, trainer, rollouts, demonstrator=demonstrator)

@@ -337,7 +337,7 @@ class ServerControl:
             return sum(map(int, _CACHE.findall(str(await self._call("GET", "/metrics")))))
         return 0
 
-    async def ask(
+    async def request_turn(
         self,
         model: str,
         prompt: Sequence[int],

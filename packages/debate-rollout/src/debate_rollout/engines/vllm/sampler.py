@@ -181,7 +181,7 @@ class VllmSampler:
                 **self._served.sampling(request), output_kind=RequestOutputKind.FINAL_ONLY
             )
             prompt = {"prompt_token_ids": list(request.prompt_ids)}
-            adapter = of_adapter(self._adapters, request.ask)
+            adapter = of_adapter(self._adapters, request.turn_request)
             with self._state.entered():
                 inner = self._engine.add_request(
                     str(ticket), prompt, sampling, lora_request=adapter

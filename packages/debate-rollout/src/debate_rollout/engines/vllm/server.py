@@ -280,7 +280,7 @@ class VllmServer(HttpEngine):
         prompt = [self._served.end_ids[0] if self._served.end_ids else 0]
         sampling = {"max_tokens": 1, "seed": 0, "logprobs": 8}
         answers = [
-            await control.ask(self._model, prompt, sampling | {"temperature": temperature})
+            await control.request_turn(self._model, prompt, sampling | {"temperature": temperature})
             for temperature in (1.0, 2.0)
         ]
         if are_raw(*answers):
@@ -330,14 +330,14 @@ class VllmServer(HttpEngine):
         began: int | str = self._served.label
         if "lora" in self.capabilities:
             began = self._version
-        model, me = of_adapter(self._adapters, request.ask) or self._model, object()
+        model, me = of_adapter(self._adapters, request.turn_request) or self._model, object()
         began_s = time.monotonic()
         sampling = self._served.sampling(request)
         self._sent[me] = model
         member.open += 1
         try:
             asking = asyncio.ensure_future(
-                member.control.ask(model, request.prompt_ids, sampling, engine)
+                member.control.request_turn(model, request.prompt_ids, sampling, engine)
             )
             # Not awaited itself: closing its connection would let a second try begin before.
             await asyncio.wait({asking})
