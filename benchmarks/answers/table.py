@@ -1,9 +1,10 @@
 """Wrong verdicts on labelled pairs: this build, an earlier one, and the scorers of other libraries.
 
-python -m benchmarks.answers.table [--held-out] [--against b2e1b730] [--named]
+python -m benchmarks.answers.table [--held-out [FILE]] [--against b2e1b730] [--named]
 
 `pairs.jsonl` holds gold answers, replies, and whether a person would call the reply right.
-`held_out.jsonl` holds others, which no reading was mended with (`--held-out`). A row of
+`held_out.jsonl` holds others, which no reading was mended with (`--held-out`); so do the files
+beside it that `--held-out FILE` names, such as `everyday.jsonl`. A row of
 the table is a scorer, a column a kind of answer; a cell says how many verdicts are wrong of how
 many. A right reply called wrong and a wrong one called right count alike. A scorer is not marked
 where it has none for the kind. Other libraries are installed by uv where this environment lacks
@@ -108,10 +109,17 @@ def main() -> None:
     """Mark all pairs with all scorers and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--against", default=EARLIER, help="commit of the earlier build")
-    parser.add_argument("--held-out", action="store_true", help="judge the pairs held out")
+    parser.add_argument(
+        "--held-out",
+        nargs="?",
+        const=HELD_OUT.name,
+        default=PAIRS.name,
+        metavar="FILE",
+        help="judge the pairs held out, of held_out.jsonl or of another file here",
+    )
     parser.add_argument("--named", action="store_true", help="print each wrong verdict of ours")
     arguments = parser.parse_args()
-    path = HELD_OUT if arguments.held_out else PAIRS
+    path = PAIRS.with_name(arguments.held_out)
     pairs = path.read_text(encoding="utf-8")
     rows = [json.loads(line) for line in pairs.splitlines()]
     print("| scorer |", " | ".join((*KINDS, "all")), "|")

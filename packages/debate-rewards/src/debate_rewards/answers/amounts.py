@@ -6,24 +6,68 @@ from fractions import Fraction
 from debate_rewards.answers.folding import plain_text
 
 MAX_WORDS_CHARS = 200
-"""A longer text is no number in words."""
+"""Longest text that is read as a number in words."""
 
 _DIGITS = r"\d+(?:,\d{3})*(?:\.\d+)?"
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_SCALED = re.compile(rf"(?<![\w.,])({_DIGITS})\s+({'|'.join(_SCALES)})\b", re.IGNORECASE)
+_SCALED_AMOUNT = re.compile(rf"(?<![\w.,])({_DIGITS})\s+({'|'.join(_SCALES)})\b", re.IGNORECASE)
 _NEGATIVE = re.compile(
     r"(?:\bnegative|(?:^|\b(?:is|be|equals?|answer|result):?\s+)minus)\s+(?=\d)",
     re.IGNORECASE,
 )
-_DENOMINATORS = {"half": 2, "third": 3, "thirds": 3, "quarter": 4, "quarters": 4, "fifth": 5}
-_NUMERATORS = {"a": 1, "one": 1, "two": 2, "three": 3}
-_AND_A_HALF = re.compile(
-    rf"(?<![\w.,])(\d+)\s+and\s+({'|'.join(_NUMERATORS)})\s+({'|'.join(_DENOMINATORS)})\b",
+_BELOW_ZERO = re.compile(
+    r"(?<![\w.,-])(?=\d+(?:\.\d+)?(?:\s*°\s*[CF]?|\s+degrees?)?(?:\s+(?:celsius|fahrenheit))?"
+    r"\s+below\s+zero\b)",
     re.IGNORECASE,
 )
 
-# A number behind one of these is denied, a bound, or part of a calculation or name.
-_NO_ANSWER_BEFORE = (
+# Number words, by value.
+_CARDINALS_IN_ORDER = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+sixteen seventeen eighteen nineteen
+"""
+_CARDINALS = _CARDINALS_IN_ORDER.split()
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_WORD_VALUES = {word: value for value, word in enumerate(_CARDINALS)}
+_WORD_VALUES |= {word: 10 * value for value, word in enumerate(_TENS, start=2)}
+_DENOMINATORS = {
+    "half": 2,
+    "third": 3,
+    "quarter": 4,
+    "fourth": 4,
+    "fifth": 5,
+    "sixth": 6,
+    "seventh": 7,
+    "eighth": 8,
+    "ninth": 9,
+    "tenth": 10,
+}
+_NUMERATORS = {"a": 1, "an": 1} | {word: _WORD_VALUES[word] for word in _CARDINALS[1:]}
+
+_ANY_NUMERATOR = "|".join(_NUMERATORS)
+_ANY_DENOMINATOR = "|".join((*_DENOMINATORS, "halve"))
+_AND_FRACTION = rf"\s+and\s+({_ANY_NUMERATOR})[\s-]+({_ANY_DENOMINATOR})s?\b"
+_MIXED_AMOUNT = re.compile(rf"(?<![\w.,])(\d+){_AND_FRACTION}", re.IGNORECASE)
+_FRACTION_IN_WORDS = re.compile(
+    rf"\W*(?:({_ANY_NUMERATOR})[\s-]+)?({_ANY_DENOMINATOR})s?\W*", re.IGNORECASE
+)
+_DOZEN = re.compile(r"\W*(?:(?:a|one)\s+)?dozen\W*", re.IGNORECASE)
+_NUMBER_IN_WORDS = re.compile(
+    rf"\W*(?P<words>(?:{'|'.join(_WORD_VALUES)})(?:[\s-]+(?:and\s+)?"
+    rf"(?:{'|'.join((*_WORD_VALUES, 'hundred', 'thousand'))}))*)"
+    rf"(?P<fraction>(?:{_AND_FRACTION})?)"
+    r"(?P<unit>(?:\s+[a-z]{3,})?)\W*",
+    re.IGNORECASE,
+)
+_WORD_THAT_SCALES = re.compile(
+    r"\s+(?:hal(?:f|ves)|quarters?|\w+ths?|thirds?|more|less|dozen|million)"
+)
+
+VAGUE = "¤"
+"""Stands for a number that is named without being the answer's value, as in `almost 5`."""
+
+# Denied numbers and parts of a calculation or name say nothing of the answer, so they are dropped.
+_DENIED_BEFORE = (
     r"\bnot(?:\s+equal\s+to)?|n['’]t(?:\s+be)?|\bcannot\s+be|\bnever|\bexcept|\bthan|\binstead\s+of"
     r"|\b(?:any|anything|all)\s+but|(?<=[\w)}])\s*(?:[<>≤≥≠]|\\(?:ge|le|ne|geq|leq|neq|gt|lt)\b)"
     r"|\b(?:half|third|quarter|root|multiple|power|factor)\s+of|\btwice|\bdouble|\btriple"
@@ -31,53 +75,72 @@ _NO_ANSWER_BEFORE = (
     r"|\b(?:step|question|problem|equation|case|figure|section|chapter|example)"
     r"|\b(?:january|february|march|april|may|june|july|august|september|october|november|december)"
 )
-_NO_ANSWER_BEHIND = (
-    r"\s+(?:squared|cubed|factorial|or\s+(?:more|less|fewer|greater|higher|lower))\b"
-)
-_BESIDE = re.compile(
-    rf"(?P<before>{_NO_ANSWER_BEFORE})[\s*]*\$?[-+]?{_DIGITS}\b"
-    rf"|(?<![\w.,])[-+]?{_DIGITS}{_NO_ANSWER_BEHIND}",
+_DENIED_BEHIND = r"\s+(?:squared|cubed|factorial|or\s+(?:more|less|fewer|greater|higher|lower))\b"
+_DENIED = re.compile(
+    rf"(?P<before>{_DENIED_BEFORE})[\s*]*\$?[-+]?{_DIGITS}\b"
+    rf"|(?<![\w.,])[-+]?{_DIGITS}{_DENIED_BEHIND}",
     re.IGNORECASE,
 )
 
-_UNITS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-_UNITS += "fifteen sixteen seventeen eighteen nineteen"
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-_WORD_VALUES = {word: value for value, word in enumerate(_UNITS.split())}
-_WORD_VALUES |= {word: 10 * value for value, word in enumerate(_TENS.split(), start=2)}
-_IN_WORDS = re.compile(
-    rf"\W*(?P<words>(?:{'|'.join(_WORD_VALUES)})(?:[\s-]+(?:and\s+)?"
-    rf"(?:{'|'.join((*_WORD_VALUES, 'hundred', 'thousand'))}))*)"
-    r"(?P<unit>(?:\s+[a-z]{3,})?)\W*",
+# A bound or an alternative leaves the value open. It stays as a sign, so that another number of the
+# sentence is not taken instead: `either 42 or 44` is neither.
+_VAGUE_BEFORE = (
+    r"\balmost|\bnearly|\bclose\s+to|\bat\s+(?:least|most)|\bup\s+to|\bas\s+(?:many|much|few)\s+as"
+    r"|\b(?:just|slightly|well)\s+(?:over|under|above|below|short\s+of)"
+    r"|\b(?:is|are|was|were|be)\s+(?:over|under|above|below|near)"
+    r"|[≤≥]|\\(?:ge|le)q?\b|\beither|\bthan\s+or\s+equal\s+to|√|\\?\bsqrt(?:\[\d+\])?\s*[({]"
+    rf"|\b(?:{'|'.join(_WORD_VALUES)})"
+)
+_VAGUE_BEHIND = (
+    r"(?:\s+at\s+(?:least|most)\b"
+    r"|\s+(?:[a-z]{3,}\s+)?or\s+(?:so|something|anything|another|other|thereabouts|maybe|perhaps)\b"
+    r"|\s+[a-z]{3,}\s+or\s+(?:more|less|fewer)\b"
+    r"|\s*-?ish\b|\s*√[\s({]*\d*|\+(?=\s*(?:$|[.,;!)]|[a-z]{3})))"
+)
+_VAGUE = re.compile(
+    rf"(?P<before>{_VAGUE_BEFORE})[\s*]*\$?[-+]?{_DIGITS}\b"
+    rf"|(?<![\w.,])[-+]?{_DIGITS}{_VAGUE_BEHIND}",
     re.IGNORECASE,
 )
-_FRACTION_WORD = re.compile(
-    r"\s+(?:hal(?:f|ves)|quarters?|\w+ths?|thirds?|more|less|dozen|million)"
-)
 
 
-def counted_amounts(text: str) -> str:
-    """Write scaled, negative and mixed amounts as numbers, and drop numbers that are no answer.
+def write_amounts_as_numbers(text: str) -> str:
+    """Write scaled, negative and mixed amounts as numbers, and take out numbers that are no answer.
 
-    `5 million` is 5000000, `negative 5` is -5, `5 and a half` is 11/2. `not 5`, `more than 5`,
-    `twice 5`, `5 squared` and `June 5` leave no number.
+    `5 million` is 5000000, `negative 5` is -5, `5 and a half` is 11/2. `not 5`, `twice 5`,
+    `5 squared` and `June 5` leave no number. `at least 5`, `5 or so` and `√5` leave `VAGUE`.
     """
-    text = _SCALED.sub(_scaled, text)
-    text = _AND_A_HALF.sub(_mixed, text)
-    text = _NEGATIVE.sub(lambda match: f"{_words_before_minus(match[0])}-", text)
-    return _BESIDE.sub(lambda match: match["before"] or " ", text)
+    text = _SCALED_AMOUNT.sub(_scaled_amount, text)
+    text = _MIXED_AMOUNT.sub(_mixed_amount, text)
+    text = _NEGATIVE.sub(_minus_sign, text)
+    text = _BELOW_ZERO.sub("-", text)
+    text = _VAGUE.sub(lambda match: f"{match['before'] or ''} {VAGUE} ", text)
+    return _DENIED.sub(lambda match: match["before"] or " ", text)
 
 
 def number_in_words(text: str) -> str | None:
-    """Return the digits of a text that is a number in words, perhaps with a unit: `six apples`."""
+    """Write a number in words with digits: `six apples`, `twenty-five`, `two thirds`."""
     if len(text) > MAX_WORDS_CHARS:
         return None
-    match = _IN_WORDS.fullmatch(plain_text(text))
-    if match is None or _FRACTION_WORD.match(match["unit"].lower()):
+    text = plain_text(text)
+    if (fraction := _FRACTION_IN_WORDS.fullmatch(text)) is not None:
+        return _fraction_in_words(fraction[1], fraction[2])
+    if _DOZEN.fullmatch(text):
+        return "12"
+    match = _NUMBER_IN_WORDS.fullmatch(text)
+    if match is None or _WORD_THAT_SCALES.match(match["unit"].lower()):
         return None
+    whole = _cardinal_value(match["words"])
+    if whole is None or not match["fraction"]:
+        return None if whole is None else str(whole)
+    denominator = _denominator(match[4])
+    return f"{whole * denominator + _NUMERATORS[match[3].lower()]}/{denominator}"
+
+
+def _cardinal_value(words: str) -> int | None:
     total = group = 0
     previous: int | None = None
-    for word in re.findall(r"[a-z]+", match["words"].lower()):
+    for word in re.findall(r"[a-z]+", words.lower()):
         value = _WORD_VALUES.get(word)
         if word == "and":
             continue
@@ -86,30 +149,43 @@ def number_in_words(text: str) -> str | None:
         elif word == "thousand":
             total += group * 1000
             group = 0
-        elif value is not None and _may_follow(previous, value):
-            group += value
-        else:
+        elif value is None:
             return None
+        else:
+            # "twenty five" is 25; "five twenty" and "five five" are two numbers.
+            begins_group = previous is None
+            follows_tens = previous is not None and previous >= 20 and 0 < value < 10
+            if not (begins_group or follows_tens):
+                return None
+            group += value
         previous = value
-    return str(total + group)
+    return total + group
 
 
-def _may_follow(previous: int | None, value: int) -> bool:
-    """Return whether a word adds to the one before: `twenty five`, never `five twenty`."""
-    return previous is None or (previous >= 20 and 0 < value < 10)
+def _fraction_in_words(numerator: str | None, denominator_word: str) -> str | None:
+    denominator = _denominator(denominator_word)
+    if numerator is None:
+        # "fifth" alone is a place in a row, "half" a number.
+        return "1/2" if denominator_word.lower() == "half" else None
+    return f"{_NUMERATORS[numerator.lower()]}/{denominator}"
 
 
-def _scaled(match: re.Match[str]) -> str:
+def _denominator(word: str) -> int:
+    word = word.lower()
+    return 2 if word == "halve" else _DENOMINATORS[word]
+
+
+def _scaled_amount(match: re.Match[str]) -> str:
     value = Fraction(match[1].replace(",", "")) * 10 ** _SCALES[match[2].lower()]
     return str(value)
 
 
-def _mixed(match: re.Match[str]) -> str:
-    denominator = _DENOMINATORS[match[3].lower()]
+def _mixed_amount(match: re.Match[str]) -> str:
+    denominator = _denominator(match[3])
     numerator = int(match[1]) * denominator + _NUMERATORS[match[2].lower()]
     return f"{numerator}/{denominator}"
 
 
-def _words_before_minus(matched: str) -> str:
-    words = matched.split()
-    return " ".join(words[:-1]) + " " if len(words) > 1 else ""
+def _minus_sign(match: re.Match[str]) -> str:
+    words_before = match[0].split()[:-1]
+    return " ".join((*words_before, "-"))

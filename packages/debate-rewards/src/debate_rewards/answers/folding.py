@@ -7,14 +7,16 @@ MAX_FOLDED_CHARS = 4096
 """Longest text whose compatible characters are folded: sorting a run of combining marks takes time
 that grows with its square."""
 
-_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|emph|mbox)\s*+\{([^{}]*+)\}")
+TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|emph|mbox)\s*+\{([^{}]*+)\}")
+# Behind one letter or a digit it is a factorial.
+_EXCLAMATION = re.compile(r"(?<=[^\W\d_][^\W\d_])!+$")
 _EDGES = "\"'`.“”‘’*_ "
 
 
 def plain_text(text: str) -> str:
     r"""Return the text without font commands, math dollars at its ends and escapes of braces."""
     if "\\" in text:
-        text = _TEXT_COMMAND.sub(r"\1", text).replace("\\{", "{").replace("\\}", "}")
+        text = TEXT_COMMAND.sub(r"\1", text).replace("\\{", "{").replace("\\}", "}")
     stripped = text.strip()
     if len(stripped) > 2 and stripped[0] == stripped[-1] == "$":
         stripped = stripped.strip("$")
@@ -30,4 +32,5 @@ def text_form(text: str) -> str:
     plain = plain_text(text)
     if not plain.isascii() and len(plain) <= MAX_FOLDED_CHARS:
         plain = unicodedata.normalize("NFKC", plain)
-    return " ".join(plain.casefold().split()).strip(_EDGES)
+    folded = " ".join(plain.casefold().split()).strip(_EDGES)
+    return _EXCLAMATION.sub("", folded)

@@ -12,11 +12,13 @@ from debate_rewards.answers.reply import Unreadable
 MAX_SENTENCE_CHARS = 4096
 """Of a longer text only the beginning is searched for labels."""
 MAX_DENIAL_CHARS = 40
-"""Behind a choice's text only so much is searched for a denial."""
+"""Characters behind a choice's text that are searched for a denial."""
+MENTION_CHARS = 30
+"""Characters before and behind a label that decide what is said of it."""
 USUAL_LABELS = tuple("ABCDEFGHIJ")
 """Labels of a question that lists no choices."""
 
-_OPENING = r"[\s*_\"'`]*[(\[{]?\s*"
+_OPENING = re.compile(r"[\s*_\"'`]*[(\[{]?\s*")
 _WORDS_THAT_ARE_LABELS = {"A", "I"}
 # After the word "A" or "I" these say that it was the label.
 _VERB_AFTER = re.compile(
@@ -38,8 +40,8 @@ _DENIED_AFTER = re.compile(
 )
 _CUE_BEFORE = re.compile(
     r"(?:\banswer|\bis|\bbe|\bchoose|\bchose|\bpick|\bpicked|\bselect|\bgo\s+with|\bsay|\bso|\bthus"
-    r"|\bhence|\btherefore|\boption|\bchoice|\bletter|:)[\s,:]*(?:answer|option|choice|letter)?\s*"
-    r"[(\[*\"]*$",
+    r"|\bhence|\btherefore|\boption|\bchoice|\bletter|\bleav(?:es|ing)|:)"
+    r"[\s,:]*(?:answer|option|choice|letter)?\s*[(\[*\"]*$",
     re.IGNORECASE,
 )
 # "Plan B", "vitamin D": a capital that is part of a name.
@@ -50,12 +52,34 @@ _NAMED_THING = re.compile(
 )
 _ALTERNATIVE = re.compile(r"[)\]*]*(?:\s+(?:or|and)|\s*[,/&])\s*[(\[*]*$", re.IGNORECASE)
 _LISTED_LABEL = re.compile(r"[\s,;.*]*[(\[]?(\w+)[)\]]")
+_NEXT_IN_LIST = re.compile(r"[)\].]*\s*(?:[,/&]|or\b|and\b)\s*[(\[]?(\w+)[)\].]*\s*(\w?)")
 _REASON = re.compile(r",?\s+(?:because|since)\s|[,;]\s+(?:as|for|while|whereas|though)\s", re.I)
-_DENIED_WORDS = re.compile(r"\b(?:not|n t|n't|n’t|never|than|neither|nor|without)(?: \S+){0,1}$")
+_DENIED_WORDS = re.compile(
+    r"\b(?:not|n t|n't|n’t|never|than|neither|nor|without|except|(?:any|anything|everything) but)"
+    r"(?: \S+){0,1}$"
+)
+_WORD = re.compile(r"[\w.%+-]*\w[\w%+-]*|[^\w\s]+(?=\s|$)")
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
+_ORDINAL_OPTION = re.compile(
+    rf"\W*(?:it['’]s\s+|it\s+is\s+)?(?:the\s+)?({'|'.join(_ORDINALS)}|last)\s+"
+    r"(?:option|choice)\W*",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mention:
+    """A label that stands in a sentence as a word of its own."""
+
+    label: str
+    start: int
+    end: int
+    is_denied: bool
+    is_cued: bool
 
 
 def choice_texts(choices: object) -> dict[str, str]:
-    """Return the choices' texts by label: A, B, … and numbers from 27 on for a list."""
+    """Map labels to the choices' texts: A, B, … and numbers from 27 on for a list."""
     if isinstance(choices, Mapping):
         return {str(label).strip().upper(): str(text) for label, text in choices.items()}
     if isinstance(choices, Sequence) and not isinstance(choices, str):
@@ -67,7 +91,7 @@ def choice_texts(choices: object) -> dict[str, str]:
 def chosen_label(
     text: str, texts: Mapping[str, str], usual: Sequence[str] = USUAL_LABELS
 ) -> str | Unreadable:
-    """Return the label of the choice that a text names.
+    """Find the label of the choice that a text names.
 
     A label alone, or one with a closing sign behind it, goes first, so that a choice's text may be
     a letter or a number. Then a choice's whole text counts, then the label that a sentence settles
@@ -83,12 +107,21 @@ def chosen_label(
     bare = plain.strip(" \t\n().:[]{}*_\"'`").upper()
     if bare in labels:
         return bare
+
     leading = _leading_label(plain, labels, texts)
     if leading is not None:
         return leading
-    by_text = _label_of_text(plain, texts)
-    if by_text is not None:
-        return by_text
+
+    whole_text = text_form(plain)
+    labels_of_text = [label for label, choice in texts.items() if text_form(choice) == whole_text]
+    if len(labels_of_text) == 1:
+        return labels_of_text[0]
+
+    ordinal = _ORDINAL_OPTION.fullmatch(plain)
+    if ordinal is not None and texts:
+        position = -1 if ordinal[1].lower() == "last" else _ORDINALS.index(ordinal[1].lower())
+        return labels[position] if position < len(labels) else Unreadable("no choice")
+
     return _settled_label(plain, labels, texts)
 
 
@@ -96,19 +129,22 @@ def _leading_label(
     plain: str, labels: Sequence[str], texts: Mapping[str, str]
 ) -> str | Unreadable | None:
     """Read `B) text`, `(B) text`, `B. text` and `B: text`."""
-    match = re.match(_OPENING, plain)
-    rest = plain[match.end() :] if match else plain
-    opened = match is not None and match[0].strip()[-1:] in ("(", "[")
+    opening = _OPENING.match(plain)
+    start = opening.end() if opening else 0
+    is_bracketed = opening is not None and opening[0].strip()[-1:] in ("(", "[")
+    rest = plain[start:]
     for label in sorted(labels, key=len, reverse=True):
-        if rest[: len(label)].upper() != label:
+        written = rest[: len(label)]
+        if written.upper() != label:
             continue
         behind = rest[len(label) :].lstrip("*_ ")
-        closes = behind[:1] in (")", "]") or (
-            behind[:1] in (".", ":", ",", ";") and not behind[1:2].isdigit()
-        )
-        is_dash = rest[len(label) :].startswith((" - ", " – ", " — "))
-        is_capital = rest[: len(label)] == label or behind[:1] in (")", "]")
-        if (closes or is_dash) and is_capital and not _lists_more(behind, labels, opened):
+        has_bracket = behind[:1] in (")", "]")
+        has_sign = behind[:1] in (".", ":", ",", ";") and not behind[1:2].isdigit()
+        has_dash = rest[len(label) :].startswith((" - ", " – ", " — "))
+        if not (has_bracket or has_sign or has_dash):
+            continue
+        is_capital = written == label or has_bracket
+        if is_capital and not _lists_another(behind, labels, is_bracketed):
             return _unless_text_is_denied(label, behind, labels, texts)
     return None
 
@@ -116,12 +152,12 @@ def _leading_label(
 def _unless_text_is_denied(
     label: str, behind: str, labels: Sequence[str], texts: Mapping[str, str]
 ) -> str | Unreadable:
-    """Return a leading label, unless its text is denied or the next choice is listed after it."""
-    own_text = texts.get(label, "")
+    """Refuse a leading label whose text is denied, or that begins a list of the choices."""
+    choice = texts.get(label, "")
     after_label = behind.lstrip(").]:,;*_- –—")
-    if not own_text or not after_label.lower().startswith(own_text.lower()):
+    if not choice or not after_label.lower().startswith(choice.lower()):
         return label
-    after_text = after_label[len(own_text) :]
+    after_text = after_label[len(choice) :]
     next_label = _LISTED_LABEL.match(after_text)
     if next_label is not None and next_label[1] in labels:
         return Unreadable("several labels")
@@ -130,45 +166,32 @@ def _unless_text_is_denied(
     return label
 
 
-def _lists_more(behind: str, labels: Sequence[str], opened: bool) -> bool:
-    """Return whether another label follows at once, as in `A, B` or `(A) or (B)`."""
-    following = re.match(r"[)\].]*\s*(?:[,/&]|or\b|and\b)\s*[(\[]?(\w+)[)\].]*\s*(\w?)", behind)
+def _lists_another(behind: str, labels: Sequence[str], is_bracketed: bool) -> bool:
+    """Tell whether another label follows at once, as in `A, B` or `(A) or (B)`."""
+    following = _NEXT_IN_LIST.match(behind)
     if following is None or following[1] not in labels:
         return False
-    return not following[2] or opened
-
-
-def _label_of_text(plain: str, texts: Mapping[str, str]) -> str | None:
-    whole = text_form(plain)
-    matching = [label for label, text in texts.items() if text_form(text) == whole]
-    return matching[0] if len(matching) == 1 else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Mention:
-    label: str
-    start: int
-    end: int
-    denied: bool
-    cued: bool
+    return not following[2] or is_bracketed
 
 
 def _settled_label(plain: str, labels: Sequence[str], texts: Mapping[str, str]) -> str | Unreadable:
-    for sentence in (_REASON.split(plain, maxsplit=1)[0], plain):
+    main_clause = _REASON.split(plain, maxsplit=1)[0]
+    for sentence in (main_clause, plain):
         mentions = _mentions(sentence, labels)
-        affirmed = [mention for mention in mentions if not mention.denied]
+        affirmed = [mention for mention in mentions if not mention.is_denied]
         if not affirmed:
             continue
-        named = {mention.label for mention in affirmed}
-        if len(named) == 1:
+        if len({mention.label for mention in affirmed}) == 1:
             return affirmed[0].label
-        cued = [mention for mention in affirmed if mention.cued]
+
+        # Of several labels the last one counts that "the answer is" or the like introduces, or the
+        # one that the sentence begins with; never one of an enumeration.
+        cued = [mention for mention in affirmed if mention.is_cued]
         if cued and not _is_one_of_several(cued[-1], affirmed, sentence):
             return cued[-1].label
         first = affirmed[0]
-        if not sentence[: first.start].strip(" (*[") and not _is_one_of_several(
-            first, affirmed, sentence
-        ):
+        begins_sentence = not sentence[: first.start].strip(" (*[")
+        if begins_sentence and not _is_one_of_several(first, affirmed, sentence):
             return first.label
         return Unreadable("several labels")
     return _contained_text(plain, texts)
@@ -176,39 +199,43 @@ def _settled_label(plain: str, labels: Sequence[str], texts: Mapping[str, str]) 
 
 def _is_one_of_several(mention: _Mention, affirmed: Sequence[_Mention], sentence: str) -> bool:
     later = [other for other in affirmed if other.start > mention.start]
-    if not later:
+    if not later or later[0].label == mention.label:
         return False
     between = sentence[mention.end : later[0].start]
-    return later[0].label != mention.label and _ALTERNATIVE.fullmatch(between) is not None
+    return _ALTERNATIVE.fullmatch(between) is not None
 
 
 def _mentions(sentence: str, labels: Sequence[str]) -> list[_Mention]:
-    """Return the labels that stand in a sentence as whole words and are no words of it."""
     names = "|".join(re.escape(label) for label in sorted(labels, key=len, reverse=True))
-    pattern = re.compile(rf"(?<![\w'’.,-])(?:{names})(?![\w'’#+]|[.,]\d)")
+    small_letters = "".join(
+        label.lower() for label in labels if len(label) == 1 and label.isalpha()
+    )
+    pattern = rf"(?<![\w'’.,-])(?:{names})(?![\w'’#+]|[.,]\d)"
+    if small_letters:
+        # A small letter is a label in brackets only: "option (b)".
+        pattern += rf"|(?<=\s[(\[])[{small_letters}](?=[)\]])"
     mentions = []
-    for match in pattern.finditer(sentence):
-        before = sentence[max(0, match.start() - 30) : match.start()]
-        after = sentence[match.end() : match.end() + 30]
+    for match in re.finditer(pattern, sentence):
+        before = sentence[max(0, match.start() - MENTION_CHARS) : match.start()]
+        after = sentence[match.end() : match.end() + MENTION_CHARS]
         if _is_word(match[0], before, after):
             continue
-        denied = _DENIED_BEFORE.search(before) or _DENIED_AFTER.match(after)
-        mentions.append(
-            _Mention(
-                label=match[0],
-                start=match.start(),
-                end=match.end(),
-                denied=denied is not None,
-                cued=_CUE_BEFORE.search(before) is not None,
-            )
+        is_denied = _DENIED_BEFORE.search(before) or _DENIED_AFTER.match(after)
+        mention = _Mention(
+            label=match[0].upper(),
+            start=match.start(),
+            end=match.end(),
+            is_denied=is_denied is not None,
+            is_cued=_CUE_BEFORE.search(before) is not None,
         )
+        mentions.append(mention)
     return mentions
 
 
 def _is_word(label: str, before: str, after: str) -> bool:
-    r"""Return whether a letter is the word `A` or `I`, or part of a name such as `vitamin D`."""
-    bracketed = before[-1:] in ("(", "[", "*") or after[:1] in (")", "]", "*")
-    if bracketed:
+    """Tell whether a letter is the word `A` or `I`, or part of a name such as `vitamin D`."""
+    is_bracketed = before[-1:] in ("(", "[", "*") or after[:1] in (")", "]", "*")
+    if is_bracketed:
         return False
     if label in _WORDS_THAT_ARE_LABELS and re.match(r"\s+[a-z]", after):
         verb = _PRONOUN_AFTER if label == "I" else _VERB_AFTER
@@ -217,17 +244,19 @@ def _is_word(label: str, before: str, after: str) -> bool:
 
 
 def _contained_text(plain: str, texts: Mapping[str, str]) -> str | Unreadable:
-    """Return the only choice whose text is in a sentence, None of them within another's text."""
+    """Find the only choice whose text is in a sentence and not within another choice's text."""
     sentence = f" {_words(plain)} "
+    words_by_label = {label: _words(text) for label, text in texts.items()}
     contained = {
-        label: words for label, text in texts.items() if f" {(words := _words(text))} " in sentence
-    }
-    longest = {
         label: words
-        for label, words in contained.items()
-        if words and not any(words in other and words != other for other in contained.values())
+        for label, words in words_by_label.items()
+        if words and f" {words} " in sentence
     }
-    affirmed = [label for label, words in longest.items() if not _is_denied(words, sentence)]
+    affirmed = []
+    for label, words in contained.items():
+        is_within_another = any(words in other and words != other for other in contained.values())
+        if not is_within_another and not _is_denied(words, sentence):
+            affirmed.append(label)
     if len(affirmed) > 1 and "=" in plain:
         return _contained_text(plain.rpartition("=")[2], texts)
     if len(affirmed) != 1:
@@ -242,4 +271,4 @@ def _is_denied(words: str, sentence: str) -> bool:
 
 
 def _words(text: str) -> str:
-    return " ".join(re.findall(r"[\w.%+-]*\w[\w%+-]*|[^\w\s]+(?=\s|$)", text_form(text)))
+    return " ".join(_WORD.findall(text_form(text)))

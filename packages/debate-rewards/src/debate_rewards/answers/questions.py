@@ -23,6 +23,8 @@ from debate_rewards.answers.polynomials import polynomial
 from debate_rewards.answers.reply import FinalAnswer, Kind, Unreadable, final_answer
 from debate_rewards.answers.sentences import (
     BOLD,
+    SENTENCE_END,
+    bare_formula,
     formulas,
     is_formula,
     listed_numbers,
@@ -55,6 +57,8 @@ _BEFORE_WORD = re.compile(r"^(?:(?:it|this|that) (?:is|was|will be) )?(?:(?:on|i
 _DENIED_BOLD = re.compile(r"(?:\bnot|n['’]t|\bnever|\bthan|\bof)\s+(?:\w+\s+)?\*\*", re.IGNORECASE)
 _WORD_CHARACTER = re.compile(r"\w")
 _CACHE_SIZE = 1 << 14
+MAX_COMPARED_FORMULAS = 8
+"""More formulas of one sentence are several answers without a look at their values."""
 _PERCENT_RANGE = 10
 """How many times the gold percentage a number may be and still be one, not a fraction of 1."""
 
@@ -328,7 +332,11 @@ def _valued(answer: Answer) -> Answer:
 
 
 def _number_in(text: str) -> Answer | Unreadable:
-    written = number_in_words(text) or settled_number(text)
+    first_sentence = SENTENCE_END.split(text, maxsplit=1)[0]
+    in_words = number_in_words(text)
+    if in_words is None and not re.search(r"\d", text):
+        in_words = number_in_words(first_sentence)
+    written = in_words or settled_number(text)
     if isinstance(written, Unreadable):
         return written
     number = read_mathematics(written)
@@ -344,8 +352,14 @@ def _formula_in(text: str) -> Answer | Unreadable:
         equations = [one for one in inner if "=" in one]
         if len(equations) == 1 and inner[-1] == equations[0]:
             return _with_unit(read_mathematics(inner[-1]), inner[-1])
+        # Steps of one transformation, such as an expanded product, are all the same answer.
+        answers = [_with_unit(read_mathematics(one), one) for one in inner[:MAX_COMPARED_FORMULAS]]
+        keys = {answer.key for answer in answers}
+        if len(inner) == len(answers) and len(keys) == 1 and None not in keys:
+            return answers[0]
         return Unreadable("several formulas")
-    return _number_in(text)
+    bare = bare_formula(text)
+    return _number_in(text) if bare is None else _with_unit(read_mathematics(bare), bare)
 
 
 def _is_structured(answer: Answer) -> bool:

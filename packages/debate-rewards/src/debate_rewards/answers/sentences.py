@@ -1,109 +1,169 @@
 """The number or formula that a sentence settles on."""
 
 import re
+from fractions import Fraction
 
-from debate_rewards.answers.amounts import counted_amounts
+from debate_rewards.answers.amounts import VAGUE, write_amounts_as_numbers
+from debate_rewards.answers.folding import TEXT_COMMAND
+from debate_rewards.answers.numbers import read_number
 from debate_rewards.answers.reply import MAX_LINE_CHARS, Unreadable
+
+MAX_CONCLUSIONS = 5
+"""How many words such as "so" and "thus" of one sentence are tried, from its end."""
 
 REASON_CLAUSE = re.compile(
     r",?\s+(?:because|since)\s|[,;]\s+(?:as|for|while|although|though)\s", re.I
 )
-_AMOUNT = r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:\s*+/\s*+\d+)?"
-_NUMBER = re.compile(rf"(?<![\w.])(?<!\d,)\$?\s?({_AMOUNT})(\s*\\?%)?(?!\w|[.,]\d)", re.IGNORECASE)
-_NUMBER_LIST = re.compile(rf"{_AMOUNT}(?:,\s*{_AMOUNT})*,?\s*(?:and|or|,)\s*{_AMOUNT}\s*\.?\s*$")
-_BARE_WORD = re.compile(r"(?<![\\a-zA-Z])[A-Za-z]{3,}")
-_PAREN_FORMULA = re.compile(r"\\\((.+?)\\\)|\\\[(.+?)\\\]")
-_FUNCTION = re.compile(
-    r"(?i)(?<![a-z])(?:sin|cos|tan|cot|sec|csc|log|sqrt|exp|max|min|gcd)(?![a-z])"
-)
-_BETWEEN_VALUES = re.compile(r"(?<![a-zA-Z])(?:and|or)(?=\s+(?:\S*\d|\\?[a-zA-Z]\s*[=<>]))")
-_COMMAND = re.compile(r"\\[a-zA-Z]+(?:\s*+\{[a-zA-Z\s]*+\})?")
-_TWO_LETTERS = re.compile(r"[A-Za-z]{2,}")
 BOLD = re.compile(r"\*\*([^*]+)\*\*")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
+_AMOUNT = r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:\s*+/\s*+\d+)?"
+_NUMBER = re.compile(rf"(?<![\w.])(?<!\d,)\$?\s?({_AMOUNT}|{VAGUE})(\s*\\?%)?(?!\w|[.,]\d)")
+_SPACED_THOUSANDS = re.compile(r"(?<![\w.,])\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?![\w]|[.,]\d)")
+_LIST_ITEM = rf"(?:\b[a-zA-Z](?:_\d|_\{{\d\}})?\s*=\s*)?{_AMOUNT}"
+_NUMBER_LIST = re.compile(
+    rf"{_LIST_ITEM}(?:,\s*{_LIST_ITEM})*,?\s*(?:and|or|,)\s*{_LIST_ITEM}\s*\.?\s*$"
+)
+_PAREN_FORMULA = re.compile(r"\\\((.+?)\\\)|\\\[(.+?)\\\]")
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 _IN_PARENTHESES = re.compile(r"\s\((?=[^()]*+\))[^()]*[a-zA-Z]{2}[^()]*\)")
 _OUT_OF = re.compile(r"[^\d]*(\d+)\s+out\s+of\s+(\d+)[^\d]*")
 _CONCLUSION = re.compile(
     r"\b(?:so|thus|hence|therefore|in\s+total|altogether|total|leaving|leaves|in\s+all)\b",
     re.IGNORECASE,
 )
-MAX_CONCLUSIONS = 5
 _VERB = re.compile(
     r"\b(?:is|are|was|were|be|equals?|gets?|got|has|have|had|makes?|gives?|costs?|needs?|pays?|paid"
-    r"|earns?|earned|takes?|spends?|spent|remains?|total\s+of|answer|result|in)\s*:?"
+    r"|earns?|earned|takes?|spends?|spent|remains?|total\s+of|answer|result|in"
+    r"|(?:it|that|there)['’]s)\s*:?"
     r"(?:\s+(?:about|only|exactly|just|now|then|approximately|roughly|a\s+total\s+of|clearly))*"
     rf"\s+\$?\s?({_AMOUNT})(\s*\\?%)?(?![\w/]|,\d|\.\d)",
     re.IGNORECASE,
 )
 
+# Words of a formula, and words that no formula has.
+_FUNCTION = re.compile(
+    r"(?i)(?<![a-z])(?:sin|cos|tan|cot|sec|csc|log|sqrt|exp|max|min|gcd)(?![a-z])"
+)
+_BETWEEN_VALUES = re.compile(r"(?<![a-zA-Z])(?:and|or)(?=\s+(?:\S*\d|\\?[a-zA-Z]\s*[=<>]))")
+_COMMAND = re.compile(r"\\[a-zA-Z]+(?:\s*+\{[a-zA-Z\s]*+\})?")
+_LONG_WORD = re.compile(r"(?<![\\a-zA-Z])[A-Za-z]{3,}")
+_TWO_LETTERS = re.compile(r"[A-Za-z]{2,}")
+_PROSE_WORD = re.compile(
+    r"(?<![\\a-zA-Z])(?:[A-Za-z]{2,}|I)['’](?:s|re|m|ll|d|ve)(?![a-zA-Z])"
+    r"|(?<![\\a-zA-Z])(?:is|it|so|we|he|be)\s",
+    re.IGNORECASE,
+)
+_LAST_IS = re.compile(r".*(?:\b(?:is|are|be|equals?)\s*:?\s|=)", re.IGNORECASE | re.DOTALL)
+_SIGN_OF_FORMULA = re.compile(r"√|\^|\\[a-zA-Z]|π|\bsqrt\b")
+_LAST_WORD = re.compile(r"\s+[A-Za-z]{3,}\s*$")
+
 
 def is_formula(text: str) -> bool:
-    """Return whether a text is a formula rather than a sentence."""
+    """Tell a formula from a sentence by the words in it."""
     bare = _FUNCTION.sub(" ", _COMMAND.sub(" ", _BETWEEN_VALUES.sub(" ", text)))
-    return _BARE_WORD.search(bare) is None and len(_TWO_LETTERS.findall(bare)) < 2
+    if _LONG_WORD.search(bare) or _PROSE_WORD.search(bare):
+        return False
+    return len(_TWO_LETTERS.findall(bare)) < 2
 
 
 def formulas(text: str) -> list[str]:
-    r"""Return the formulas that a sentence holds between `$…$`, `\(…\)` or `\[…\]`.
-
-    Where a formula cannot stand between two dollar signs they are amounts of money.
-    """
+    r"""List the formulas of a sentence between `$…$`, `\(…\)` or `\[…\]`."""
     inner = ["".join(groups) for groups in _PAREN_FORMULA.findall(text)]
     pieces = text.replace("\\$", " ").split("$")
     number = 1
     while number < len(pieces) - 1:
-        piece, following = pieces[number], pieces[number + 1]
-        if piece.strip() and is_formula(piece) and not following[:1].isdigit():
+        piece = pieces[number]
+        follows_digit = pieces[number + 1][:1].isdigit()
+        if piece.strip() and is_formula(piece) and not follows_digit:
             inner.append(piece)
             number += 2
         else:
-            number += 1
+            number += 1  # The two dollar signs are amounts of money.
     return inner
 
 
+def bare_formula(text: str) -> str | None:
+    """Find the formula that a sentence ends with where no dollar signs mark it: `It is 2√5 units`.
+
+    Only what has a root, a power or a command is one; a number alone is read by its words.
+    """
+    sentence = text[-MAX_LINE_CHARS:].strip().rstrip(".")
+    last_is = _LAST_IS.match(sentence)
+    if last_is is None:
+        return None
+    formula = sentence[last_is.end() :].strip()
+    if not is_formula(formula):
+        formula = _LAST_WORD.sub("", formula)
+    if not _SIGN_OF_FORMULA.search(formula) or not is_formula(formula):
+        return None
+    return formula
+
+
 def settled_number(text: str) -> str | Unreadable:
-    """Return the number that a sentence settles on, as it is written.
+    """Find the number that a sentence settles on, as it is written.
 
     It is the only number in bold print, the only one in all, or in what follows the last `=`, or
     the one right behind the last verb, or the only one of the conclusion ("so …"). A sentence
-    around several numbers has none.
+    around several numbers has no such number.
     """
     text = text.replace("\\$", "$").replace("\\!", "").replace("{,}", ",").replace("−", "-")
-    text = text[-MAX_LINE_CHARS:]
-    text = counted_amounts(_IN_PARENTHESES.sub(" ", text))
+    text = TEXT_COMMAND.sub(r"\1", text[-MAX_LINE_CHARS:])
+    text = _SPACED_THOUSANDS.sub(lambda match: re.sub(r"\s", "", match[0]), text)
+    text = write_amounts_as_numbers(_IN_PARENTHESES.sub(" ", text))
     if (share := _OUT_OF.fullmatch(text)) is not None:
         return f"{share[1]}/{share[2]}"
-    in_bold = {number for span in BOLD.findall(text) for number in _numbers(span)}
-    if len(in_bold) == 1:
-        return in_bold.pop()
-    parts = [part for part in _SENTENCE_END.split(text) if _NUMBER.search(part)]
-    if not parts:
+
+    numbers_in_bold = [number for span in BOLD.findall(text) for number in _numbers(span)]
+    number = _common_number(numbers_in_bold)
+    sentences = [part for part in SENTENCE_END.split(text) if _NUMBER.search(part)]
+    if not sentences:
         return Unreadable("no number")
-    for part in dict.fromkeys((parts[0], parts[-1])) if len(parts) > 1 else parts:
-        number = _number_of_sentence(part)
-        if number is not None:
-            return number
-    return Unreadable("several numbers")
+    # An answer is said first or last; what lies between explains it.
+    for sentence in (sentences[0], sentences[-1]):
+        if number is None:
+            number = _number_of_sentence(sentence)
+    if number is None:
+        return Unreadable("several numbers")
+    return Unreadable("no number") if number.startswith(VAGUE) else number
 
 
 def _number_of_sentence(sentence: str) -> str | None:
-    """Look at the narrowest part first that holds one number alone."""
     main_clause = REASON_CLAUSE.split(sentence, maxsplit=1)[0]
+    # The narrowest part first.
     for part in dict.fromkeys((sentence.rsplit("=", 1)[-1], main_clause, sentence)):
-        numbers = _numbers(part)
-        if len(set(numbers)) == 1:
-            return numbers[0]
-    conclusions = [match.end() for match in _CONCLUSION.finditer(sentence)]
-    for start in conclusions[: -MAX_CONCLUSIONS - 1 : -1]:
+        number = _common_number(_numbers(part))
+        if number is not None:
+            return number
+
+    conclusion_starts = [match.end() for match in _CONCLUSION.finditer(sentence)]
+    for start in conclusion_starts[: -MAX_CONCLUSIONS - 1 : -1]:
         numbers = _numbers(sentence[start:])
-        if numbers:
-            if len(set(numbers)) == 1:
-                return numbers[0]
-            break
+        if not numbers:
+            continue
+        number = _common_number(numbers)
+        if number is not None:
+            return number
+        break
+
     verbs = list(_VERB.finditer(main_clause))
     if verbs and not _NUMBER.search(main_clause, verbs[-1].end()):
-        return verbs[-1][1] + (verbs[-1][2] or "")
+        last_verb = verbs[-1]
+        return last_verb[1] + (last_verb[2] or "")
     return None
+
+
+def _common_number(numbers: list[str]) -> str | None:
+    """Take the first of numbers that are all equal, as in `3/4, or 75%`."""
+    if not numbers:
+        return None
+    values = {_value(number) for number in numbers}
+    return numbers[0] if len(values) == 1 else None
+
+
+def _value(number: str) -> Fraction | str:
+    value = read_number(number.rstrip("%\\ "))
+    if value is None:
+        return number
+    return value / 100 if number.endswith("%") else value
 
 
 def _numbers(text: str) -> list[str]:
@@ -111,8 +171,9 @@ def _numbers(text: str) -> list[str]:
 
 
 def listed_numbers(text: str) -> str | None:
-    """Return the list that a sentence ends with, where no other number is in it."""
-    match = _NUMBER_LIST.search(text[-MAX_LINE_CHARS:])
-    if match is None or _NUMBER.search(text[-MAX_LINE_CHARS:], 0, match.start()):
+    """Find the list that a sentence ends with, where no other number is in the sentence."""
+    sentence = text[-MAX_LINE_CHARS:]
+    match = _NUMBER_LIST.search(sentence)
+    if match is None or _NUMBER.search(sentence, 0, match.start()):
         return None
     return match[0].strip(" .")
