@@ -15,7 +15,7 @@ from debate_rewards.answer_checking import answer_classes, check, check_many, sa
 from debate_rewards.answers.questions import read_answer
 from debate_rewards.answers.reply import KINDS, Unreadable
 from debate_rewards.answers.types import READING_ORDER, Label
-from debate_rewards.math_pool import Comparison
+from debate_rewards.math_pool import AnswerComparison
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "answers"
 EXAMPLES = [
@@ -274,7 +274,7 @@ def test_classes_of_formulas_without_keys_are_connected_components(monkeypatch):
     # A relation that is not transitive: 1 ~ 2 ~ 3, but not 1 ~ 3.
     def compare(gold, given, limit_s):
         near = abs(int(gold[-1]) - int(given[-1])) <= 1
-        return Comparison("equal" if near else "different", 0.0)
+        return AnswerComparison("equal" if near else "different", 0.0)
 
     monkeypatch.setattr(answer_checking, "_compare", compare)
     asked = Question("q", "?")

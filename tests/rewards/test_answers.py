@@ -7,7 +7,7 @@ import pytest
 from debate_protocol.types import Question
 from debate_rewards import answer_checking as answers
 from debate_rewards.answer_checking import answer_classes, check, check_many, same_answer
-from debate_rewards.math_pool import Comparison
+from debate_rewards.math_pool import AnswerComparison
 
 
 def ask(gold, kind="math", **meta):
@@ -151,7 +151,7 @@ def test_check_a_cached_timeout_is_tried_again_only_with_a_longer_limit(monkeypa
     class Pool:
         def compare(self, gold, prediction, limit_s):
             limits.append(limit_s)
-            return Comparison("timeout", limit_s)
+            return AnswerComparison("timeout", limit_s)
 
     monkeypatch.setattr(answers, "_cache", {})
     monkeypatch.setattr(answers, "shared_pool", Pool)
@@ -166,7 +166,7 @@ def test_check_a_gold_answer_that_hangs_is_tried_once(monkeypatch):
     class Pool:
         def compare(self, gold, prediction, limit_s):
             asked.append(prediction)
-            return Comparison("gold_timeout", limit_s)
+            return AnswerComparison("gold_timeout", limit_s)
 
     monkeypatch.setattr(answers, "_cache", {})
     monkeypatch.setattr(answers, "shared_pool", Pool)

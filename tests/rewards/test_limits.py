@@ -14,7 +14,7 @@ from debate_rewards.answers.folding import text_form
 from debate_rewards.answers.questions import read_answer
 from debate_rewards.answers.reply import KINDS
 from debate_rewards.cli import main
-from debate_rewards.math_pool import Comparison
+from debate_rewards.math_pool import AnswerComparison
 from debate_rewards.metrics import debate_metrics
 from debate_rewards.turn_rewards import Persuasion
 from debate_rewards.vote_metrics import intraclass_moments
@@ -101,7 +101,7 @@ def test_classes_compare_a_limited_number_of_pairs(monkeypatch):
 
     def compare(gold, given, limit_s):
         asked.append({gold, given})
-        return Comparison("different", 0.0)
+        return AnswerComparison("different", 0.0)
 
     monkeypatch.setattr(answers, "_compare", compare)
     said = [rf"\sqrt{{x+{k}}}" for k in range(60)]
@@ -117,7 +117,7 @@ def test_an_answer_that_takes_too_long_is_waited_for_twice_at_most(monkeypatch):
         def compare(self, gold, given, limit_s):
             asked.append((gold, given))
             outcome = {gold: "gold_timeout", given: "timeout"}.get(bad, "different")
-            return Comparison(outcome, limit_s if bad in (gold, given) else 0.0)
+            return AnswerComparison(outcome, limit_s if bad in (gold, given) else 0.0)
 
     cache = type(answers._cache)()
     monkeypatch.setattr(answers, "_cache", cache)

@@ -17,7 +17,7 @@ from debate_rollout.rendering import TokenText, token_text
 from debate_train.batches.row_types import Batch
 from debate_train.data import SignsPuzzle
 from debate_train.evaluation.measuring import Measure, Measures
-from debate_train.evaluation.modes import Point
+from debate_train.evaluation.modes import CurvePoint
 from debate_train.models.scratch import word_tokenizer
 from debate_train.playing import start_debates
 from debate_train.recipe import Recipe
@@ -254,7 +254,7 @@ def test_phase_says_why_it_ended(
     def evaluate(*arguments: Any) -> Measures:
         # The judge is always right in half of the cases.
         means = {"eval/pass@k": 0.25, "eval/format": next(left), "eval/judge/accuracy": 0.5}
-        curves = {"eval/direct/maj@k": [Point(2, None, {"q": 0.75})]}
+        curves = {"eval/direct/maj@k": [CurvePoint(2, None, {"q": 0.75})]}
         return Measures({n: Measure(m, 0, 1, 1) for n, m in means.items()}, {}, curves=curves)
 
     monkeypatch.setattr(loop, "evaluate", evaluate)

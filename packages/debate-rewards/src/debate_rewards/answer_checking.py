@@ -13,7 +13,7 @@ from debate_protocol.types import Question
 from debate_rewards.answers.questions import answer_id, form_of, read_accepted, read_answer
 from debate_rewards.answers.reply import KINDS, Kind, Unreadable, final_answer
 from debate_rewards.answers.types import Answer, List, Text
-from debate_rewards.math_pool import TASK, Comparison, TaskJob, shared_pool
+from debate_rewards.math_pool import TASK, AnswerComparison, TaskJob, shared_pool
 from debate_rewards.puzzle_answers import judge_puzzle, plain_answer, puzzle_form
 
 LIMIT_S = 5.0
@@ -40,7 +40,7 @@ class Verdict:
 
 
 # Results of comparisons; dropping all of them when there are too many needs no lock.
-_cache: dict[tuple[str, str], Comparison] = {}
+_cache: dict[tuple[str, str], AnswerComparison] = {}
 
 
 def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_S) -> Verdict:
@@ -194,7 +194,7 @@ def kind_of(question: Question) -> Kind:
     )
 
 
-_Compare = Callable[[float], Comparison]
+_Compare = Callable[[float], AnswerComparison]
 """Compares with one accepted answer within a time limit."""
 
 
@@ -278,17 +278,17 @@ def _equivalent(first: Answer, second: Answer, limit_s: float) -> bool:
     return False
 
 
-def _compare_answers(gold: Answer, given: Answer, limit_s: float) -> Comparison:
+def _compare_answers(gold: Answer, given: Answer, limit_s: float) -> AnswerComparison:
     """Compare two answers of one shape part by part; a list in any order."""
     if len(gold.parts) != len(given.parts) or gold.shape != given.shape:
-        return Comparison("different", 0.0)
+        return AnswerComparison("different", 0.0)
     if gold.parts == (gold,):
         return _compare(gold.formula, given.formula, limit_s)
     left = list(given.parts)
     seconds = 0.0
     for part in gold.parts:
         candidates = list(left) if isinstance(gold, List) else left[:1]
-        result = Comparison("different", 0.0)
+        result = AnswerComparison("different", 0.0)
         for candidate in candidates:
             result = _compare_parts(part, candidate, limit_s - seconds)
             seconds += result.seconds
@@ -296,26 +296,26 @@ def _compare_answers(gold: Answer, given: Answer, limit_s: float) -> Comparison:
                 left.remove(candidate)
                 break
             if seconds >= limit_s:
-                return Comparison(result.outcome, seconds)
+                return AnswerComparison(result.outcome, seconds)
         if result.outcome != "equal":
-            return Comparison(result.outcome, seconds)
-    return Comparison("equal", seconds)
+            return AnswerComparison(result.outcome, seconds)
+    return AnswerComparison("equal", seconds)
 
 
-def _compare_parts(gold: Answer, given: Answer, limit_s: float) -> Comparison:
+def _compare_parts(gold: Answer, given: Answer, limit_s: float) -> AnswerComparison:
     known = _same_by_key(gold, given)
     if known is not None:
-        return Comparison("equal" if known else "different", 0.0)
+        return AnswerComparison("equal" if known else "different", 0.0)
     return _compare_answers(gold, given, limit_s)
 
 
-def _compare(gold: str, given: str, limit_s: float) -> Comparison:
+def _compare(gold: str, given: str, limit_s: float) -> AnswerComparison:
     # A gold answer that cannot be used is so for every prediction.
     for key in ((gold, ""), (gold, given)):
         known = _cache.get(key)
         # What timed out within a shorter limit may be decided within this one.
         if known and not (known.outcome in _TIMEOUTS and known.seconds < limit_s):
-            return Comparison(known.outcome, 0.0)
+            return AnswerComparison(known.outcome, 0.0)
     result = shared_pool().compare(gold, given, limit_s)
     if result.outcome not in ("crashed", "gold_crashed"):
         if len(_cache) >= _CACHE_SIZE:

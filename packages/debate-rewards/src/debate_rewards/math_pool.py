@@ -61,7 +61,7 @@ class TaskJob(str):
     __slots__ = ()
 
 
-class Comparison(NamedTuple):
+class AnswerComparison(NamedTuple):
     """What came of comparing two answers, and how long the worker took."""
 
     outcome: Outcome
@@ -72,7 +72,7 @@ class _WorkerGone(Exception):
     """The worker cannot be used any more."""
 
 
-class _Worker:
+class _AnswerWorker:
     """A supervisor process with one child; used by one thread at a time."""
 
     def __init__(self) -> None:
@@ -219,12 +219,12 @@ class MathPool:
 
     def _reset(self) -> None:
         # Workers without work, used last ones first, and None for each that may be started.
-        self._free: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
+        self._free: queue.LifoQueue[_AnswerWorker | None] = queue.LifoQueue()
         for _ in range(self.size):
             self._free.put(None)
-        self._workers: set[_Worker] = set()
+        self._workers: set[_AnswerWorker] = set()
 
-    def compare(self, gold: str, prediction: str, limit_s: float) -> Comparison:
+    def compare(self, gold: str, prediction: str, limit_s: float) -> AnswerComparison:
         """Compare two expressions, back within `limit_s` once a worker is free.
 
         Raises:
@@ -252,7 +252,7 @@ class MathPool:
             worker.forget()
         self._reset()
 
-    def _try(self, gold: str, prediction: str, limit_s: float) -> Comparison:
+    def _try(self, gold: str, prediction: str, limit_s: float) -> AnswerComparison:
         started = time.monotonic()
         is_task = isinstance(gold, TaskJob)
         if is_task and TASK not in _needed:
@@ -264,10 +264,10 @@ class MathPool:
                 outcome = worker.compare(job, limit_s)
         except _WorkerGone:
             outcome = "crashed"
-        return Comparison(outcome, time.monotonic() - started)
+        return AnswerComparison(outcome, time.monotonic() - started)
 
     @contextlib.contextmanager
-    def _lent(self) -> Iterator[_Worker]:
+    def _lent(self) -> Iterator[_AnswerWorker]:
         """Lend a worker, a new one where there is none; one that fails is not lent again."""
         worker = self._free.get()
         try:
@@ -277,7 +277,7 @@ class MathPool:
                 self._drop(worker)
                 worker = None
             if worker is None:
-                worker = _Worker()
+                worker = _AnswerWorker()
                 self._workers.add(worker)
             yield worker
         except BaseException:
@@ -287,7 +287,7 @@ class MathPool:
             raise
         self._free.put(worker)
 
-    def _drop(self, worker: _Worker) -> None:
+    def _drop(self, worker: _AnswerWorker) -> None:
         self._workers.discard(worker)
         worker.kill()
 

@@ -167,7 +167,7 @@ def _unless_text_is_denied(
 
 
 def _lists_another(behind: str, labels: Sequence[str], is_bracketed: bool) -> bool:
-    """Tell whether another label follows at once, as in `A, B` or `(A) or (B)`."""
+    """Check whether another label follows at once, as in `A, B` or `(A) or (B)`."""
     following = _NEXT_IN_LIST.match(behind)
     if following is None or following[1] not in labels:
         return False
@@ -233,7 +233,7 @@ def _mentions(sentence: str, labels: Sequence[str]) -> list[_Mention]:
 
 
 def _is_word(label: str, before: str, after: str) -> bool:
-    """Tell whether a letter is the word `A` or `I`, or part of a name such as `vitamin D`."""
+    """Check whether a letter is the word `A` or `I`, or part of a name such as `vitamin D`."""
     is_bracketed = before[-1:] in ("(", "[", "*") or after[:1] in (")", "]", "*")
     if is_bracketed:
         return False

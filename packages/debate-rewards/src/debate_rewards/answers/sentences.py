@@ -58,7 +58,7 @@ _LAST_WORD = re.compile(r"\s+[A-Za-z]{3,}\s*$")
 
 
 def is_formula(text: str) -> bool:
-    """Tell a formula from a sentence by the words in it."""
+    """Distinguish a formula from a sentence by the words in it."""
     bare = _FUNCTION.sub(" ", _COMMAND.sub(" ", _BETWEEN_VALUES.sub(" ", text)))
     if _LONG_WORD.search(bare) or _PROSE_WORD.search(bare):
         return False

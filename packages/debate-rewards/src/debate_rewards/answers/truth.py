@@ -13,15 +13,17 @@ _ADJECTIVES = (_YES | _NO) - {"yes", "yeah", "yep", "no", "nope"}
 _NEGATION = frozenset(("not", "never", "cannot", "hardly", "nothing", "far"))
 _WORD = re.compile(r"[a-z]+(?:['’]t)?(?:\s*\?)?|[,;:.!]", re.IGNORECASE)
 
-# "No doubt it is true", "no way to tell": this "no" denies a noun and does not answer.
+# "No doubt it is true", "no way to know": this "no" denies a noun and does not answer.
 _NOUNS_AFTER_NO = """
 doubt longer one matter reason question more less other evidence idea answer problem information
-clue comment opinion view preference telling knowing certainty consensus data proof context details
+clue comment opinion view preference knowing certainty consensus data proof context details
 basis means indication guarantee agreement definite definitive clear conclusive simple
 straightforward single sufficient enough
 """
 _NOUN_AFTER_NO = frozenset(_NOUNS_AFTER_NO.split())
-_NO_WAY_TO = re.compile(r"\bno\s+(?:\w+\s+)?way\s+(?:to|of|we|i|you|one|for|that)\b", re.IGNORECASE)
+_NO_WAY_TO = re.compile(
+    r"\bno\s+(?:(?:\w+\s+)?way\s+(?:to|of|we|i|you|one|for|that)|t(?:elling))\b", re.IGNORECASE
+)
 # "The correct answer", "the right side", "correct me": the word does not judge the claim.
 _NOUN_AFTER_ADJECTIVE = frozenset(
     ("answer", "answers", "option", "choice", "side", "hand", "me", "now", "away", "angle")
@@ -35,7 +37,7 @@ _BOTH = re.compile(
 _UNDECIDED = re.compile(
     r"\b(?:cannot|can['’]?t|can\s+not|could\s+not|couldn['’]t|impossible\s+to|not\s+possible\s+to"
     r"|(?:hard|difficult|tough)\s+to|unable\s+to|no\s+one\s+can|not\s+able\s+to)\s+(?:be\s+)?"
-    r"(?:\w+ly\s+)?(?:determined?|known?|sa(?:y|id)|tell|told|decided?|answer(?:ed)?|concluded?"
+    r"(?:\w+ly\s+)?(?:determined?|known?|sa(?:y|id)|t(?:ell|old)|decided?|answer(?:ed)?|concluded?"
     r"|judged?|verif(?:y|ied)|confirm(?:ed)?|establish(?:ed)?|settled?)\b"
     r"|\b(?:it|that|this|answer)\s+(?:all\s+)?depends\b|\bwhether\b"
     r"|\b(?:not|n['’]t)\s+(?:sure|certain|clear|known|enough\s+information|know)\b"

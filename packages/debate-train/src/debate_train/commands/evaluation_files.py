@@ -38,7 +38,7 @@ from debate_train.checkpoints.whole_files import (
     write_whole,
 )
 from debate_train.evaluation.measuring import Measures, measures_json
-from debate_train.evaluation.modes import Point
+from debate_train.evaluation.modes import CurvePoint
 from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import UsageError
 from debate_train.playing.shared_turns import turn_request_key
@@ -281,7 +281,7 @@ def found_of(policy: NamedPolicy, measures: Measures, runs: int) -> Found:
     }
 
 
-def _points(points: Sequence[Point]) -> list[dict[str, object]]:
+def _points(points: Sequence[CurvePoint]) -> list[dict[str, object]]:
     """Return the points of a curve with the intervals of their means."""
     found: list[dict[str, object]] = []
     for one in points:

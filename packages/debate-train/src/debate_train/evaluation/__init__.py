@@ -9,10 +9,10 @@ from debate_train.evaluation.debates import (
 )
 from debate_train.evaluation.modes import (
     ONE_DEBATE,
+    CurvePoint,
     Curves,
     EvaluationMode,
     Plays,
-    Point,
     Ratios,
     Values,
     debate_curves,
@@ -33,7 +33,7 @@ __all__ = [
     "ModeChoice",
     "Opponents",
     "Plays",
-    "Point",
+    "CurvePoint",
     "Ratios",
     "SocietyOfMinds",
     "SwappedJudging",

@@ -33,11 +33,11 @@ from debate_train.evaluation.debate_figures import (
     values_of,
 )
 from debate_train.evaluation.modes import (
+    CurvePoint,
     Curves,
     DebateChanges,
     EvaluationMode,
     Plays,
-    Point,
     Ratios,
     Values,
     debate_curves,
@@ -452,8 +452,8 @@ class Listening(DebateChanges, EvaluationMode):
 
     def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
         """Compute the majority of each audience by round, and of one agent that corrects itself."""
-        curves: dict[str, Sequence[Point]] = {}
-        alone: Sequence[Point] = ()
+        curves: dict[str, Sequence[CurvePoint]] = {}
+        alone: Sequence[CurvePoint] = ()
         for audience, debates in zip(_AUDIENCES, played, strict=True):
             audience_curves = debate_curves(debates)
             if audience_curves:

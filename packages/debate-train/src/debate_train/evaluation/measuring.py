@@ -12,7 +12,7 @@ from debate_report.timeline import render
 from debate_rewards.answer_checking import same_answer
 from debate_rewards.estimates import bootstrap_estimates, bootstrap_interval, pooled, range_of
 from debate_rollout.engine import Engine
-from debate_train.evaluation.modes import Curves, EvaluationMode, Plays, Point, Values
+from debate_train.evaluation.modes import CurvePoint, Curves, EvaluationMode, Plays, Values
 from debate_train.evaluation.settings import Setup, full_name, is_standard
 from debate_train.playing import Watch, unwatched
 from debate_train.playing.shared_turns import SharedTurns
@@ -103,7 +103,7 @@ def evaluate(
     measures: dict[str, Measure] = {}
     values: dict[str, Mapping[str, float]] = {}
     played: dict[str, Sequence[Transcript]] = {}
-    curves: dict[str, Sequence[Point]] = {}
+    curves: dict[str, Sequence[CurvePoint]] = {}
     shared = SharedTurns() if shared is None else shared
     for mode_name, mode in setup.modes.items():
         runs: list[list[Sequence[Transcript]]] = [[] for _ in range(setup.runs)]

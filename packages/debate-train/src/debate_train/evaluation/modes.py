@@ -18,7 +18,7 @@ from debate_rewards.answer_checking import answer_classes
 from debate_rewards.metrics import AnswersGiven, answers_given, question_moments
 from debate_rewards.vote_metrics import majority_of_subsets, pass_at, right_in_most
 
-__all__ = ["Curves", "Point", "debate_curves", "reply_curves"]
+__all__ = ["Curves", "CurvePoint", "debate_curves", "reply_curves"]
 
 
 MOST_REPLIES = 64
@@ -100,7 +100,7 @@ class DebateChanges(Config):
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CurvePoint:
     """One point of a curve.
 
     Attributes:
@@ -115,7 +115,7 @@ class Point:
     values: Mapping[str, float]
 
 
-Curves = Mapping[str, Sequence[Point]]
+Curves = Mapping[str, Sequence[CurvePoint]]
 """Curve by name, its points in order of their cost."""
 
 
@@ -165,12 +165,12 @@ def reply_curves(replies: Sequence[Transcript], most: int) -> Curves:
     if not lengths:
         return {}
     mean_length = _mean(list(lengths.values()))
-    curves: dict[str, list[Point]] = {"maj@k": [], "pass@k": [], "cons@k": []}
+    curves: dict[str, list[CurvePoint]] = {"maj@k": [], "pass@k": [], "cons@k": []}
     for index in range(most):
         cost = None if mean_length is None else (index + 1) * mean_length
-        curves["maj@k"].append(Point(x=index + 1, tokens=cost, values=majority[index]))
-        curves["pass@k"].append(Point(x=index + 1, tokens=cost, values=passed[index]))
-        curves["cons@k"].append(Point(x=index + 1, tokens=cost, values=agreed[index]))
+        curves["maj@k"].append(CurvePoint(x=index + 1, tokens=cost, values=majority[index]))
+        curves["pass@k"].append(CurvePoint(x=index + 1, tokens=cost, values=passed[index]))
+        curves["cons@k"].append(CurvePoint(x=index + 1, tokens=cost, values=agreed[index]))
     return curves
 
 
@@ -189,7 +189,7 @@ def debate_curves(debates: Sequence[Transcript]) -> Curves:
         if debate.right is not None and debate.debate.turns:
             checked.append(debate)
     last_round = max((debate.debate.last_round for debate in checked), default=-1)
-    curves: dict[str, list[Point]] = {}
+    curves: dict[str, list[CurvePoint]] = {}
     for round in range(last_round + 1):
         outcomes: dict[str, dict[str, list[float]]] = {}
         costs: dict[str, list[float | None]] = {}
@@ -204,7 +204,7 @@ def debate_curves(debates: Sequence[Transcript]) -> Curves:
             means = {}
             for question, question_outcomes in outcomes_by_question.items():
                 means[question] = fmean(question_outcomes)
-            curves.setdefault(name, []).append(Point(x=round, tokens=cost, values=means))
+            curves.setdefault(name, []).append(CurvePoint(x=round, tokens=cost, values=means))
     return curves
 
 

@@ -220,7 +220,7 @@ GENERATE = "/inference/v1/generate"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServerReply:
     """One reply; `labels` are (weight version, start, end), none where the server reports none."""
 
     ids: tuple[int, ...]
@@ -232,7 +232,7 @@ class Answer:
     """Log-probabilities of the likeliest first tokens, largest first, where they were asked for."""
 
 
-def read(answer: Any) -> Answer:
+def read(answer: Any) -> ServerReply:
     """Return what the JSON of a response says.
 
     Raises:
@@ -246,7 +246,7 @@ def read(answer: Any) -> Answer:
             (str(one["version"]), int(one["start"]), int(one["end"]))
             for one in choice.get("weight_versions") or ()
         )
-        return Answer(
+        return ServerReply(
             ids=tuple(int(token) for token in choice["token_ids"]),
             logps=tuple(float(one["logprob"]) for one in places),
             finish=choice["finish_reason"],
@@ -261,7 +261,7 @@ def read(answer: Any) -> Answer:
         ) from error
 
 
-def are_raw(at_one: Answer, at_two: Answer) -> bool:
+def are_raw(at_one: ServerReply, at_two: ServerReply) -> bool:
     """Return whether log-probabilities are those before the temperature.
 
     Args:
@@ -343,7 +343,7 @@ class ServerControl:
         prompt: Sequence[int],
         sampling: Mapping[str, object],
         engine: int | None = None,
-    ) -> Answer:
+    ) -> ServerReply:
         """Return the answer to a prompt, by one of the server's data-parallel engines or any.
 
         Raises:
