@@ -17,7 +17,7 @@ from debate_rewards.answer_checking import check_many
 from debate_train.data.benchmarks import BENCHMARKS
 from debate_train.data.question_rows import Fields, Reading
 from debate_train.data.questions import answered
-from debate_train.data.source import read_questions
+from debate_train.data.row_files import read_questions
 
 HEAD = "| file | benchmark | contract | rows | repeats | answers | right | others |"
 

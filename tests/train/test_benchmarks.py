@@ -117,7 +117,7 @@ def numbered(row: dict[str, Any], count: int) -> list[dict[str, Any]]:
 
 
 def only(config: Benchmark) -> Question:
-    (question,) = config.looked_at(config.open())
+    (question,) = config.checked_questions(config.open())
     return question
 
 

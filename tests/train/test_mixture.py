@@ -164,8 +164,8 @@ def test_test_questions_in_other_spelling_are_not_trained_on(tmp_path: Path) -> 
 
 def test_signs_of_a_puzzle_make_other_questions() -> None:
     # Brackets and signs are no punctuation: expressions of one puzzle differ in nothing else.
-    from debate_train.data.source import normalised
+    from debate_train.data.splits import normalized
 
-    assert len({normalised(t) for t in ("( [ {", "( [ <", "1 + 2", "1 - 2", "1.5", "15")}) == 6
-    assert normalised("Is it “so”?") == normalised("is  it 'So'.") == "is it so"
+    assert len({normalized(t) for t in ("( [ {", "( [ <", "1 + 2", "1 - 2", "1.5", "15")}) == 6
+    assert normalized("Is it “so”?") == normalized("is  it 'So'.") == "is it so"
     assert SignsPuzzle().open().batch(0)

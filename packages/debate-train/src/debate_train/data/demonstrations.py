@@ -2,8 +2,8 @@
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import combinations
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from debate_protocol.forms.actor_critic import wrong_answer
 from debate_protocol.forms.judged import CHOICE
-from debate_protocol.parsing import Parsed, answer_line, final_box
+from debate_protocol.parsing import answer_line, final_box
 from debate_protocol.plugins import Variants
 from debate_protocol.types import Question, TurnRequest, parse_turn
 from debate_report.rollout_files import debates_in, files_of
@@ -22,150 +22,193 @@ from debate_rollout.engine import Capability, Engine, EngineSettings, Script
 from debate_rollout.engines import ENGINES as SAMPLERS
 from debate_rollout.engines import ScriptedEngine
 
-_NUMBER = re.compile(r"-?\d{1,15}")
+NUMBER = re.compile(r"-?\d{1,15}")
 # Only from the beginning of a sentence: tried from each character, it takes quadratic time.
-_EQUATION = re.compile(r"(?<![^\n:.?!])([^\n:.?!]+=)\s*$")
-_NEAR = (-20, -11, -10, -9, -2, -1, 1, 2, 9, 10, 11, 20)
-"""How far a wrong number is from the right one: slips in one digit, or in a carry."""
-_ALONE = "The answer is \\boxed"
-_LONGEST = 60
-"""Characters of an answer that a check repeats."""
+EQUATION = re.compile(r"(?<![^\n:.?!])([^\n:.?!]+=)\s*$")
+NEAR_MISSES = (-20, -11, -10, -9, -2, -1, 1, 2, 9, 10, 11, 20)
+"""Distance of a wrong number from the right one: slips in one digit, or in a carry."""
+BARE_ANSWER = "The answer is \\boxed"
+MAX_REPEATED = 60
+"""Characters of the longest answer that a check repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """A sentence about one agent's answer, and its verdict."""
+
+    text: str
+    is_right: bool
 
 
 def worked_turn(request: TurnRequest, *, errors: bool = True) -> str:
-    r"""Return the turn that a demonstrator writes for this ask, by the question's answer.
+    r"""Write the turn of a demonstrator for this request, by the question's answer.
 
     With errors, the first answer of an agent is right with a chance drawn once for each question,
-    evenly from 0 to 1, so that judges meet right and wrong answers in every mixture. Who is shown
-    answers checks each against the right one, compares those of others pair by pair (of a pair
-    alike in that, `=`), and answers rightly. A reply that is steered to an answer gives it; a
-    critic confirms what it is shown, or names the answer that it holds to be right; a judge decides
-    for who is right.
+    evenly from 0 to 1, so that judges meet right and wrong answers in every mixture. Later turns
+    check each shown answer against the right one, compare the others' answers pair by pair (`=`
+    for two right or two wrong answers), and answer rightly. A reply that is steered to an answer
+    gives it; a critic confirms a right answer, or names the answer that it takes to be right; a
+    judge decides for the right agent.
 
     The reasoning is `meta["solution"]`, where the question has one and the answer is right; an
     equation that the question ends with, as in `Find 3 + 4 =`, is repeated before its answer.
     """
-    question, rng = request.question, random.Random(f"turn/{request.seed}")
-    skill = random.Random(f"skill/{question.id}").random()
-    answer = str(question.answer)
-    sections = () if request.contract is None else request.contract.sections
-    judges = not request.answers and {"comparison", "decision"} & {*sections}
-    if "decision" in sections and request.contract is not None and request.contract.name != CHOICE:
-        request = replace(
-            request, claims={agent: said for agent, said in request.claims.items() if agent == 0}
-        )
-    slips = errors and rng.random() > skill and not judges
-    if request.guide is not None:
-        answer = request.guide
-    elif slips and (not request.claims or not request.answers):
-        answer = _wrong(question, rng) or answer
-    checks = _checked(request, answer)
+    contract = request.contract
+    sections = () if contract is None else contract.sections
+    if "decision" in sections and contract is not None and contract.name != CHOICE:
+        # This judge decides on agent 0 alone: the other claims are critiques of it.
+        proposals = {agent: claim for agent, claim in request.claims.items() if agent == 0}
+        request = replace(request, claims=proposals)
+    answer = _choose_answer(request, errors)
+    checks = _check_claims(request, answer)
     if not request.answers and "comparison" not in sections:
-        found = " ".join(checks.values())
-        agrees = bool(checks) and "wrong." not in found
-        feedback = found if agrees else f"{found}\n{_marked(request, answer)}".strip()
-        parts = {"evaluation": feedback, "decision": _decision(request, checks)}
-        return "\n".join(f"<{one}>{parts.get(one, 'N/A')}</{one}>" for one in sections) or feedback
+        return _feedback(request, answer, checks)
+
     solution = _solution(request, answer)
-    evaluation = " ".join(checks.values()) or "N/A"
-    if request.contract is None or request.contract.kind == "answer_line":
+    evaluation = " ".join(check.text for check in checks.values()) or "N/A"
+    if contract is None or contract.kind == "answer_line":
         return solution
-    if request.contract.kind == "boxed":
+    if contract.kind == "boxed":
         return f"{evaluation} {solution}" if checks else solution
-    right = {agent: text.endswith("right.") for agent, text in checks.items()}
-    others = sorted(right.keys() - ({request.agent} if not request.contract.ranks_own else set()))
-    if len(others) > 1:
-        evaluation += f" {_sorted_out(others, right)}"
-    # Unequal pairs come first: two lists, written before, say all of it in one order.
-    pairs = sorted(combinations(others, 2), key=lambda pair: right[pair[0]] == right[pair[1]])
-    votes = "\n".join(_vote(a, b, right) for a, b in pairs) or "N/A"
+
+    is_right = {agent: check.is_right for agent, check in checks.items()}
+    ranked = sorted(agent for agent in checks if contract.ranks_own or agent != request.agent)
+    if len(ranked) > 1:
+        # A small model compares what is listed.
+        right = ", ".join(str(agent) for agent in ranked if is_right[agent]) or "nobody"
+        wrong = ", ".join(str(agent) for agent in ranked if not is_right[agent]) or "nobody"
+        evaluation += f" Right: {right}. Wrong: {wrong}."
+    # Unequal pairs come first: the two lists before them then give all votes in one order.
+    pairs = sorted(combinations(ranked, 2), key=lambda pair: is_right[pair[0]] == is_right[pair[1]])
+    votes = "\n".join(vote_line(first, second, is_right) for first, second in pairs) or "N/A"
     if "evaluation" not in sections and checks and request.answers:
         votes = f"{evaluation}\n{votes}"
-    agreed = bool(others) and all(right.values())
-    faults = " ".join(checks[agent] for agent in others if not right[agent]) or "N/A"
-    critiques = faults if "analysis" in sections else evaluation
-    said = {"analysis": evaluation, "evaluation": critiques, "comparison": votes}
-    said["consensus"] = "YES" if agreed else "NO"
-    said["consensus_reason"] = "All answers are right." if agreed else "Not all answers are right."
-    said[request.contract.answer_section or ""] = solution
-    return "\n".join(f"<{one}>{said.get(one, 'N/A')}</{one}>" for one in sections)
+    faults = " ".join(checks[agent].text for agent in ranked if not is_right[agent]) or "N/A"
+    has_consensus = bool(ranked) and all(is_right.values())
+    texts = {
+        "analysis": evaluation,
+        "evaluation": faults if "analysis" in sections else evaluation,
+        "comparison": votes,
+        "consensus": "YES" if has_consensus else "NO",
+        "consensus_reason": "All answers are right."
+        if has_consensus
+        else "Not all answers are right.",
+    }
+    texts[contract.answer_section or ""] = solution
+    return _fill_sections(sections, texts)
 
 
-def _checked(request: TurnRequest, answer: str) -> dict[int, str]:
-    """Return what is said of each answer that is shown: what it is, and whether it is `answer`."""
-    question = request.question
-    if answer != question.answer:  # Of a guided turn, or of a critic who is wrong.
-        meta = {name: one for name, one in question.meta.items() if name not in ("accept", TASK)}
-        question = replace(question, answer=answer, meta=meta)
-    asked = [(question, claim) for claim in request.claims.values()]
-    found: dict[int, str] = {}
-    # The two stand side by side: a small model learns to compare what is near.
-    truth = f" it is {answer}," if len(answer) <= _LONGEST else ""
-    for (agent, claim), one in zip(request.claims.items(), check_many(asked), strict=True):
-        given = final_answer(claim, kind_of(question))
-        said = "" if given is None or len(given.text) > _LONGEST else f" {given.text},"
-        verdict = "right" if one.verdict == "right" else "wrong"
-        found[agent] = f"Agent {agent}:{said}{truth} {verdict}."
-    return found
-
-
-def _decision(request: TurnRequest, checks: Mapping[int, str]) -> str:
-    """Return whom a judge decides for: agent 0 where both rivals are right, or both wrong."""
-    right = {agent: text.endswith("right.") for agent, text in checks.items()}
-    if request.contract is not None and request.contract.name == CHOICE:
-        return f"Agent {int(right.get(1, False) and not right.get(0, False))}"
-    return "right" if right.get(0, False) else "wrong"
-
-
-def _solution(request: TurnRequest, answer: str) -> str:
-    """Return the reasoning that there is for an answer, which it ends with."""
-    reasoning = str(request.question.meta.get("solution", ""))
-    if answer != request.question.answer or not reasoning:
-        equation = _EQUATION.search(request.question.text)
-        if equation is None or request.contract is None:
-            return _marked(request, answer)
-        if request.contract.kind == "answer_line":
-            return f"{equation[1].strip()} {answer}\n{_marked(request, answer)}"
-        return f"{equation[1].strip()} \\boxed{{{answer}}}"
-    is_line = request.contract is not None and request.contract.kind == "answer_line"
-    place = answer_line(reasoning) if is_line else final_box(reasoning)
-    if place is not None and check(request.question, reasoning).verdict == "right":
-        return reasoning
-    return f"{reasoning}\n{_marked(request, answer)}"
-
-
-def _marked(request: TurnRequest, answer: str) -> str:
-    is_line = request.contract is not None and request.contract.kind == "answer_line"
-    return f"Answer: {answer}" if is_line else f"{_ALONE}{{{answer}}}."
+def vote_line(first: int, second: int, is_right: Mapping[int, bool]) -> str:
+    """Write the vote on two agents: the right one before the wrong one, else a tie."""
+    if is_right[first] == is_right[second]:
+        return f"Agent {first} = Agent {second}"
+    if is_right[first]:
+        return f"Agent {first} > Agent {second}"
+    return f"Agent {second} > Agent {first}"
 
 
 def is_bare(text: str) -> bool:
-    """Return whether a worked first turn gives an answer without any reasoning."""
-    return re.match(rf"(<\w+>)?{re.escape(_ALONE)}", text) is not None
+    """Tell whether a worked first turn gives an answer without any reasoning."""
+    return re.match(rf"(<\w+>)?{re.escape(BARE_ANSWER)}", text) is not None
 
 
-def _sorted_out(agents: Sequence[int], right: Mapping[int, bool]) -> str:
-    """Return who is right and who is wrong: a small model compares what is listed."""
-    lists = ([one for one in agents if right[one] is side] for side in (True, False))
-    said = (", ".join(map(str, one)) or "nobody" for one in lists)
-    return "Right: {}. Wrong: {}.".format(*said)
+def _choose_answer(request: TurnRequest, errors: bool) -> str:
+    """Choose the answer that the turn gives: the guide's, the right one, or a slip."""
+    if request.guide is not None:
+        return request.guide
+    question = request.question
+    sections = () if request.contract is None else request.contract.sections
+    is_judge = not request.answers and ("comparison" in sections or "decision" in sections)
+    sees_answers = request.answers and bool(request.claims)
+    rng = random.Random(f"turn/{request.seed}")
+    skill = random.Random(f"skill/{question.id}").random()
+    answer = str(question.answer)
+    if errors and not is_judge and not sees_answers and rng.random() > skill:
+        return _draw_wrong_answer(question, rng) or answer
+    return answer
 
 
-def _vote(a: int, b: int, right: Mapping[int, bool]) -> str:
-    if right[a] == right[b]:
-        return f"Agent {a} = Agent {b}"
-    return f"Agent {a} > Agent {b}" if right[a] else f"Agent {b} > Agent {a}"
-
-
-def _wrong(question: Question, rng: random.Random) -> str | None:
-    """Return an answer that the checker refuses, None where none is known."""
+def _draw_wrong_answer(question: Question, rng: random.Random) -> str | None:
+    """Draw an answer that the checker refuses, None where none is known."""
     right = str(question.answer)
-    if _NUMBER.fullmatch(right):
-        # Half are slips that only a careful check finds, half are plainly other numbers.
-        far = rng.choice((-1, 1)) * rng.randint(1, 99)
-        near = str(int(right) + (rng.choice(_NEAR) if rng.random() < 0.5 else far))
-        return near if check(question, near).verdict == "wrong" else None
-    return wrong_answer(question, (), partial(same_answer, question), rng)
+    if not NUMBER.fullmatch(right):
+        return wrong_answer(question, (), partial(same_answer, question), rng)
+    # Half are slips that only a careful check finds, half are plainly other numbers.
+    distance = rng.choice((-1, 1)) * rng.randint(1, 99)
+    if rng.random() < 0.5:
+        distance = rng.choice(NEAR_MISSES)
+    wrong = str(int(right) + distance)
+    return wrong if check(question, wrong).verdict == "wrong" else None
+
+
+def _check_claims(request: TurnRequest, answer: str) -> dict[int, _Check]:
+    """Check each shown answer against `answer`, by agent."""
+    question = request.question
+    if answer != question.answer:
+        # A guided turn, or a mistaken critic: other ways to recognize the right answer go.
+        meta = {key: value for key, value in question.meta.items() if key not in ("accept", TASK)}
+        question = replace(question, answer=answer, meta=meta)
+    # The two stand side by side: a small model learns to compare what is near.
+    truth = f" it is {answer}," if len(answer) <= MAX_REPEATED else ""
+    verdicts = check_many([(question, claim) for claim in request.claims.values()])
+    checks = {}
+    for (agent, claim), verdict in zip(request.claims.items(), verdicts, strict=True):
+        claimed = final_answer(claim, kind_of(question))
+        repeated = ""
+        if claimed is not None and len(claimed.text) <= MAX_REPEATED:
+            repeated = f" {claimed.text},"
+        is_right = verdict.verdict == "right"
+        text = f"Agent {agent}:{repeated}{truth} {'right' if is_right else 'wrong'}."
+        checks[agent] = _Check(text=text, is_right=is_right)
+    return checks
+
+
+def _feedback(request: TurnRequest, answer: str, checks: Mapping[int, _Check]) -> str:
+    """Write the turn of a critic, or of a judge who decides without comparing."""
+    contract = request.contract
+    feedback = " ".join(check.text for check in checks.values())
+    if not checks or not all(check.is_right for check in checks.values()):
+        feedback = f"{feedback}\n{_mark(request, answer)}".strip()
+    first_is_right = 0 in checks and checks[0].is_right
+    second_is_right = 1 in checks and checks[1].is_right
+    if contract is not None and contract.name == CHOICE:
+        # Agent 0 wins where both rivals are right, or both wrong.
+        decision = "Agent 1" if second_is_right and not first_is_right else "Agent 0"
+    else:
+        decision = "right" if first_is_right else "wrong"
+    sections = () if contract is None else contract.sections
+    return _fill_sections(sections, {"evaluation": feedback, "decision": decision}) or feedback
+
+
+def _fill_sections(sections: tuple[str, ...], texts: Mapping[str, str]) -> str:
+    return "\n".join(f"<{name}>{texts.get(name, 'N/A')}</{name}>" for name in sections)
+
+
+def _solution(request: TurnRequest, answer: str) -> str:
+    """Write the known reasoning for an answer, and the answer at its end."""
+    question = request.question
+    marked_answer = _mark(request, answer)
+    is_line = request.contract is not None and request.contract.kind == "answer_line"
+    reasoning = str(question.meta.get("solution", ""))
+    if reasoning and answer == question.answer:
+        answer_range = answer_line(reasoning) if is_line else final_box(reasoning)
+        if answer_range is not None and check(question, reasoning).verdict == "right":
+            return reasoning
+        return f"{reasoning}\n{marked_answer}"
+
+    equation = EQUATION.search(question.text)
+    if equation is None or request.contract is None:
+        return marked_answer
+    left_side = equation[1].strip()
+    if is_line:
+        return f"{left_side} {answer}\n{marked_answer}"
+    return f"{left_side} \\boxed{{{answer}}}"
+
+
+def _mark(request: TurnRequest, answer: str) -> str:
+    if request.contract is not None and request.contract.kind == "answer_line":
+        return f"Answer: {answer}"
+    return f"{BARE_ANSWER}{{{answer}}}."
 
 
 class Demonstrations(EngineSettings):
@@ -186,52 +229,52 @@ class Demonstrations(EngineSettings):
         return frozenset(("tokens",))
 
     def script(self, demonstrate: Callable[..., str]) -> Script | None:
-        """Return what agents say."""
-        written = partial(demonstrate, errors=self.errors)
+        """Build the function that writes each agent's turn."""
+        write_turn = partial(demonstrate, errors=self.errors)
         if self.accepted is None:
-            return written
-        solutions = _accepted(self.accepted)
+            return write_turn
+        accepted = read_accepted(self.accepted)
 
-        def say(request: TurnRequest) -> str:
-            if own := solutions.get(request.question.text):
-                solution = random.Random(f"accepted/{request.seed}").choice(own)
-                meta = {**request.question.meta, "solution": solution}
-                request = replace(request, question=replace(request.question, meta=meta))
-            return written(request)
+        def write_turn_from_accepted(request: TurnRequest) -> str:
+            question = request.question
+            if question.text in accepted:
+                rng = random.Random(f"accepted/{request.seed}")
+                meta = {**question.meta, "solution": rng.choice(accepted[question.text])}
+                request = replace(request, question=replace(question, meta=meta))
+            return write_turn(request)
 
-        return say
+        return write_turn_from_accepted
 
     def open(self, model: Any, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}) -> Engine:
-        """Return the engine that plays a script.
+        """Refuse to open: the turns come from `script`.
 
         Raises:
-            EngineConfigError: Always: what it says is asked of `script`.
+            EngineConfigError: Always.
         """
         return ScriptedEngine().open(model, tokenizer, template_kwargs)
 
 
 @lru_cache(maxsize=4)
-def _accepted(path: str) -> Mapping[str, list[str]]:
-    """Return the right first answers of debates, by the text of their questions.
+def read_accepted(path: str) -> Mapping[str, list[str]]:
+    """Read the right first answers of debates, by the text of their questions.
 
     Raises:
         UsageError: There are no debates.
     """
     key = "rollout.engine.accepted"
-    debates = [
-        one for file in files_of(Path(path), key) for one in debates_in(file, key, answer=None)
-    ]
-    first = [(one, turn) for one in debates for turn in one.turns if turn.round == 0]
-    said = [(debate.question, _reasoning(parse_turn(debate, turn))) for debate, turn in first]
-    found: dict[str, list[str]] = {}
-    for (question, text), one in zip(said, check_many(said), strict=True):
-        if one.verdict == "right":
-            found.setdefault(question.text, []).append(text)
-    return found
-
-
-def _reasoning(parsed: Parsed) -> str:
-    return (parsed.answer or "") if parsed.sections else parsed.spoken
+    first_answers = []
+    for file in files_of(Path(path), key):
+        for debate in debates_in(file, key, answer=None):
+            for turn in debate.turns:
+                if turn.round == 0:
+                    parsed = parse_turn(debate, turn)
+                    answer = (parsed.answer or "") if parsed.sections else parsed.spoken
+                    first_answers.append((debate.question, answer))
+    accepted: dict[str, list[str]] = {}
+    for (question, answer), verdict in zip(first_answers, check_many(first_answers), strict=True):
+        if verdict.verdict == "right":
+            accepted.setdefault(question.text, []).append(answer)
+    return accepted
 
 
 ENGINES: Variants[EngineSettings] = Variants(

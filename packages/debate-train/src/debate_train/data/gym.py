@@ -4,7 +4,7 @@ import random
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import accumulate
@@ -17,19 +17,18 @@ from debate_protocol.types import Question
 from debate_rewards.answer_checking import check
 from debate_rewards.math_pool import TASK
 from debate_rewards.puzzle_answers import JUDGED, REFUSED, open_task
-from debate_train.data.signs_puzzle import DrawnSource
+from debate_train.data.drawn_source import DrawnSource
 from debate_train.data.source import DataSettings, Seeds
 from debate_train.interrupts import DataError
 
 SIZE = 10_000
-"""Numbers of a task's questions, from which they are drawn."""
-OTHERS = 5
-"""Other questions of a task whose answers are tried as a wrong one."""
-_INTEGER = re.compile(r"-?\d+")
-
+"""Number of questions of a task, from which they are drawn."""
 SLOW_SIZES = {"acre": 500}
 """Numbers of questions of tasks that make all of them at once."""
-_OWN_KEYS = ("size", "seed")
+OTHERS = 5
+"""Other questions of a task whose answers are tried as a wrong one."""
+INTEGER = re.compile(r"-?\d+")
+RESERVED_SETTINGS = ("size", "seed")
 """Settings that the data itself gives each task."""
 
 
@@ -69,70 +68,97 @@ class ReasoningGym(DataSettings):
         return "+".join(self.chosen)
 
     def open(self, run_seed: int = 0) -> "ReasoningGymSource":
-        """Return the source of these tasks in a run with this seed.
+        """Open the source of these tasks in a run with this seed.
 
         Raises:
             DataError: The library is not installed, has no such task, or refuses its settings.
         """
-        made = {name: _task(f"data.tasks.{name}", name, one) for name, one in self.chosen.items()}
-        return ReasoningGymSource(self, made, Seeds.of(self.seed, run_seed))
+        tasks = {name: open_gym_task(name, task) for name, task in self.chosen.items()}
+        return ReasoningGymSource(self, tasks, Seeds.of(self.seed, run_seed))
 
 
-def _task(key: str, name: str, task: GymTask) -> tuple[Any, Mapping[str, Any]]:
-    """Return the library's task and what it is made with."""
+@dataclass(frozen=True, slots=True)
+class OpenedTask:
+    """A task with its questions, and the settings that made them."""
+
+    name: str
+    dataset: Any
+    settings: Mapping[str, Any]
+    size: int
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """The task as the checker of answers makes it again."""
+        return {"task": self.name, "config": dict(self.settings), "seed": 0, "size": self.size}
+
+
+def open_gym_task(name: str, task: GymTask) -> OpenedTask:
+    """Make the library's task.
+
+    Raises:
+        DataError: The library is not installed, has no such task, or refuses its settings.
+    """
+    key = f"data.tasks.{name}"
     if find_spec(TASK) is None:
-        needed = install_command("debate-train[gym]")
-        raise DataError(f"{key}: needs the library reasoning-gym; install it with: {needed}")
+        command = install_command("debate-train[gym]")
+        raise DataError(f"{key}: needs the library reasoning-gym; install it with: {command}")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Of a library that it brings, when it is compiled.
-        from reasoning_gym.factory import (
-            DATASETS,
-            create_curriculum,
-            create_dataset,
-            has_curriculum,
-        )
+        # A library that reasoning-gym brings along warns when it is compiled.
+        warnings.simplefilter("ignore")
+        from reasoning_gym.factory import DATASETS, create_dataset
     if name not in DATASETS:
         raise DataError(f"{key}: found no such task{did_you_mean(name, DATASETS)}")
     if name in REFUSED:
         raise DataError(f"{key}: {REFUSED[name]}; expected another task")
     if name not in JUDGED:
         raise DataError(f"{key}: how its answers are judged is not known; expected another task")
-    settings = task.model_extra or {}
-    for own_key in _OWN_KEYS:
-        if own_key in settings:
+    settings = dict(task.model_extra or {})
+    for setting in RESERVED_SETTINGS:
+        if setting in settings:
             raise DataError(
-                f"{key}.{own_key}: found a setting that the data gives; expected none here, and "
+                f"{key}.{setting}: found a setting that the data gives; expected none here, and "
                 "data.seed for other questions"
             )
+    size = SLOW_SIZES.get(name, SIZE)
     try:
         if task.level is not None:
-            if not has_curriculum(name):
-                raise ValueError("it has no levels")
-            curriculum = create_curriculum(name)
-            highest = max(len(each.levels) for each in curriculum.attributes.values()) - 1
-            if task.level > highest:
-                raise DataError(
-                    f"{key}.level: found {task.level}; expected at most {highest}, "
-                    "the highest that changes anything"
-                )
-            curriculum.set_global_level(task.level)
-            leveled, plain = curriculum.generate_configuration({}), create_dataset(name).config
-            settings = {k: v for k, v in vars(leveled).items() if v != getattr(plain, k)} | settings
-        dataset = create_dataset(name, seed=0, size=_size(name), **settings)
+            settings = _level_settings(key, name, task.level) | settings
+        dataset = create_dataset(name, seed=0, size=size, **settings)
     except DataError:
         raise
     except (AssertionError, TypeError, ValueError) as error:
         raise DataError(f"{key}: refused by reasoning-gym: {error}") from error
-    open_task(_made_with(name, settings))
-    return dataset, settings
+    opened = OpenedTask(name=name, dataset=dataset, settings=settings, size=size)
+    open_task(opened.origin)
+    return opened
 
 
-def _made_with(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {"task": name, "config": dict(settings), "seed": 0, "size": _size(name)}
+def _level_settings(key: str, name: str, level: int) -> dict[str, Any]:
+    """List the settings that a level of the task's curriculum changes.
 
+    Raises:
+        DataError: The curriculum has no such level.
+        ValueError: The task has no curriculum.
+    """
+    from reasoning_gym.factory import create_curriculum, create_dataset, has_curriculum
 
-def _size(name: str) -> int:
-    return SLOW_SIZES.get(name, SIZE)
+    if not has_curriculum(name):
+        raise ValueError("it has no levels")
+    curriculum = create_curriculum(name)
+    highest = max(len(attribute.levels) for attribute in curriculum.attributes.values()) - 1
+    if level > highest:
+        raise DataError(
+            f"{key}.level: found {level}; expected at most {highest}, "
+            "the highest that changes anything"
+        )
+    curriculum.set_global_level(level)
+    leveled = curriculum.generate_configuration({})
+    plain = create_dataset(name).config
+    return {
+        setting: value
+        for setting, value in vars(leveled).items()
+        if value != getattr(plain, setting)
+    }
 
 
 class ReasoningGymSource(DrawnSource):
@@ -141,32 +167,34 @@ class ReasoningGymSource(DrawnSource):
     salt = "gym"
     patience = 2_000
 
-    def __init__(
-        self, config: ReasoningGym, tasks: Mapping[str, tuple[Any, Mapping[str, Any]]], seeds: Seeds
-    ) -> None:
+    def __init__(self, config: ReasoningGym, tasks: Mapping[str, OpenedTask], seeds: Seeds) -> None:
         super().__init__(config, seeds)
-        self._tasks, self._names = tasks, list(tasks)
-        self._weights = list(accumulate(one.weight for one in config.chosen.values()))
-        self._question = lru_cache(maxsize=1 << 14)(self._made)
+        self._tasks = tasks
+        self._names = list(tasks)
+        self._cumulative_weights = list(accumulate(task.weight for task in config.chosen.values()))
+        self._question = lru_cache(maxsize=1 << 14)(self._make_question)
 
     def draw(self, rng: random.Random) -> Question:
-        """Return one of a task's questions."""
-        (name,) = rng.choices(self._names, cum_weights=self._weights)
-        return self._question(name, rng.randrange(_size(name)))
+        """Draw a task, and one of its questions."""
+        (name,) = rng.choices(self._names, cum_weights=self._cumulative_weights)
+        return self._question(name, rng.randrange(self._tasks[name].size))
 
-    def _made(self, name: str, index: int) -> Question:
-        dataset, settings = self._tasks[name]
-        entry = dataset[index]
-        task = {**_made_with(name, settings), "index": index}
-        meta: dict[str, Any] = {"kind": "text", TASK: task, "subject": name}
+    def _make_question(self, name: str, index: int) -> Question:
+        task = self._tasks[name]
+        entry = task.dataset[index]
+        answer = str(entry["answer"])
+        meta: dict[str, Any] = {
+            "kind": "text",
+            TASK: {**task.origin, "index": index},
+            "subject": name,
+        }
         if name == "n_queens":
             meta["accept"] = list(entry["metadata"]["valid_answers"])
-        question = Question(f"{name}/{index}", entry["question"], str(entry["answer"]), meta)
-        if _INTEGER.fullmatch(str(entry["answer"])):
-            return question  # Another number is as good a wrong answer.
-        others = (
-            str(dataset[(index + step) % _size(name)]["answer"]) for step in range(1, 1 + OTHERS)
-        )
-        wrong = next((one for one in others if check(question, one).verdict == "wrong"), None)
-        named = {} if wrong is None else {"wrong_answers": [wrong]}
-        return replace(question, meta=meta | named)
+        question = Question(id=f"{name}/{index}", text=entry["question"], answer=answer, meta=meta)
+        if INTEGER.fullmatch(answer):
+            return question  # any other number is a wrong answer
+        for step in range(1, 1 + OTHERS):
+            other_answer = str(task.dataset[(index + step) % task.size]["answer"])
+            if check(question, other_answer).verdict == "wrong":
+                return replace(question, meta=meta | {"wrong_answers": [other_answer]})
+        return question

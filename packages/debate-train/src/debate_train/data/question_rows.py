@@ -1,12 +1,11 @@
-"""What a row of data says: its question, its answer, and how answers are compared."""
+"""One row of data: its question, its answer, and how answers are compared."""
 
 import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import regex
 
@@ -18,45 +17,10 @@ from debate_train.interrupts import DataError
 
 LIMIT_S = 1.0
 """CPU seconds for one row; some patterns take exponential time on texts of 60 characters."""
-
-
-def checked(pattern: str) -> str:
-    """Return a pattern that can be searched for and has a group.
-
-    Raises:
-        ValueError: It is no regular expression, or has no group.
-    """
-    try:
-        groups = regex.compile(pattern).groups
-    except (regex.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"found {pattern!r:.80}, no regular expression: {error}") from error
-    if groups == 0:
-        raise ValueError(f"found {pattern!r:.80}; expected a group (…) around the answer")
-    return pattern
-
-
-def answer_in(pattern: str, text: str, where: str) -> str | None:
-    """Return what the pattern's first group holds, None where it holds nothing.
-
-    Raises:
-        DataError: The search takes too long.
-    """
-    try:
-        found = regex.search(pattern, text, timeout=LIMIT_S)
-    except TimeoutError as error:
-        raise DataError(
-            f"{where}: data.answer_pattern: {pattern!r:.80} takes more than {LIMIT_S:g} s on "
-            f"{text!r:.60}; expected a pattern without repetitions inside of repetitions, such as "
-            "(a+)+"
-        ) from error
-    answer = None if found is None else found.group(1)
-    return None if answer is None else str(answer).strip()
-
-
 QUESTION_KEYS = ("question", "problem", "prompt")
-_PLAIN_META = ("subject", "level", "length")
-_YES_NO = {"yes", "no", "true", "false"}
-_LETTER = re.compile(r"\(?[A-J]\)?[.:]?")
+PLAIN_META = ("subject", "level", "length")
+YES_NO = {"yes", "no", "true", "false"}
+LETTER = re.compile(r"\(?[A-J]\)?[.:]?")
 
 
 class Fields(Config):
@@ -85,24 +49,24 @@ class Fields(Config):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How rows are read."""
+    """Settings by which rows are read."""
 
     fields: Fields
     kind: str | None
-    """Holds for all rows; None leaves it to each."""
+    """Kind of answer of all rows; None leaves it to each."""
     answer_pattern: str | None
     choice_answers: Way | None = None
-    """How answers that name a choice do it; None leaves it to the rows."""
+    """How answers name a choice; None leaves it to the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A question, and where its row stands."""
+    """A question with the file and number of its row."""
 
     question: Question
     where: str
     pattern_missed: bool = False
-    """Whether the answer pattern was not found, so that the answer was taken whole."""
+    """Whether the answer pattern did not match, so that the answer was taken whole."""
     has_earlier_messages: bool = False
     """Whether a system message or earlier turns come before the question."""
     number: int | None = None
@@ -116,55 +80,85 @@ class Placed:
         if not choices or not question.answer or question.meta.get("kind", "choice") != "choice":
             return None
         answer = question.answer if self.number is None else self.number
-        return ChoiceGold(answer, choices, self.where)
+        return ChoiceGold(answer=answer, choices=choices, where=self.where)
+
+
+def check_pattern(pattern: str) -> str:
+    """Refuse a pattern that cannot be searched for or has no group.
+
+    Raises:
+        ValueError: It is no regular expression, or has no group.
+    """
+    try:
+        num_groups = regex.compile(pattern).groups
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"found {pattern!r:.80}, no regular expression: {error}") from error
+    if num_groups == 0:
+        raise ValueError(f"found {pattern!r:.80}; expected a group (…) around the answer")
+    return pattern
+
+
+def answer_in(pattern: str, text: str, where: str) -> str | None:
+    """Search for the pattern and take its first group, None where there is none.
+
+    Raises:
+        DataError: The search takes too long.
+    """
+    try:
+        match = regex.search(pattern, text, timeout=LIMIT_S)
+    except TimeoutError as error:
+        raise DataError(
+            f"{where}: data.answer_pattern: {pattern!r:.80} takes more than {LIMIT_S:g} s on "
+            f"{text!r:.60}; expected a pattern without repetitions inside of repetitions, such as "
+            "(a+)+"
+        ) from error
+    if match is None or match.group(1) is None:
+        return None
+    return str(match.group(1)).strip()
 
 
 def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Placed:
-    """Return the question of a row; its kind may still be open.
+    """Read the question of a row; its kind may still be open.
 
     Raises:
         DataError: Something in the row cannot be what the recipe takes it for.
     """
     fields = reading.fields
-    keys = QUESTION_KEYS if fields.question is None else (fields.question,)
-    values = (_value(row, key) for key in keys)
-    text, earlier_messages = split_dialogue(next(filter(None, values), None))
+    question_keys = QUESTION_KEYS if fields.question is None else (fields.question,)
+    prompts = [_value(row, key) for key in question_keys]
+    text, earlier_messages = split_dialogue(next(filter(None, prompts), None))
     if not isinstance(text, str) or not text.strip():
         raise DataError(
-            f"{where}: no text under {' or '.join(keys)} (found keys: "
+            f"{where}: no text under {' or '.join(question_keys)} (found keys: "
             f"{', '.join(map(str, row)):.200}); expected a question, or set data.fields.question"
         )
-    meta = _meta(row, reading, where)
+    meta = _read_meta(row, reading, where)
     if earlier_messages:
-        passages = (meta.get("passage"), earlier_messages)
-        meta["passage"] = "\n\n".join(str(passage) for passage in passages if passage)
-    answer, missed = None, False
-    found = None if fields.answer is None else _value(row, fields.answer)
-    if found is not None:
-        answer = _answer_text(found, meta, fields.answer or "", where)
+        passage = meta.get("passage")
+        meta["passage"] = f"{passage}\n\n{earlier_messages}" if passage else earlier_messages
+
+    answer = None
+    pattern_missed = False
+    raw_answer = _optional_value(row, fields.answer)
+    if raw_answer is not None:
+        answer = _answer_text(raw_answer, meta, fields.answer or "", where)
         if reading.answer_pattern is not None:
-            inner = answer_in(reading.answer_pattern, answer, where)
-            missed = inner is None
-            answer = answer if inner is None else inner
-    identity = _value(row, fields.id)
-    if identity in (None, ""):
-        identity = f"{zlib.crc32(text.encode(errors='replace')):08x}"
-    _refuse_unless(_is_scalar(identity), identity, "a text or a number", fields.id, where)
-    for key, value in {"question": text, "answer": answer, "id": identity, **meta}.items():
-        try:
-            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise DataError(
-                f"{where}: {key}: found {value!r:.60}, which JSON in UTF-8 cannot hold; expected "
-                "texts without half characters (lone surrogates), and numbers"
-            ) from error
-    is_integer = isinstance(found, int) and reading.answer_pattern is None
+            matched_answer = answer_in(reading.answer_pattern, answer, where)
+            pattern_missed = matched_answer is None
+            answer = answer if matched_answer is None else matched_answer
+    question_id = _value(row, fields.id)
+    if question_id in (None, ""):
+        question_id = f"{zlib.crc32(text.encode(errors='replace')):08x}"
+    _refuse_unless(_is_scalar(question_id), question_id, "a text or a number", fields.id, where)
+    _refuse_unwritable({"question": text, "answer": answer, "id": question_id, **meta}, where)
+
+    is_integer = isinstance(raw_answer, int) and not isinstance(raw_answer, bool)
     return Placed(
-        question=Question(str(identity), text, answer, meta),
+        question=Question(id=str(question_id), text=text, answer=answer, meta=meta),
         where=where,
-        pattern_missed=missed,
+        pattern_missed=pattern_missed,
         has_earlier_messages=bool(earlier_messages),
-        number=int(str(found)) if is_integer and not isinstance(found, bool) else None,
+        number=int(str(raw_answer)) if is_integer and reading.answer_pattern is None else None,
     )
 
 
@@ -189,7 +183,9 @@ def split_dialogue(prompt: object) -> tuple[object, str]:
         for message in messages[:last]
     ]
     content = messages[last].get("content")
-    return (message_text(content) if isinstance(content, list) else content), "\n\n".join(earlier)
+    if isinstance(content, list):
+        content = message_text(content)
+    return content, "\n\n".join(earlier)
 
 
 def message_text(content: object) -> str:
@@ -200,78 +196,55 @@ def message_text(content: object) -> str:
     return content if isinstance(content, str) else ""
 
 
-def with_kinds(placed: Sequence[Placed], choice_answers: Way | None = None) -> list[Question]:
-    """Return the questions of one file; where neither recipe nor row says a kind, it is inferred.
-
-    A question with choices is of kind `choice`. Where all answers of the others are yes, no, true
-    or false they are of kind `yes_no`; other answers are left to mathematics, the default.
-
-    Raises:
-        DataError: More than one kind fits, or an answer could mean two choices.
-    """
-    placed = _with_chosen_labels(placed, choice_answers)
-    unnamed = [p for p in placed if "kind" not in p.question.meta]
-    with_choices = [p for p in unnamed if "choices" in p.question.meta]
-    plain = [p for p in unnamed if "choices" not in p.question.meta and p.question.answer]
-    is_yes_no = _all_yes_no(plain)
-    _refuse_letters(plain)
-    inferred = {id(p): "choice" for p in with_choices}
-    if is_yes_no:
-        inferred |= {id(p): "yes_no" for p in plain}
-    return [
-        replace(p.question, meta={**p.question.meta, "kind": inferred[id(p)]})
-        if id(p) in inferred
-        else p.question
-        for p in placed
-    ]
-
-
 def _value(row: Mapping[str, object], key: str) -> object:
-    """Return what a key names, None where there is nothing; a dot steps inside."""
+    """Look up a key of a row, None where there is nothing; a dot steps inside."""
     if key in row:
         return row[key]
-    found: object = row
+    value: object = row
     for part in key.split("."):
-        if isinstance(found, Mapping):
-            found = found.get(part)
-        elif isinstance(found, list | tuple) and part.isdecimal() and int(part) < len(found):
-            found = found[int(part)]
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
         else:
             return None
-    return found
+    return value
 
 
-def _meta(row: Mapping[str, object], reading: Reading, where: str) -> dict[str, object]:
+def _optional_value(row: Mapping[str, object], key: str | None) -> object:
+    return None if key is None else _value(row, key)
+
+
+def _read_meta(row: Mapping[str, object], reading: Reading, where: str) -> dict[str, object]:
+    """Read the fields beside question and answer, each refused where its type does not fit."""
     fields = reading.fields
-    meta = {key: row[key] for key in _PLAIN_META if row.get(key) is not None}
-    kind = None if fields.kind is None else _value(row, fields.kind)
+    meta = {key: row[key] for key in PLAIN_META if row.get(key) is not None}
+    kind = _optional_value(row, fields.kind)
     if reading.kind is not None:
         meta["kind"] = reading.kind
     elif kind is not None:
         meta["kind"] = _known_kind(kind, where)
-    choices = None if fields.choices is None else _value(row, fields.choices)
+    choices = _optional_value(row, fields.choices)
     if choices:
-        meta["choices"] = _choices(choices, fields.choices or "", where)
-    for name, (fits, expected, read) in _META.items():
-        key = getattr(fields, name)
-        found = None if key is None else _value(row, key)
-        if found or found is False:
-            _refuse_unless(fits(found), found, expected, key, where)
-            meta[name] = read(found)
+        meta["choices"] = _read_choices(choices, fields.choices or "", where)
+    passage = _optional_value(row, fields.passage)
+    if passage or passage is False:
+        _refuse_unless(isinstance(passage, str), passage, "a text", fields.passage, where)
+        meta["passage"] = passage
+    solution = _optional_value(row, fields.solution)
+    if solution or solution is False:
+        _refuse_unless(_is_scalar(solution), solution, "a text", fields.solution, where)
+        meta["solution"] = str(solution)
+    wrong = _optional_value(row, fields.wrong_answers)
+    if wrong or wrong is False:
+        _refuse_unless(_are_scalars(wrong), wrong, "a list of texts", fields.wrong_answers, where)
+        meta["wrong_answers"] = list(map(str, wrong))  # type: ignore[call-overload]
+    labelled = _optional_value(row, fields.labelled)
+    if labelled or labelled is False:
+        is_boolean = isinstance(labelled, bool)
+        _refuse_unless(is_boolean, labelled, "true or false", fields.labelled, where)
+        meta["labelled"] = labelled
     return meta
-
-
-def _are_scalars(found: object) -> bool:
-    return isinstance(found, list | tuple) and all(map(_is_scalar, found))
-
-
-_META: Mapping[str, tuple[Callable[[object], bool], str, Callable[[Any], object]]] = {
-    "passage": (lambda found: isinstance(found, str), "a text", str),
-    "solution": (lambda found: _is_scalar(found), "a text", str),
-    "wrong_answers": (_are_scalars, "a list of texts", lambda found: list(map(str, found))),
-    "labelled": (lambda found: isinstance(found, bool), "true or false", bool),
-}
-"""What may stand beside a question: whether a value fits, what is expected, and how it is read."""
 
 
 def _known_kind(kind: object, where: str) -> str:
@@ -284,69 +257,122 @@ def _known_kind(kind: object, where: str) -> str:
     )
 
 
-def _choices(found: object, key: str, where: str) -> list[object] | dict[str, object]:
-    if isinstance(found, Mapping) and set(found) == {"text", "label"}:
+def _read_choices(choices: object, key: str, where: str) -> list[object] | dict[str, object]:
+    if isinstance(choices, Mapping) and set(choices) == {"text", "label"}:
         # Two lists side by side, as AI2 ARC has them.
-        texts, labels = found["text"], found["label"]
+        texts = choices["text"]
+        labels = choices["label"]
         if isinstance(texts, list) and isinstance(labels, list) and len(texts) == len(labels):
-            found = dict(zip(map(str, labels), texts, strict=True))
-    each = list(found.values()) if isinstance(found, Mapping) else found
-    _refuse_unless(
-        _are_scalars(each), found, "a list of texts, or an object of label and text", key, where
-    )
-    return dict(found) if isinstance(found, Mapping) else list(each)  # type: ignore[call-overload]
+            choices = dict(zip(map(str, labels), texts, strict=True))
+    expected = "a list of texts, or an object of label and text"
+    if isinstance(choices, Mapping):
+        texts = list(choices.values())
+        _refuse_unless(_are_scalars(texts), choices, expected, key, where)
+        return dict(choices)
+    _refuse_unless(_are_scalars(choices), choices, expected, key, where)
+    return list(choices)  # type: ignore[call-overload, no-any-return]
 
 
-def _answer_text(found: object, meta: Mapping[str, object], key: str, where: str) -> str:
-    """Return an answer as text; what could be meant in more than one way is refused."""
-    if isinstance(found, list | tuple) and len(found) == 1:
-        found = found[0]
-    if isinstance(found, bool):
+def _answer_text(value: object, meta: Mapping[str, object], key: str, where: str) -> str:
+    """Write an answer as text; a value with more than one reading is refused."""
+    if isinstance(value, list | tuple) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, bool):
         if meta.get("kind") == "yes_no":
-            return "yes" if found else "no"
+            return "yes" if value else "no"
         raise DataError(
-            f"{where}: {key}: found {json.dumps(found)}; expected a text or a number, or "
+            f"{where}: {key}: found {json.dumps(value)}; expected a text or a number, or "
             "data.kind=yes_no, which reads true as yes and false as no"
         )
-    _refuse_unless(_is_scalar(found), found, "one text or one number", key, where)
-    return str(found)
+    _refuse_unless(_is_scalar(value), value, "one text or one number", key, where)
+    return str(value)
 
 
-def _is_scalar(found: object) -> bool:
-    if isinstance(found, float):
-        return math.isfinite(found)
-    return isinstance(found, str | int) and not isinstance(found, bool)
+def _is_scalar(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, str | int) and not isinstance(value, bool)
 
 
-def _refuse_unless(fits: bool, found: object, expected: str, key: str, where: str) -> None:
+def _are_scalars(values: object) -> bool:
+    return isinstance(values, list | tuple) and all(map(_is_scalar, values))
+
+
+def _refuse_unless(fits: bool, value: object, expected: str, key: str | None, where: str) -> None:
     if fits:
         return
-    inside: Iterable[object] = ()
-    if isinstance(found, Mapping):
-        inside = found
-    elif isinstance(found, list | tuple):
-        inside = range(len(found))
-    names = [f"{key}.{one}" for one in inside][:2]
+    inner_keys: Iterable[object] = ()
+    if isinstance(value, Mapping):
+        inner_keys = value
+    elif isinstance(value, list | tuple):
+        inner_keys = range(len(value))
+    names = [f"{key}.{inner_key}" for inner_key in inner_keys][:2]
     hint = f"; data.fields can name what is inside, such as {' or '.join(names)}" if names else ""
-    raise DataError(f"{where}: {key}: found {found!r:.80}; expected {expected}{hint}")
+    raise DataError(f"{where}: {key}: found {value!r:.80}; expected {expected}{hint}")
+
+
+def _refuse_unwritable(values: Mapping[str, object], where: str) -> None:
+    # Transcripts are JSON in UTF-8: better refused here than at the end of the first step.
+    for key, value in values.items():
+        try:
+            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise DataError(
+                f"{where}: {key}: found {value!r:.60}, which JSON in UTF-8 cannot hold; expected "
+                "texts without half characters (lone surrogates), and numbers"
+            ) from error
+
+
+def with_kinds(placed: Sequence[Placed], choice_answers: Way | None = None) -> list[Question]:
+    """Name the kind of the questions of one file; without a kind in recipe and row it is inferred.
+
+    A question with choices is of kind `choice`. Where all answers of the others are yes, no, true
+    or false they are of kind `yes_no`; other answers are left to mathematics, the default.
+
+    Raises:
+        DataError: More than one kind fits, or an answer could mean two choices.
+    """
+    rows = _with_chosen_labels(placed, choice_answers)
+    without_choices = [
+        row
+        for row in rows
+        if row.question.answer
+        and "kind" not in row.question.meta
+        and "choices" not in row.question.meta
+    ]
+    are_yes_no = _are_all_yes_no(without_choices)
+    _refuse_letters(without_choices)
+    questions = []
+    for row in rows:
+        question = row.question
+        kind = None
+        if "choices" in question.meta:
+            kind = "choice"
+        elif are_yes_no and question.answer:
+            kind = "yes_no"
+        if kind is not None and "kind" not in question.meta:
+            question = replace(question, meta={**question.meta, "kind": kind})
+        questions.append(question)
+    return questions
 
 
 def _with_chosen_labels(placed: Sequence[Placed], usual: Way | None) -> list[Placed]:
-    """Return the rows with the label of the choice that each answer means.
+    """Replace each answer that names a choice by the label of the choice.
 
     Raises:
         DataError: An answer means two choices, or none.
     """
-    golds = {id(row): gold for row in placed if (gold := row.choice_gold) is not None}
-    numbers = [gold for gold in golds.values() if isinstance(gold.answer, int)]
-    texts = [gold for gold in golds.values() if isinstance(gold.answer, str)]
-    ways = {int: usual or usual_way(numbers), str: usual or usual_way(texts)}
-    return [
-        _with_label(row, golds[id(row)], ways[type(golds[id(row)].answer)])
-        if id(row) in golds
-        else row
-        for row in placed
-    ]
+    golds = [row.choice_gold for row in placed]
+    # Integers and texts are read each in their own usual way: 1 may be an index beside "B".
+    usual_of_numbers = usual or usual_way([g for g in golds if g and isinstance(g.answer, int)])
+    usual_of_texts = usual or usual_way([g for g in golds if g and isinstance(g.answer, str)])
+    labeled = []
+    for row, gold in zip(placed, golds, strict=True):
+        if gold is not None:
+            is_number = isinstance(gold.answer, int)
+            row = _with_label(row, gold, usual_of_numbers if is_number else usual_of_texts)
+        labeled.append(row)
+    return labeled
 
 
 def _with_label(row: Placed, gold: ChoiceGold, usual: Way | None) -> Placed:
@@ -368,28 +394,31 @@ def _with_label(row: Placed, gold: ChoiceGold, usual: Way | None) -> Placed:
     )
 
 
-def _all_yes_no(plain: Sequence[Placed]) -> bool:
-    """Return whether all answers are yes or no; refuse rows of which only some are."""
-    is_one = [(p.question.answer or "").strip().lower() in _YES_NO for p in plain]
-    if not any(is_one) or all(is_one):
-        return any(is_one)
-    one, other = plain[is_one.index(True)], plain[is_one.index(False)]
-    raise DataError(
-        f"{one.where}: the answer is {one.question.answer!r} and that of {_row(other.where)} is "
-        f"{other.question.answer!r:.60}, so how answers are compared is not clear; expected "
-        "data.kind (math, or yes_no where all are), or a kind in each row"
-    )
-
-
-def _refuse_letters(plain: Sequence[Placed]) -> None:
-    answers = [(p.question.answer or "").strip() for p in plain]
-    if len(set(answers)) > 1 and all(map(_LETTER.fullmatch, answers)):
+def _are_all_yes_no(rows: Sequence[Placed]) -> bool:
+    """Tell whether all answers are yes or no; refuse rows where only some are."""
+    yes_no: list[Placed] = []
+    others: list[Placed] = []
+    for row in rows:
+        answer = (row.question.answer or "").strip().lower()
+        (yes_no if answer in YES_NO else others).append(row)
+    if yes_no and others:
+        first = yes_no[0]
+        other = others[0]
+        other_row = other.where[other.where.rindex("row ") :]
         raise DataError(
-            f"{plain[0].where}: all answers are single letters, such as {answers[0]!r}, and the "
+            f"{first.where}: the answer is {first.question.answer!r} and that of {other_row} is "
+            f"{other.question.answer!r:.60}, so how answers are compared is not clear; expected "
+            "data.kind (math, or yes_no where all are), or a kind in each row"
+        )
+    return bool(yes_no)
+
+
+def _refuse_letters(rows: Sequence[Placed]) -> None:
+    answers = [(row.question.answer or "").strip() for row in rows]
+    # One letter alone may be an unknown of mathematics; several are choices that were left out.
+    if len(set(answers)) > 1 and all(map(LETTER.fullmatch, answers)):
+        raise DataError(
+            f"{rows[0].where}: all answers are single letters, such as {answers[0]!r}, and the "
             "rows hold no choices; expected data.kind=choice where they are letters of choices, "
             "else data.kind=math or text"
         )
-
-
-def _row(where: str) -> str:
-    return where[where.rindex("row ") :]

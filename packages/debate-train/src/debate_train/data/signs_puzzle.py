@@ -7,33 +7,32 @@ small enough for a two-layer model to learn to solve, to check and to compare on
 
 import random
 import re
-import zlib
-from abc import abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations, product
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from debate_protocol.forms.judged import CHOICE
 from debate_protocol.parsing import Contract
 from debate_protocol.types import Question, TurnRequest
-from debate_train.data.source import DataSettings, DataSource, Seeds, Split
+from debate_train.data.demonstrations import vote_line
+from debate_train.data.drawn_source import DrawnSource
+from debate_train.data.source import DataSettings, Seeds
 
-WORDS = ("Answer:", "toward")
-"""What a word-level tokenizer needs beside its own words (`model.extra_words`)."""
-_ANSWER = re.compile(r"Answer: ([-+ ]*[-+])")
-
-
-_NUMBER = re.compile(r"-?[0-9]{1,4}")
 SIGNS = ("+", "-")
-_SIGNS_ALONE = re.compile(r"[-+ ]+")
+WORDS = ("Answer:", "toward")
+"""Words that a word-level tokenizer needs in addition to its own (`model.extra_words`)."""
+ANSWER_LINE = re.compile(r"Answer: ([-+ ]*[-+])")
+NUMBER = re.compile(r"-?[0-9]{1,4}")
+ONLY_SIGNS = re.compile(r"[-+ ]+")
 
 
 def running_totals(digits: Sequence[int], signs: Sequence[str]) -> list[int]:
-    """Return the total after each sign."""
-    totals, total = [], digits[0]
+    """Compute the total after each sign."""
+    total = digits[0]
+    totals = []
     for sign, digit in zip(signs, digits[1:], strict=True):
         total = total + digit if sign == "+" else total - digit
         totals.append(total)
@@ -42,37 +41,29 @@ def running_totals(digits: Sequence[int], signs: Sequence[str]) -> list[int]:
 
 @lru_cache(maxsize=65536)
 def solutions(digits: tuple[int, ...], target: int) -> tuple[str, ...]:
-    """Return every choice of signs that reaches the target, in the order of `product`."""
-    choices = product(SIGNS, repeat=len(digits) - 1)
-    return tuple(" ".join(s) for s in choices if running_totals(digits, s)[-1] == target)
+    """List every choice of signs that reaches the target, in the order of `product`."""
+    reaching = []
+    for signs in product(SIGNS, repeat=len(digits) - 1):
+        if running_totals(digits, signs)[-1] == target:
+            reaching.append(" ".join(signs))
+    return tuple(reaching)
 
 
 def wrong_signs(digits: tuple[int, ...], target: int) -> list[str]:
-    """Return every choice of signs that misses the target."""
-    every = (" ".join(signs) for signs in product(SIGNS, repeat=len(digits) - 1))
-    return [signs for signs in every if signs not in solutions(digits, target)]
+    """List every choice of signs that misses the target."""
+    missing = []
+    for signs in product(SIGNS, repeat=len(digits) - 1):
+        if running_totals(digits, signs)[-1] != target:
+            missing.append(" ".join(signs))
+    return missing
 
 
 def read_puzzle(question: Question) -> tuple[tuple[int, ...], int]:
-    """Return the digits and the target of a puzzle's question."""
+    """Parse the digits and the target of a puzzle's question."""
     words = question.text.split()
-    return tuple(int(word) for word in words[3:]), int(words[1])
-
-
-def _puzzle(rng: random.Random, config: "SignsPuzzle") -> str:
-    while True:
-        digits = tuple(rng.randint(1, config.largest_digit) for _ in range(config.num_digits))
-        target = running_totals(digits, [rng.choice(SIGNS) for _ in digits[1:]])[-1]
-        if target >= 0 and not (config.one_answer and len(solutions(digits, target)) > 1):
-            return f"make {target} Q {' '.join(map(str, digits))}"
-
-
-@lru_cache(maxsize=65536)
-def _with_answers(text: str) -> Question:
-    digits, target = read_puzzle(Question(text, text))
-    accept = solutions(digits, target)
-    meta = {"accept": list(accept), "wrong_answers": wrong_signs(digits, target)}
-    return Question(text, text, accept[0], {"kind": "text", **meta})
+    digits = tuple(int(word) for word in words[3:])
+    target = int(words[1])
+    return digits, target
 
 
 class SignsPuzzle(DataSettings):
@@ -89,54 +80,8 @@ class SignsPuzzle(DataSettings):
     """Seed of the questions, see `debate_train.data.source.Seeds`."""
 
     def open(self, run_seed: int = 0) -> "SignsPuzzleSource":
-        """Return the source of these puzzles in a run with this seed."""
+        """Open the source of these puzzles in a run with this seed."""
         return SignsPuzzleSource(self, Seeds.of(self.seed, run_seed))
-
-
-class DrawnSource(DataSource):
-    """Questions made as needed, by `draw` from a generator of random numbers.
-
-    A question's split follows from its text, so splits never meet: a tenth is `dev`, one `test`.
-    """
-
-    salt: ClassVar[str]
-    """What the numbers of one kind of data are drawn with beside the seeds."""
-    patience: ClassVar[int] = 20_000
-    """Draws without a new question after which a split is taken to hold no more."""
-
-    def __init__(self, config: DataSettings, seeds: Seeds) -> None:
-        self.config = config
-        self._seeds = seeds
-
-    @abstractmethod
-    def draw(self, rng: random.Random) -> Question:
-        """Return a question of any split."""
-
-    def batch(self, step: int) -> list[Question]:
-        """Return the training questions of a step, distinct, fewer where there are not as many."""
-        rng = random.Random(f"{self.salt}/{self._seeds.training}/{step}")
-        return self._drawn(rng, "train", self.config.batch_size)
-
-    def split(self, name: Split, size: int) -> list[Question]:
-        """Return up to `size` distinct questions of a split, always the same ones."""
-        rng = random.Random(f"{self.salt}/{name}/{self._seeds.held_out}")
-        return self._drawn(rng, name, size)
-
-    def _drawn(self, rng: random.Random, split: Split, size: int) -> list[Question]:
-        found: dict[str, Question] = {}
-        fruitless = 0
-        while len(found) < size and fruitless < self.patience:
-            question = self.draw(rng)
-            fruitless += 1
-            if question.text not in found and _split_of(question.text) == split:
-                found[question.text] = question
-                fruitless = 0
-        return list(found.values())
-
-
-def _split_of(text: str) -> Split:
-    bucket = zlib.crc32(text.encode()) % 10
-    return "dev" if bucket == 0 else "test" if bucket == 1 else "train"
 
 
 class SignsPuzzleSource(DrawnSource):
@@ -149,120 +94,157 @@ class SignsPuzzleSource(DrawnSource):
         self._puzzles = config
 
     def draw(self, rng: random.Random) -> Question:
-        """Return a puzzle with its answers."""
-        return _with_answers(_puzzle(rng, self._puzzles))
+        """Draw a puzzle with its answers."""
+        config = self._puzzles
+        while True:
+            digits = tuple(rng.randint(1, config.largest_digit) for _ in range(config.num_digits))
+            # The target comes from drawn signs, so that every puzzle has a solution.
+            signs = [rng.choice(SIGNS) for _ in digits[1:]]
+            target = running_totals(digits, signs)[-1]
+            if target < 0:
+                continue
+            if config.one_answer and len(solutions(digits, target)) > 1:
+                continue
+            return _question(f"make {target} Q {' '.join(map(str, digits))}")
 
     @property
     def can_demonstrate(self) -> bool:
-        """Puzzles can be worked by rule."""
+        """Whether turns can be worked by rule: puzzles always can."""
         return True
 
     def demonstrate(self, request: TurnRequest, *, errors: bool = True) -> str:
-        """Return a worked turn: see `demonstration`."""
+        """Write a worked turn: see `demonstration`."""
         return demonstration(request, errors=errors)
 
 
+@lru_cache(maxsize=65536)
+def _question(text: str) -> Question:
+    digits, target = read_puzzle(Question(text, text))
+    right = solutions(digits, target)
+    meta: dict[str, object] = {
+        "kind": "text",
+        "accept": list(right),
+        "wrong_answers": wrong_signs(digits, target),
+    }
+    return Question(id=text, text=text, answer=right[0], meta=meta)
+
+
 def demonstration(request: TurnRequest, *, errors: bool = True) -> str:
-    """Return the turn that a demonstrator writes for this ask.
+    """Write the turn of a demonstrator for this request.
 
     With errors, the first proposal of an agent is right with a chance drawn once for each question,
     evenly from 0 to 1, so that judges meet right and wrong candidates in every mixture. From the
     second turn on the demonstrator checks each candidate by its running totals, ranks them by
-    the outcome and adopts a right one, or solves the puzzle itself where there is none. A proposal
-    of its own that it is shown again is checked and not ranked.
+    the outcome and adopts a right one, or solves the puzzle itself if all are wrong. The agent's
+    earlier proposal, when shown again, is checked and not ranked.
 
-    Under a contract with an answer line it is a turn of an actor or a critic; in a debate before a
-    judge what `judged_demonstration` says.
+    Under a contract with an answer line it is a turn of an actor or a critic
+    (`exchange_demonstration`); in a debate before a judge see `judged_demonstration`.
 
     Sections come in the order of the contract: with `comparison` before `solution` the answer
     follows from the checks. Without a section `evaluation` checks and votes are in `comparison`;
-    with a section `analysis` they are there, and `evaluation` has those that found a fault.
+    with a section `analysis` they are there, and `evaluation` lists only the checks of wrong
+    candidates.
     """
     digits, target = read_puzzle(request.question)
-    skill = random.Random(f"skill/{request.question.id}").random()
+    skill = random.Random(f"skill/{request.question.id}").random() if errors else 1.0
+    contract = request.contract
+    if contract is not None and contract.kind == "answer_line":
+        return exchange_demonstration(request, digits, target, skill)
+    if is_before_a_judge(request):
+        return judged_demonstration(request, digits, target, skill)
+
     rng = random.Random(f"turn/{request.seed}")
     right = solutions(digits, target)
-    if request.contract is not None and request.contract.kind == "answer_line":
-        return exchange_demonstration(request, digits, target, skill if errors else 1.0)
-    if is_before_a_judge(request):
-        return judged_demonstration(request, digits, target, skill if errors else 1.0)
-    claims = {agent: " ".join(text.split()) for agent, text in request.claims.items()}
-    candidates = {agent: said for agent, said in claims.items() if _SIGNS_ALONE.fullmatch(said)}
+    candidates = {}
+    for agent, claim in request.claims.items():
+        signs = " ".join(claim.split())
+        if ONLY_SIGNS.fullmatch(signs):
+            candidates[agent] = signs
     if not candidates:
         solution = rng.choice(right)
-        if errors and rng.random() > skill:
+        if rng.random() > skill:
             solution = rng.choice(wrong_signs(digits, target))
-        return _turn_text(request.contract, solution, "N/A", "N/A")
-    correct = {agent: s in right for agent, s in candidates.items()}
-    adoptable = [s for agent, s in candidates.items() if correct[agent]]
-    checks = {a: f"Agent {a} {_worked(digits, s, correct[a])}" for a, s in candidates.items()}
-    ranks_own = request.contract is not None and request.contract.ranks_own
-    others = sorted(candidates.keys() - (set() if ranks_own else {request.agent}))
-    votes = "\n".join(_vote(a, b, correct) for a, b in combinations(others, 2)) or "N/A"
-    faults = " ".join(checks[agent] for agent in others if not correct[agent]) or "N/A"
-    solution, work = rng.choice(adoptable or right), " ".join(checks.values())
-    return _turn_text(request.contract, solution, work, votes, faults)
+        return _turn_text(contract, solution, checks="N/A", votes="N/A", faults="N/A")
+
+    is_right = {agent: signs in right for agent, signs in candidates.items()}
+    checks = {}
+    for agent, signs in candidates.items():
+        checks[agent] = f"Agent {agent} {_check_totals(digits, signs, is_right[agent])}"
+    ranks_own = contract is not None and contract.ranks_own
+    ranked = sorted(agent for agent in candidates if ranks_own or agent != request.agent)
+    votes = [vote_line(first, second, is_right) for first, second in combinations(ranked, 2)]
+    faults = [checks[agent] for agent in ranked if not is_right[agent]]
+    adoptable = [signs for agent, signs in candidates.items() if is_right[agent]]
+    return _turn_text(
+        contract,
+        solution=rng.choice(adoptable or right),
+        checks=" ".join(checks.values()),
+        votes="\n".join(votes) or "N/A",
+        faults=" ".join(faults) or "N/A",
+    )
 
 
 def _turn_text(
-    contract: Contract | None, solution: str, evaluation: str, comparison: str, faults: str = "N/A"
+    contract: Contract | None, solution: str, checks: str, votes: str, faults: str
 ) -> str:
-    said = {"solution": solution, "evaluation": evaluation, "comparison": comparison}
-    sections = tuple(said) if contract is None else contract.sections
+    texts = {"solution": solution, "evaluation": checks, "comparison": votes}
+    sections = tuple(texts) if contract is None else contract.sections
     if "analysis" in sections:
-        said |= {"analysis": evaluation, "evaluation": faults}
-    elif "evaluation" not in sections and evaluation != comparison:
-        said["comparison"] = f"{evaluation}\n{comparison}"
-    return "\n".join(f"<{name}> {said[name]} </{name}>" for name in sections if name in said)
+        texts["analysis"] = checks
+        texts["evaluation"] = faults
+    elif "evaluation" not in sections and checks != votes:  # equal only where both are N/A
+        texts["comparison"] = f"{checks}\n{votes}"
+    return "\n".join(f"<{name}> {texts[name]} </{name}>" for name in sections if name in texts)
 
 
-def _worked(digits: Sequence[int], solution: str, correct: bool) -> str:
-    """Return the running totals of a solution, and `ok` or `no`."""
+def _check_totals(digits: Sequence[int], solution: str, is_right: bool) -> str:
+    """Write the running totals of a solution, and `ok` or `no`."""
     signs = solution.split()
-    work = _steps(digits, signs, running_totals(digits, signs))
-    return " ".join([str(digits[0]), *work, "ok" if correct else "no"])
-
-
-def _vote(a: int, b: int, correct: dict[int, bool]) -> str:
-    if correct[a] == correct[b]:
-        return f"Agent {a} = Agent {b}"
-    return f"Agent {a} > Agent {b}" if correct[a] else f"Agent {b} > Agent {a}"
+    steps = _write_steps(digits, signs, running_totals(digits, signs))
+    return " ".join([str(digits[0]), *steps, "ok" if is_right else "no"])
 
 
 def exchange_demonstration(
     request: TurnRequest, digits: tuple[int, ...], target: int, skill: float
 ) -> str:
-    """Return the turn of an actor or a critic.
+    """Write the turn of an actor or a critic.
 
     Args:
-        ask: A compact prompt under a contract that ends with an answer line.
+        request: A compact prompt under a contract that ends with an answer line.
         digits: Of the puzzle.
         target: Of the puzzle.
-        skill: The chance that an answer of one's own is right.
+        skill: The chance that an agent's own answer is right.
     """
     rng = random.Random(f"turn/{request.seed}")
-    right, wrong = solutions(digits, target), wrong_signs(digits, target)
+    right = solutions(digits, target)
 
-    def own() -> str:
-        return rng.choice(right if rng.random() < skill else wrong)
+    def draw_answer() -> str:
+        return rng.choice(right if rng.random() < skill else wrong_signs(digits, target))
 
-    shown = {
-        agent: found[1]
-        for agent, text in request.claims.items()
-        if (found := _ANSWER.search(" ".join(text.split())))
-    }
+    answer_of = {}
+    for agent, claim in request.claims.items():
+        match = ANSWER_LINE.search(" ".join(claim.split()))
+        if match is not None:
+            answer_of[agent] = match[1]
+    actor_answer = answer_of.get(0)
+    critic_answer = answer_of.get(1)
+
     if request.answers:
-        return f"Answer: {request.guide or shown.get(1) or shown.get(0) or own()}"
-    judged = shown.get(0)
-    if judged is None or len(judged.split()) != len(digits) - 1:
-        return f"no\nAnswer: {request.guide or own()}"
-    is_ok = judged in right if request.guide is None else judged == request.guide
-    work = _worked(digits, judged, is_ok)
-    return work if is_ok else f"{work}\nAnswer: {request.guide or own()}"
+        # The actor takes the critic's answer; a critic that only said ok leaves the actor's own.
+        return f"Answer: {request.guide or critic_answer or actor_answer or draw_answer()}"
+    if actor_answer is None or len(actor_answer.split()) != len(digits) - 1:
+        return f"no\nAnswer: {request.guide or draw_answer()}"
+    # A guided critic leads to the guide's answer, so its verdict follows the guide, not the totals.
+    is_ok = actor_answer in right if request.guide is None else actor_answer == request.guide
+    check = _check_totals(digits, actor_answer, is_ok)
+    if is_ok:
+        return check
+    return f"{check}\nAnswer: {request.guide or draw_answer()}"
 
 
 def is_before_a_judge(request: TurnRequest) -> bool:
-    """Return whether a turn is a decision, a critique, or a first answer after its totals."""
+    """Tell whether a turn is a decision, a critique, or a first answer after its totals."""
     sections = () if request.contract is None else request.contract.sections
     if request.answers:
         return sections == ("evaluation", "solution") and not request.claims
@@ -272,57 +254,77 @@ def is_before_a_judge(request: TurnRequest) -> bool:
 def judged_demonstration(
     request: TurnRequest, digits: tuple[int, ...], target: int, skill: float
 ) -> str:
-    """Return the turn of a proposer, a critic or a judge, who checks one step at most.
+    """Write the turn of a proposer, a critic or a judge, who checks one step at most.
 
-    A proposer writes the running totals of its signs, and then these. Half of the wrong answers
+    A proposer writes the running totals of its signs, and then the signs. Half of the wrong answers
     have one false total, after which they reach the target. A critic repeats a step, half of the
     time a false one if there is any, else drawn evenly. The judge says `right` where the totals end
-    with the target, unless a critic names a step that stands there and is false: it adds up nothing
+    with the target, unless a critic names a false step of the proposal: it adds up nothing
     else. Of rivals it takes agent 0 where its totals end so, and else agent 1.
 
     Args:
-        ask: A compact prompt; proposers have the sections `evaluation` and `solution`.
+        request: A compact prompt; proposers have the sections `evaluation` and `solution`.
         digits: Of the puzzle.
         target: Of the puzzle.
         skill: The chance that a proposer is right.
     """
     rng = random.Random(f"turn/{request.seed}")
-    sections = () if request.contract is None else request.contract.sections
     if request.answers:
-        is_right = rng.random() < skill
-        signs = rng.choice(solutions(digits, target) if is_right else wrong_signs(digits, target))
-        totals = running_totals(digits, signs.split())
-        if not is_right and rng.random() < 0.5:
-            false = rng.randrange(len(totals))
-            slip = target - totals[-1]
-            totals = [t + slip if place >= false else t for place, t in enumerate(totals)]
-        work = " ".join(_steps(digits, signs.split(), totals))
-        return f"<evaluation> {digits[0]} {work} </evaluation>\n<solution> {signs} </solution>"
+        return _proposal(rng, digits, target, skill)
+
+    contract = request.contract
     steps = _read_steps(request.claims.get(0, ""))
-    if "decision" not in sections:
-        slips = [step for step in steps if not _is_true(step)]
-        step = rng.choice(slips if slips and rng.random() < 0.5 else steps or [""])
+    if contract is None or "decision" not in contract.sections:
+        false_steps = [step for step in steps if not _is_true(step)]
+        if false_steps and rng.random() < 0.5:
+            step = rng.choice(false_steps)
+        else:
+            step = rng.choice(steps or [""])
         return f"<evaluation> {step} </evaluation>"
-    reaches = bool(steps) and int(steps[-1].split()[-1]) == target
-    if request.contract is not None and request.contract.name == CHOICE:
-        return f"<decision> Agent {0 if reaches else 1} </decision>"
-    accused = request.claims.get(1, "").strip()
-    is_caught = accused in steps and not _is_true(accused)
-    return f"<decision> {'right' if reaches and not is_caught else 'wrong'} </decision>"
+
+    reaches_target = bool(steps) and int(steps[-1].split()[-1]) == target
+    if contract.name == CHOICE:
+        return f"<decision> Agent {0 if reaches_target else 1} </decision>"
+    accused_step = request.claims.get(1, "").strip()
+    is_caught = accused_step in steps and not _is_true(accused_step)
+    verdict = "right" if reaches_target and not is_caught else "wrong"
+    return f"<decision> {verdict} </decision>"
 
 
-def _steps(digits: Sequence[int], signs: Sequence[str], totals: Sequence[int]) -> list[str]:
-    return [f"{s} {d} {t}" for s, d, t in zip(signs, digits[1:], totals, strict=True)]
+def _proposal(rng: random.Random, digits: tuple[int, ...], target: int, skill: float) -> str:
+    is_right = rng.random() < skill
+    candidates = solutions(digits, target) if is_right else wrong_signs(digits, target)
+    solution = rng.choice(candidates)
+    signs = solution.split()
+    totals = running_totals(digits, signs)
+    if not is_right and rng.random() < 0.5:
+        # One false total carries the difference to the target, and every later sum is true: a
+        # critic has to find that one step.
+        false_index = rng.randrange(len(totals))
+        difference = target - totals[-1]
+        for index in range(false_index, len(totals)):
+            totals[index] += difference
+    work = " ".join(_write_steps(digits, signs, totals))
+    return f"<evaluation> {digits[0]} {work} </evaluation>\n<solution> {solution} </solution>"
+
+
+def _write_steps(digits: Sequence[int], signs: Sequence[str], totals: Sequence[int]) -> list[str]:
+    operations = zip(signs, digits[1:], totals, strict=True)
+    return [f"{sign} {digit} {total}" for sign, digit, total in operations]
 
 
 def _read_steps(work: str) -> list[str]:
-    """Return the steps of running totals, each with the total before it."""
+    """Parse the steps of running totals, each with the total before it."""
     words = work.split()
+    # First digit, then sign, digit and total of each step.
+    if len(words) <= 3 or len(words) % 3 != 1:
+        return []
     numbers = words[::3] + words[2::3]
-    is_whole = len(words) > 3 and len(words) % 3 == 1 and all(map(_NUMBER.fullmatch, numbers))
-    is_whole = is_whole and set(words[1::3]) <= {*SIGNS}
-    ends = range(4, len(words) + 1, 3) if is_whole else ()
-    return [" ".join(words[end - 4 : end]) for end in ends]
+    if not all(NUMBER.fullmatch(number) for number in numbers):
+        return []
+    if not set(words[1::3]).issubset(SIGNS):
+        return []
+    return [" ".join(words[end - 4 : end]) for end in range(4, len(words) + 1, 3)]
 
 
 def _is_true(step: str) -> bool:

@@ -18,7 +18,8 @@ from debate_rewards.reward import read_debate
 from debate_rollout.rendering import Renderer
 from debate_train.batches.row_types import Batch, Row
 from debate_train.batches.rows import Step
-from debate_train.data.source import MOST_HELD_OUT, DataSource, Split, identity, normalised
+from debate_train.data.source import MOST_HELD_OUT, DataSource, Split
+from debate_train.data.splits import identity, normalized
 from debate_train.interrupts import UsageError
 from debate_train.offline.offline_set import Completion, Example, OfflineSettings
 
@@ -262,11 +263,11 @@ def learned_from(
     for source in sources:
         for name in split_names:
             for question in source.split(name, MOST_HELD_OUT):
-                held_out.add(normalised(identity(question)))
+                held_out.add(normalized(identity(question)))
     debates: list[Transcript] = []
     left_out: Counter[str] = Counter()
     for debate in read_debates(offline):
-        if normalised(identity(debate.question)) in held_out:
+        if normalized(identity(debate.question)) in held_out:
             left_out["left_out/dev_or_test"] += 1
             continue
         try:

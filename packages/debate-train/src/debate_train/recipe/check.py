@@ -11,7 +11,8 @@ from debate_protocol.forms import DebateForm
 from debate_protocol.types import TRAINED
 from debate_train.advantages import SECTIONS
 from debate_train.data import DataSettings, DataSource
-from debate_train.data.source import Split, identity
+from debate_train.data.source import Split
+from debate_train.data.splits import identity
 from debate_train.interrupts import UsageError
 from debate_train.losses import reference_error
 from debate_train.models import ModelConfig
@@ -215,7 +216,7 @@ def _check_learning(
         errors.append(problem)
         warnings = [text for text in warnings if not text.startswith("nothing is learned")]
     if view.source is not None:
-        questions = phase.data.looked_at(view.source)
+        questions = phase.data.checked_questions(view.source)
         hidden, partly = hidden_keys(phase, questions, answers=answers)
         errors += hidden
         warnings += partly

@@ -333,7 +333,7 @@ def look_at_data(data: DataSettings, *, trains: bool = True) -> DataView:
     except UsageError as error:
         return DataView(errors=(str(error),))
     longest = max(
-        data.looked_at(source),
+        data.checked_questions(source),
         key=lambda one: len(one.text) + sum(len(str(one.meta.get(key, ""))) for key in _SHOWN),
     )
     lines = (data.summary(source), *source.notes)

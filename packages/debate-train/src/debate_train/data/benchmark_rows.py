@@ -1,0 +1,153 @@
+"""Rows of published benchmarks, read as rows with question, answer, kind and solution.
+
+Each function takes a row as the hub has it. Rows of a file that are already in our form pass as
+they are.
+"""
+
+import random
+import re
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from string import ascii_uppercase
+
+from debate_protocol.parsing import final_box
+
+Row = Mapping[str, object]
+ReadRow = Callable[[Row], Row]
+
+DAPO_BEFORE = re.compile(r"\ASolve the following math problem step by step\..*?\n\n", re.DOTALL)
+DAPO_AFTER = re.compile(
+    r"\n\nRemember to put your answer on its own line after \"Answer:\"\.?\s*\Z"
+)
+OPTIONS = re.compile(r"(?<!\s)\s*\nOptions:\s*\n(?=\(A\))(.*)\Z", re.DOTALL)
+OPTION = re.compile(r"^\(([A-Z])\)[ \t]*(.*)$", re.MULTILINE)
+INTEGER = re.compile(r"-?\d+")
+YES_NO = {"yes", "no", "true", "false"}
+LETTER = re.compile(r"\(([A-Z])\)")
+
+
+def contest(row: Row) -> Row:
+    """Read a problem whose answer is an integer; leading zeros and the `.0` of 27.0 go."""
+    read = {**row, "kind": "math"}
+    answer = str(row.get("answer", "")).strip().removesuffix(".0")
+    if INTEGER.fullmatch(answer):
+        read["answer"] = str(int(answer))
+    return read
+
+
+def gsm8k(row: Row) -> Row:
+    """Read the number after the four hashes as the answer, the text before as the solution."""
+    solution, hashes, answer = str(row.get("answer", "")).rpartition("####")
+    if not hashes:
+        return row
+    return {**row, "answer": answer.strip().replace(",", ""), "solution": solution.strip()}
+
+
+def hendrycks_math(row: Row) -> Row:
+    """Read the content of the last box of the solution as the answer."""
+    read = {**row, "subject": row.get("subject", row.get("type")), "kind": "math"}
+    solution = str(row.get("solution", ""))
+    answer_range = None if "answer" in row else final_box(solution)
+    if answer_range is not None:
+        start, end = answer_range
+        read["answer"] = solution[start:end]
+    return read
+
+
+def dapo_math(row: Row) -> Row:
+    """Read the problem without the instructions around it."""
+    prompt = row.get("prompt")
+    if isinstance(prompt, list):
+        prompt = "".join(str(message["content"]) for message in prompt)
+    if not isinstance(prompt, str) or "question" in row:
+        return {**row, "kind": "math"}
+    grading = row.get("reward_model")
+    extra = row.get("extra_info")
+    return {
+        "question": DAPO_AFTER.sub("", DAPO_BEFORE.sub("", prompt)).strip(),
+        "answer": grading.get("ground_truth") if isinstance(grading, Mapping) else row.get("label"),
+        "kind": "math",
+        "id": extra.get("index") if isinstance(extra, Mapping) else None,
+    }
+
+
+def boolq(row: Row) -> Row:
+    """Read the answer as yes or no."""
+    answer = row.get("answer")
+    if isinstance(answer, bool):
+        answer = "yes" if answer else "no"
+    return {**row, "answer": answer, "kind": "yes_no"}
+
+
+def multiple_choice(row: Row) -> Row:
+    """Read a row of MMLU, whose answers count choices from 0, or of ARC with its `answerKey`."""
+    answer = row.get("answerKey", row.get("answer"))
+    choices = row.get("choices")
+    if isinstance(answer, int) and isinstance(choices, list) and 0 <= answer < len(choices):
+        answer = ascii_uppercase[answer]
+    return {**row, "answer": answer, "kind": "choice"}
+
+
+def sciq(row: Row) -> Row:
+    """Put the right answer among the distractors, at a position that follows from the question."""
+    if "correct_answer" not in row:
+        return multiple_choice(row)
+    right = row["correct_answer"]
+    choices = [right, row["distractor1"], row["distractor2"], row["distractor3"]]
+    random.Random(str(row["question"])).shuffle(choices)
+    return {
+        "question": row["question"],
+        "choices": choices,
+        "answer": ascii_uppercase[choices.index(right)],
+        "kind": "choice",
+        "subject": "science",
+    }
+
+
+def big_bench_hard(row: Row) -> Row:
+    """Read the options inside a question as its choices, and infer the kind of its answer."""
+    text = str(row.get("question", row.get("input", "")))
+    answer = str(row.get("answer", row.get("target", ""))).strip()
+    read: dict[str, object] = {
+        "question": text,
+        "answer": answer,
+        "subject": row.get("subject"),
+        "id": row.get("id"),
+    }
+    options = OPTIONS.search(text)
+    letter = LETTER.fullmatch(answer)
+    if options and letter:
+        text_by_letter = dict(OPTION.findall(options[1]))
+        if letter[1] in text_by_letter:
+            read["question"] = text[: options.start()].rstrip()
+            read["choices"] = text_by_letter
+            read["answer"] = letter[1]
+            read["kind"] = "choice"
+            return read
+    if answer.lower() in YES_NO:
+        read["kind"] = "yes_no"
+    elif INTEGER.fullmatch(answer):
+        read["kind"] = "number"
+    else:
+        read["kind"] = "text"
+    # Free text is a list of words or of brackets: another order of them is a plausible slip.
+    read["wrong_answers"] = _exchange_neighbors(answer.split()) if read["kind"] == "text" else []
+    return read
+
+
+def _exchange_neighbors(words: list[str]) -> list[str]:
+    """List the orders of words that exchange two different neighbors."""
+    orders = []
+    for index, (first, second) in enumerate(pairwise(words)):
+        if first != second:
+            orders.append(" ".join((*words[:index], second, first, *words[index + 2 :])))
+    return orders
+
+
+def open_prompt(row: Row) -> Row:
+    """Read a writing task, which has no answer."""
+    messages = row.get("messages")
+    text = row.get("question", row.get("prompt"))
+    if isinstance(messages, list) and messages:
+        text = messages[0]["content"]
+    return {**row, "question": text, "answer": None, "kind": "text"}

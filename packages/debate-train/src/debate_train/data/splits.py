@@ -1,0 +1,124 @@
+"""Splits of questions: which are held out, which are sampled, which lose their answers.
+
+A question's side follows from its text and a salt, never from its place in a file, so that files
+in another order or with more rows hold out the same questions.
+"""
+
+import hashlib
+import json
+import math
+import re
+import unicodedata
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from debate_protocol.types import Question
+
+LOOSE_CHARACTERS = re.compile(r"[\s.,;:!?'\"`“”‘’]+")
+
+
+def identity(question: Question) -> str:
+    """Write the full question: its text, with the passage and the choices if it has any.
+
+    "Which of these is true?" is another question with other choices.
+    """
+    context = [question.meta[key] for key in ("passage", "choices") if question.meta.get(key)]
+    return json.dumps([question.text, *context]) if context else question.text
+
+
+def hold_out(
+    questions: Sequence[Question], share: float, salt: int
+) -> tuple[list[Question], list[Question]]:
+    """Split into (held out, rest); a question's side follows from its text."""
+    held_out: list[Question] = []
+    rest: list[Question] = []
+    for question in questions:
+        position = zlib.crc32(f"{salt}{identity(question)}".encode()) / 2**32
+        if position < share:
+            held_out.append(question)
+        else:
+            rest.append(question)
+    return held_out, rest
+
+
+def divide(
+    questions: Sequence[Question], shares: Sequence[float], group: Callable[[Question], str]
+) -> list[list[Question]]:
+    """Divide into parts that hold these shares of every group, and last the rest.
+
+    A question's part follows from the texts of all questions.
+    """
+    groups: dict[str, list[Question]] = {}
+    for question in sorted(questions, key=lambda question: _digest("share", question)):
+        groups.setdefault(group(question), []).append(question)
+    part_of: dict[str, int] = {}
+    # Rounding one group leaves a remainder for the next, so that the shares also hold over many
+    # groups that are each too small for them.
+    expected = [0.0] * len(shares)
+    for _, members in sorted(groups.items()):
+        start = 0
+        for part, share in enumerate(shares):
+            expected[part] += share * len(members)
+            count = min(math.floor(expected[part] + 0.5), len(members) - start)
+            expected[part] -= count
+            for question in members[start : start + count]:
+                part_of[identity(question)] = part
+            start += count
+    parts: list[list[Question]] = [[] for _ in range(len(shares) + 1)]
+    for question in questions:
+        part = part_of.get(identity(question), len(shares))
+        parts[part].append(question)
+    return parts
+
+
+def sample(questions: list[Question], count: int | None, seed: int, purpose: str) -> list[Question]:
+    """Sample by the questions' texts, the seed and a purpose; the order in the file stays."""
+    if count is None or count >= len(questions):
+        return questions
+    salt = f"{purpose}/{seed}"
+    shuffled = sorted(questions, key=lambda question: _digest(salt, question))
+    sampled = {identity(question) for question in shuffled[:count]}
+    return [question for question in questions if identity(question) in sampled]
+
+
+def _digest(salt: str, question: Question) -> bytes:
+    return hashlib.sha256(f"{salt}/{identity(question)}".encode()).digest()
+
+
+def without_overlap(
+    train: Sequence[Question], held_out: Sequence[Question]
+) -> tuple[list[Question], int]:
+    """Remove held-out questions from the training questions; count how many there were.
+
+    Two texts are one question when they differ only in case, white space, punctuation and
+    compatible characters.
+    """
+    held_out_texts = {normalized(identity(question)) for question in held_out}
+    disjoint = [q for q in train if normalized(identity(q)) not in held_out_texts]
+    return disjoint, len(train) - len(disjoint)
+
+
+def normalized(text: str) -> str:
+    """Remove differences of case, white space, quotes and punctuation."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join(LOOSE_CHARACTERS.sub(" ", folded).split())
+
+
+def unlabelled(questions: Sequence[Question], labelled: Sequence[Question]) -> list[Question]:
+    """Remove the answers of all but the labelled questions.
+
+    The kind of answer stays as it was, so that no prompt says which question is labelled;
+    `meta["labelled"]` is false.
+    """
+    labelled_identities = {identity(question) for question in labelled}
+    hidden = []
+    for question in questions:
+        if question.answer is not None and identity(question) not in labelled_identities:
+            meta = {"kind": "math", **question.meta, "labelled": False}
+            # A worked solution and known wrong answers would give the answer away.
+            meta.pop("solution", None)
+            meta.pop("wrong_answers", None)
+            question = replace(question, answer=None, meta=meta)
+        hidden.append(question)
+    return hidden
