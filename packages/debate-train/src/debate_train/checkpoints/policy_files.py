@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,23 +16,32 @@ from debate_train.interrupts import ModelError
 from debate_train.models.loaded_model import LoadedModel, adapter_of, adapter_tensors
 
 FILE_BYTES = 4 << 30
-"""A file is closed when it holds this much; one tensor is never split."""
+"""A file of tensors is closed when it reaches this size; one tensor is never split."""
+FILE_SIZE = "5GB"
+"""Larger models are split over several files, as on a hub."""
+MOST_VALUES = 65_536
+"""Values of each tensor in a hash: enough that no two runs begin alike by chance."""
+
+ReadTensor = Callable[[], Tensor]
 
 
 def write_tensors(
     directory: Path, stem: str, tensors: Iterable[tuple[str, Tensor]], file_bytes: int = FILE_BYTES
 ) -> None:
     """Write `<stem>-00000.safetensors` and so on; at most one file's worth is held in memory."""
-    part: dict[str, Tensor] = {}
-    size = number = 0
+    pending: dict[str, Tensor] = {}
+    num_bytes = 0
+    num_files = 0
     for name, tensor in tensors:
-        part[name] = tensor.detach().cpu().contiguous()
-        size += part[name].nbytes
-        if size >= file_bytes:
-            save_file(part, directory / f"{stem}-{number:05d}.safetensors")
-            part, size, number = {}, 0, number + 1
-    if part:
-        save_file(part, directory / f"{stem}-{number:05d}.safetensors")
+        pending[name] = tensor.detach().cpu().contiguous()
+        num_bytes += pending[name].nbytes
+        if num_bytes >= file_bytes:
+            save_file(pending, directory / f"{stem}-{num_files:05d}.safetensors")
+            pending = {}
+            num_bytes = 0
+            num_files += 1
+    if pending:
+        save_file(pending, directory / f"{stem}-{num_files:05d}.safetensors")
 
 
 class StoredTensors:
@@ -42,8 +51,8 @@ class StoredTensors:
         self._file_of: dict[str, Path] = {}
         for file in files:
             try:
-                with safe_open(file, framework="pt") as found:
-                    self._file_of |= dict.fromkeys(found.keys(), file)
+                with safe_open(file, framework="pt") as tensors:
+                    self._file_of |= dict.fromkeys(tensors.keys(), file)
             except (SafetensorError, OSError) as error:
                 raise ModelError(
                     f"{file}: found no safetensors file ({error}); expected one as it was written"
@@ -51,57 +60,51 @@ class StoredTensors:
 
     @classmethod
     def of(cls, directory: Path, stem: str) -> "StoredTensors":
-        """Return what `write_tensors` wrote under this stem; nothing where it wrote nothing."""
+        """Open the files that `write_tensors` wrote under this stem, if any."""
         return cls(sorted(directory.glob(f"{stem}-*.safetensors")))
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
 
     def names(self) -> list[str]:
-        """Return all names."""
+        """List all names."""
         return list(self._file_of)
 
     def read(self, name: str) -> Tensor:
-        """Return one tensor, in memory of its own."""
-        with safe_open(self._file_of[name], framework="pt") as found:
-            tensor: Tensor = found.get_tensor(name)
+        """Read one tensor into memory of its own."""
+        with safe_open(self._file_of[name], framework="pt") as tensors:
+            tensor: Tensor = tensors.get_tensor(name)
         return tensor
 
 
-_MOST_VALUES = 65_536
-"""Values that are read of each tensor: no two runs are to begin alike by chance."""
-
-
 def model_print(loaded: LoadedModel, frozen: str) -> str:
-    """Return a hash of the tokenizer, and of weights that an adapter leaves as they are (`frozen`).
+    """Hash the tokenizer together with the hash of weights that no adapter changes (`frozen`).
 
-    It knows the model at another place.
+    The hash stays the same when the model moves to another folder.
     """
     tokenizer = loaded.tokenizer
-    known = [sorted(tokenizer.get_vocab().items()), tokenizer.chat_template, frozen]
-    return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()
+    vocabulary = sorted(tokenizer.get_vocab().items())
+    content = json.dumps([vocabulary, tokenizer.chat_template, frozen], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 @torch.no_grad()
 def weight_prints(loaded: LoadedModel) -> dict[str, str]:
-    """Return a hash of the weights to be trained (`start`), and one of the others (`frozen`).
+    """Hash the weights to be trained (`start`), and the others if there are any (`frozen`).
 
-    Runs whose hashes are equal began with the same weights. Of each tensor name, shape and up to
-    65,536 evenly spaced values are read. Nothing frozen has no hash.
+    Runs with equal hashes began with the same weights. Of each tensor name, shape and up to
+    65,536 evenly spaced values are read.
     """
-    found: dict[str, hashlib._Hash] = {}
+    digests: dict[str, hashlib._Hash] = {}
     for name, parameter in sorted(loaded.model.named_parameters()):
-        is_base = loaded.lora is not None and adapter_of(name) is None
-        digest = found.setdefault("frozen" if is_base else "start", hashlib.sha256())
-        flat = parameter.detach().flatten()
-        values = flat[:: max(1, flat.numel() // _MOST_VALUES)][:_MOST_VALUES].float().cpu()
+        is_frozen = loaded.lora is not None and adapter_of(name) is None
+        digest = digests.setdefault("frozen" if is_frozen else "start", hashlib.sha256())
+        values = parameter.detach().flatten()
+        spacing = max(1, values.numel() // MOST_VALUES)
+        values = values[::spacing][:MOST_VALUES].float().cpu()
         digest.update(f"{name} {tuple(parameter.shape)}".encode())
         digest.update(values.numpy().tobytes())
-    return {kind: digest.hexdigest() for kind, digest in sorted(found.items(), reverse=True)}
-
-
-FILE_SIZE = "5GB"
-"""Larger models are split over several files, as on a hub."""
+    return {kind: digest.hexdigest() for kind, digest in sorted(digests.items(), reverse=True)}
 
 
 def save_policy(directory: Path, loaded: LoadedModel, file_size: str = FILE_SIZE) -> None:
@@ -111,23 +114,25 @@ def save_policy(directory: Path, loaded: LoadedModel, file_size: str = FILE_SIZE
     logging.disable_progress_bar()
     loaded.model.save_pretrained(directory, max_shard_size=file_size)
     loaded.tokenizer.save_pretrained(directory)
-    for name in _names(loaded):
-        if name:  # A folder of its own, which is a policy of its own.
+    for name in _adapter_folders(loaded):
+        if name:
+            # The folder of a named adapter is a policy of its own.
             loaded.tokenizer.save_pretrained(directory / name)
         _sort_sets(directory / name / "adapter_config.json")
-    if loaded.lora is not None:  # peft writes a model card that says nothing.
+    if loaded.lora is not None:
+        # peft writes a model card that says nothing.
         (directory / "README.md").unlink(missing_ok=True)
 
 
-def _names(loaded: LoadedModel) -> tuple[str, ...]:
-    """Return the names of all adapters, an empty one for one without; none for a whole model."""
+def _adapter_folders(loaded: LoadedModel) -> tuple[str, ...]:
+    """List the folders of adapters: none for a whole model, "" for the directory itself."""
     if loaded.lora is None:
         return ()
     return loaded.lora.adapters or ("",)
 
 
 def _sort_sets(path: Path) -> None:
-    """Sort the lists that peft writes from sets, whose order differs from process to process."""
+    """Sort the lists that peft writes from sets: their order differs from process to process."""
     config = json.loads(path.read_text(encoding="utf-8"))
     for key, value in config.items():
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -138,36 +143,36 @@ def _sort_sets(path: Path) -> None:
 def refuse_other_base(directory: Path, loaded: LoadedModel) -> None:
     """Refuse an adapter that was trained on other weights than this model's.
 
-    A run's own record knows them; of an adapter without a run it is the folder of its base, where
-    that is there. What neither says is not known, and passes.
+    A run's own record has the hash of its base. An adapter without a run names the folder of its
+    base, which is compared if it is there. Without either the base is unknown, and passes.
 
     Raises:
-        ModelError: It is one.
+        ModelError: The adapter was trained on another base.
     """
     if loaded.lora is None:
         return
-    run = _json_of(directory.parent.parent / "environment.json").get("weights")
-    folder = next((directory / name for name in _names(loaded)), directory)
-    base = _json_of(folder / "adapter_config.json").get("base_model_name_or_path")
+    run_prints = _read_json_object(directory.parent.parent / "environment.json").get("weights")
+    folder = next((directory / name for name in _adapter_folders(loaded)), directory)
+    base = _read_json_object(folder / "adapter_config.json").get("base_model_name_or_path")
     is_other = False
-    if isinstance(run, dict) and "frozen" in run:
-        is_other = run["frozen"] != weight_prints(loaded).get("frozen")
+    if isinstance(run_prints, dict) and "frozen" in run_prints:
+        is_other = run_prints["frozen"] != weight_prints(loaded).get("frozen")
     elif isinstance(base, str) and Path(base).is_dir():
-        own = Path(loaded.model.get_base_model().name_or_path)
-        is_other = own.is_dir() and own.resolve() != Path(base).resolve()
+        model_folder = Path(loaded.model.get_base_model().name_or_path)
+        is_other = model_folder.is_dir() and model_folder.resolve() != Path(base).resolve()
     if is_other:
         raise ModelError(
             f"{directory}: found an adapter of {base!r}; expected one of the recipe's own model"
         )
 
 
-def _json_of(file: Path) -> dict[str, Any]:
-    """Return what a JSON file holds, nothing where it cannot be read."""
+def _read_json_object(file: Path) -> dict[str, Any]:
+    """Read the object of a JSON file, an empty one where it cannot be read."""
     try:
-        found = json.loads(file.read_bytes())
+        content = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def load_policy(directory: Path, loaded: LoadedModel) -> None:
@@ -179,9 +184,9 @@ def load_policy(directory: Path, loaded: LoadedModel) -> None:
         ModelError: The checkpoint holds the weights of another model.
     """
     try:
-        for target, read in _stored(directory, loaded):
+        for parameter, read in _stored_values(directory, loaded):
             with torch.no_grad():
-                target.copy_(read())
+                parameter.copy_(read())
     except ModelError:
         raise
     except (RuntimeError, OSError, ValueError) as error:
@@ -193,77 +198,77 @@ def load_policy(directory: Path, loaded: LoadedModel) -> None:
 
 
 def stored_policy(directory: Path, loaded: LoadedModel) -> Callable[[str], Tensor]:
-    """Return what reads a policy's value of one of the model's parameters, by its name.
+    """Build the function that reads a stored parameter by the model's name of it.
 
     Raises:
         ValueError: The directory holds the weights of another model.
     """
-    reads = {id(target): read for target, read in _stored(directory, loaded)}
-    own = dict(loaded.model.named_parameters())
-    return lambda name: reads[id(own[name])]()
+    reads = {id(parameter): read for parameter, read in _stored_values(directory, loaded)}
+    parameters = dict(loaded.model.named_parameters())
+    return lambda name: reads[id(parameters[name])]()
 
 
-def _stored(directory: Path, loaded: LoadedModel) -> list[tuple[Tensor, Callable[[], Tensor]]]:
-    """Return the model's own tensors, each with what reads its value in a directory."""
-    names: dict[int, list[str]] = {}  # Tied tensors are in files under one of their names.
-    targets = _targets(loaded)
-    for name, target in targets.items():
-        names.setdefault(id(target), []).append(name)
-    source = _source(directory, loaded, targets)
-    held = {key: [n for n in own if n in source] for key, own in names.items()}
-    missing = [names[key][0] for key, own in held.items() if not own]
-    if wrong := [*sorted(set(source) - set(targets)), *missing]:
-        raise ValueError(f"missing or unexpected {', '.join(wrong[:3])}")
-    distinct = {id(target): target for target in targets.values()}
-    return [
-        (target, partial(_read, source[held[key][0]], held[key][0], target.shape))
-        for key, target in distinct.items()
-    ]
+def _stored_values(directory: Path, loaded: LoadedModel) -> list[tuple[Tensor, ReadTensor]]:
+    """Pair each tensor of the model with the function that reads its stored value."""
+    tensors = dict(loaded.model.state_dict(keep_vars=True))
+    if loaded.lora is not None:
+        tensors = adapter_tensors(loaded, loaded.lora.adapters, tensors)
+    reads = _stored_reads(directory, loaded, tensors.keys())
+    # Tied tensors have several names in the model, and one of these in the files.
+    names_of: dict[int, list[str]] = {}
+    for name, tensor in tensors.items():
+        names_of.setdefault(id(tensor), []).append(name)
+
+    unexpected = sorted(set(reads) - set(tensors))
+    missing = []
+    stored_values: list[tuple[Tensor, ReadTensor]] = []
+    for names in names_of.values():
+        stored_names = [name for name in names if name in reads]
+        if not stored_names:
+            missing.append(names[0])
+            continue
+        tensor = tensors[names[0]]
+        name = stored_names[0]
+        stored_values.append((tensor, partial(_read_shaped, reads[name], name, tensor.shape)))
+    if unexpected or missing:
+        raise ValueError(f"missing or unexpected {', '.join([*unexpected, *missing][:3])}")
+    return stored_values
 
 
-def _read(read: Callable[[], Tensor], name: str, shape: torch.Size) -> Tensor:
+def _read_shaped(read: ReadTensor, name: str, shape: torch.Size) -> Tensor:
     tensor = read()
     if tensor.shape != shape:
         raise ValueError(f"{name} of shape {tuple(tensor.shape)} instead of {tuple(shape)}")
     return tensor
 
 
-def _targets(loaded: LoadedModel) -> dict[str, Tensor]:
-    """Return the model's own tensors under the names that they have in files."""
-    own = dict(loaded.model.state_dict(keep_vars=True))
-    return own if loaded.lora is None else adapter_tensors(loaded, loaded.lora.adapters, own)
-
-
-def _source(
-    directory: Path, loaded: LoadedModel, targets: Mapping[str, Tensor]
-) -> Mapping[str, Callable[[], Tensor]]:
-    """Return what reads each tensor of the policy in a directory, by name."""
+def _stored_reads(
+    directory: Path, loaded: LoadedModel, model_names: Iterable[str]
+) -> dict[str, ReadTensor]:
+    """Build the function that reads each stored tensor of the policy, by its name in the files."""
     if loaded.lora is None:
-        source = _readers(directory, "model")
-        if source and not set(source) <= set(targets):
-            source = _converted(directory, loaded)
-    else:  # Each adapter is in a folder of its name, one without in the directory.
-        source = {
-            f"{name}/{key}".removeprefix("/"): read
-            for name in _names(loaded)
-            for key, read in _readers(directory / name, "adapter_model").items()
-        }
-    return source
+        reads = _file_reads(directory, "model")
+        if reads.keys() <= set(model_names):
+            return reads
+        # Some architectures have other names in files than in the model, such as experts in one
+        # tensor: transformers translates them.
+        converted = type(loaded.model).from_pretrained(
+            directory,
+            use_safetensors=True,
+            local_files_only=True,
+            dtype=loaded.model.dtype,
+            trust_remote_code=False,
+        )
+        tensors: dict[str, Tensor] = converted.state_dict()
+        return {name: partial(tensors.__getitem__, name) for name in tensors}
+
+    reads = {}
+    for folder in _adapter_folders(loaded):
+        for name, read in _file_reads(directory / folder, "adapter_model").items():
+            reads[f"{folder}/{name}".removeprefix("/")] = read
+    return reads
 
 
-def _readers(directory: Path, stem: str) -> dict[str, Callable[[], Tensor]]:
+def _file_reads(directory: Path, stem: str) -> dict[str, ReadTensor]:
     stored = StoredTensors(sorted(directory.glob(f"{stem}*.safetensors")))
     return {name: partial(stored.read, name) for name in stored.names()}
-
-
-def _converted(directory: Path, loaded: LoadedModel) -> dict[str, Callable[[], Tensor]]:
-    """Read weights that files name in another way than the model, such as those of experts."""
-    model = type(loaded.model).from_pretrained(
-        directory,
-        use_safetensors=True,
-        local_files_only=True,
-        dtype=loaded.model.dtype,
-        trust_remote_code=False,
-    )
-    tensors: dict[str, Tensor] = model.state_dict()
-    return {name: partial(tensors.__getitem__, name) for name in tensors}

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from debate_report.run_files import shown_change
-from debate_train.checkpoints import RefusedCheckpoint, RunState
+from debate_train.checkpoints.manifest import RefusedCheckpoint
 from debate_train.checkpoints.run_directory import (
     ENVIRONMENT,
     LATER_RECIPES,
@@ -19,8 +19,12 @@ from debate_train.checkpoints.run_directory import (
     describe_environment,
     refuse_no_run,
 )
+from debate_train.checkpoints.run_state import RunState
 from debate_train.checkpoints.whole_files import write_whole
 from debate_train.interrupts import RecipeError
+
+Changes = dict[str, dict[str, object]]
+"""Full dotted keys, each with its values `before` and `now`; a missing value is left out."""
 
 
 def refuse_another_run(directory: RunDirectory, resolved_yaml: str) -> None:
@@ -29,7 +33,8 @@ def refuse_another_run(directory: RunDirectory, resolved_yaml: str) -> None:
     Raises:
         RecipeError: They are not those of the recipe that the run was started with.
     """
-    before, now = _kept(directory.recipe), _kept(resolved_yaml)
+    before = _unchangeable(directory.recipe)
+    now = _unchangeable(resolved_yaml)
     for key in before:
         if before[key] != now[key]:
             raise RecipeError(
@@ -39,21 +44,23 @@ def refuse_another_run(directory: RunDirectory, resolved_yaml: str) -> None:
             )
 
 
-def _kept(recipe_yaml: str) -> dict[str, object]:
-    """Return what no resume changes: not where the model is, as checkpoints know its weights."""
+def _unchangeable(recipe_yaml: str) -> dict[str, object]:
     recipe = yaml.safe_load(recipe_yaml)
-    model = {key: value for key, value in (recipe.get("model") or {}).items() if key != "name"}
+    model = dict(recipe.get("model") or {})
+    # The model may move to another folder: the checkpoint's manifest knows its weights.
+    model.pop("name", None)
     return {"model": model, "phases": list(recipe.get("phases") or ())}
 
 
 def latest_recipe(folder: Path) -> Path:
-    """Return the file of the recipe that a run was last trained with.
+    """Find the file of the recipe that a run was last trained with.
 
     Raises:
         RunDirectoryError: There is no run in the folder.
     """
     refuse_no_run(folder)
-    return max(folder.glob(LATER_RECIPES), key=_first_step, default=folder / RECIPE)
+    later_recipes = _later_recipes(folder)
+    return later_recipes[-1] if later_recipes else folder / RECIPE
 
 
 def refuse_changes(directory: RunDirectory, resolved_yaml: str) -> None:
@@ -76,41 +83,49 @@ def refuse_changes(directory: RunDirectory, resolved_yaml: str) -> None:
     )
 
 
-Changes = dict[str, dict[str, object]]
-"""Full dotted keys, each with its values `before` and `now`; one that is not there is left out."""
-
-
 def recipe_changes(before: str, now: str) -> Changes:
-    """Return what differs between two resolved recipes.
+    """Compare two resolved recipes.
 
-    Both are read as they are written, so what the environment gives stays `${oc.env:…}`.
+    Both are read as they are written, so values from the environment stay `${oc.env:…}`.
     """
-    old, new = (dict(_leaf_values(yaml.safe_load(text) or {})) for text in (before, now))
-    return {
-        key: {
-            when: values[key] for when, values in (("before", old), ("now", new)) if key in values
-        }
-        for key in old | new
-        if key not in old or key not in new or repr(old[key]) != repr(new[key])
-    }
+    old = dict(_leaf_values(yaml.safe_load(before) or {}))
+    new = dict(_leaf_values(yaml.safe_load(now) or {}))
+    changes: Changes = {}
+    for key in old | new:
+        # By their text: 1, 1.0 and true are equal in Python and differ in a recipe.
+        if key in old and key in new and repr(old[key]) == repr(new[key]):
+            continue
+        change = {}
+        if key in old:
+            change["before"] = old[key]
+        if key in new:
+            change["now"] = new[key]
+        changes[key] = change
+    return changes
 
 
-def _leaf_values(values: Mapping[object, object], above: str = "") -> Iterator[tuple[str, object]]:
+def _leaf_values(values: Mapping[object, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in values.items():
-        name = f"{above}{key}"
+        name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
             yield from _leaf_values(value, f"{name}.")
-        elif isinstance(value, float) and not math.isfinite(value):  # JSON has no such number.
-            yield name, yaml.safe_dump(value).split()[0]
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield name, yaml.safe_dump(value).split()[0]  # JSON has no such number
         else:
             yield name, value
 
 
 def changes_since(directory: RunDirectory, step: int, resolved_yaml: str) -> Changes:
-    """Return what differs from the recipe that the run had after `step` steps."""
-    later = sorted(directory.path.glob(LATER_RECIPES), key=_first_step)
-    texts = [path.read_text(encoding="utf-8") for path in later if _first_step(path) <= step]
-    return recipe_changes([directory.recipe, *texts][-1], resolved_yaml)
+    """Compare a recipe with the one that the run had after `step` steps."""
+    recipe = directory.recipe
+    for path in _later_recipes(directory.path):
+        if _first_step(path) <= step:
+            recipe = path.read_text(encoding="utf-8")
+    return recipe_changes(recipe, resolved_yaml)
+
+
+def _later_recipes(folder: Path) -> list[Path]:
+    return sorted(folder.glob(LATER_RECIPES), key=_first_step)
 
 
 def _first_step(path: Path) -> int:
@@ -118,34 +133,34 @@ def _first_step(path: Path) -> int:
 
 
 def note_resume(directory: RunDirectory, step: int, resolved_yaml: str) -> Changes:
-    """Keep what a run goes on with after `step` steps, once it has gone back there.
+    """Record a resume after `step` steps, once the run has gone back there.
 
-    `environment.json` gets an entry in `resumed`. A recipe that is not the one so far is kept as
+    `environment.json` gets an entry in `resumed`. A changed recipe is written as
     `recipe-from-step-NNNNNN.yaml`, named for the first step that is made with it.
 
     Returns:
-        What has changed in the recipe.
+        The changes in the recipe.
     """
     changes = changes_since(directory, step, resolved_yaml)
     if changes:
-        path = directory.path / f"recipe-from-step-{step + 1:06d}.yaml"
-        write_whole(path, resolved_yaml.encode())
-        directory.note_record(path)
-    now = {**describe_environment(), "from_step": step + 1, "changes": changes}
+        recipe_path = directory.path / f"recipe-from-step-{step + 1:06d}.yaml"
+        write_whole(recipe_path, resolved_yaml.encode())
+        directory.note_record(recipe_path)
+    entry = {**describe_environment(), "from_step": step + 1, "changes": changes}
     path = directory.path / ENVIRONMENT
-    # Of a folder whose making was stopped there is none, and that of now is taken.
     try:
-        first: dict[str, Any] = dict(json.loads(path.read_bytes()))
+        environment: dict[str, Any] = dict(json.loads(path.read_bytes()))
     except (OSError, ValueError):
-        first = describe_environment()
-    first["resumed"] = [*first.get("resumed", []), now]
-    text = json.dumps(first, indent=2, ensure_ascii=False, allow_nan=False)
+        # A run that was stopped while its folder was made has none yet.
+        environment = describe_environment()
+    environment["resumed"] = [*environment.get("resumed", []), entry]
+    text = json.dumps(environment, indent=2, ensure_ascii=False, allow_nan=False)
     write_whole(path, (text + "\n").encode())
     return changes
 
 
 def shown_changes(changes: Changes, step: int) -> str:
-    """Return what has changed after `step` steps as one line."""
+    """Write the changes after `step` steps as one line."""
     listed = "; ".join(f"{key}: {shown_change(change)}" for key, change in changes.items())
     return f"resumed with another recipe from step {step + 1} on: {listed}"
 
@@ -156,8 +171,10 @@ def refuse_other_files(directory: RunDirectory, state: RunState) -> None:
     Raises:
         RefusedCheckpoint: They are not; the message says which.
     """
-    lines = directory.metrics_path.read_bytes().splitlines(keepends=True)[: state.rows]
-    if hashlib.sha256(b"".join(lines)).hexdigest() != state.metrics_sha256:
+    lines = directory.metrics_path.read_bytes().splitlines(keepends=True)
+    # Rows after the checkpoint are of steps that the resumed run makes again.
+    checkpoint_rows = b"".join(lines[: state.rows])
+    if hashlib.sha256(checkpoint_rows).hexdigest() != state.metrics_sha256:
         raise RefusedCheckpoint(
             f"the first {state.rows} rows of metrics.jsonl are not as they were written"
         )

@@ -13,13 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from debate_protocol.transcripts.files import write_transcripts
 from debate_protocol.types import Transcript
-from debate_train.checkpoints import RunState
+from debate_train.checkpoints.run_state import RunState
 from debate_train.checkpoints.whole_files import (
     LOCK,
     DirectoryLock,
@@ -35,61 +34,75 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+RECIPE = "recipe.yaml"
+LATER_RECIPES = "recipe-from-step-*.yaml"
+METRICS = "metrics.jsonl"
+RESULTS = "results.json"
+ENVIRONMENT = "environment.json"
+EVALUATIONS = "evaluation_files"
+"""Key of results.json: SHA-256 of the evaluation files that the results are made of, by name."""
+NAME_WITH_STEP = re.compile(
+    r"-(\d+)\.(?:(?:(?:debates|held_out)\.)?jsonl|json|unfinished|safetensors|yaml)$"
+)
+MAX_ENTRIES_SHOWN = 3
+MAX_SAME_NAME = 100
+
+
 class RunDirectoryError(UsageError):
     """The output directory cannot be used; the message says which, why, and what to do."""
 
 
 def refuse_used(path: Path) -> None:
-    """Refuse to start a run in a folder that holds anything but a lock or a half written file.
+    """Refuse to start a run in a folder with any file but a lock or a half written file.
 
     Raises:
-        RunDirectoryError: It does, or cannot be read.
+        RunDirectoryError: It has one, or cannot be read.
     """
+    names = []
     try:
-        entries = path.iterdir() if path.is_dir() else ()
-        found = sorted(entry.name for entry in entries if not is_unfinished(entry))
+        if path.is_dir():
+            # An interrupted start leaves half written files: it may be tried again.
+            names = sorted(entry.name for entry in path.iterdir() if not is_unfinished(entry))
     except OSError as error:
         raise not_writable(path, error) from error
-    found = [name for name in found if name != LOCK]
-    if found:
-        shown = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
+    names = [name for name in names if name != LOCK]
+    if names:
+        listed = ", ".join(names[:MAX_ENTRIES_SHOWN])
+        more = ", …" if len(names) > MAX_ENTRIES_SHOWN else ""
         raise RunDirectoryError(
-            f"cannot start a run in {path}: it holds {shown}; expected a new or empty folder; "
-            "choose another --output, or continue that run with --resume"
+            f"cannot start a run in {path}: it holds {listed}{more}; expected a new or empty "
+            "folder; choose another --output, or continue that run with --resume"
         )
 
 
 def refuse_no_run(path: Path) -> None:
-    """Refuse to go on in a folder that holds no run.
+    """Refuse to go on in a folder without a run.
 
     Raises:
-        RunDirectoryError: It holds none.
+        RunDirectoryError: It has none.
     """
     if not (path / RECIPE).is_file():
-        found = f"no {RECIPE}" if path.is_dir() else "no such folder"
+        problem = f"no {RECIPE}" if path.is_dir() else "no such folder"
         raise RunDirectoryError(
-            f"cannot resume {path}: found {found}, expected the folder of an earlier "
+            f"cannot resume {path}: found {problem}, expected the folder of an earlier "
             "run; check the path, or start a new run without --resume"
         )
 
 
 def not_writable(path: Path, error: OSError) -> RunDirectoryError:
-    """Return what to say of a folder in which a file cannot be written."""
+    """Build the error about a folder in which a file cannot be written."""
     return RunDirectoryError(
         f"cannot write to {path}: {error.strerror or error}; "
         "choose an --output on a disk with space where you may write"
     )
 
 
-RECIPE = "recipe.yaml"
-
-
 @contextmanager
 def written(path: Path) -> Iterator[None]:
-    """Say in one line that a file could not be written.
+    """Turn an error of writing a file into one line.
 
     Raises:
-        RunFailure: It could not.
+        RunFailure: It could not be written.
     """
     from safetensors import SafetensorError
 
@@ -103,7 +116,7 @@ def written(path: Path) -> Iterator[None]:
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON can hold: numbers of any library as Python's, not-finite ones as None."""
+    """Convert to JSON's types: numbers of any library to Python's, not-finite ones to None."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, Mapping):
@@ -127,27 +140,27 @@ def write_json(path: Path, value: Mapping[str, object]) -> Path:
 
 
 def json_hash(value: object) -> str:
-    """Return the SHA-256 of a value as JSON; what JSON cannot hold counts as its text."""
+    """Hash a value as JSON (SHA-256); a value that JSON has no type for counts as its text."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def with_hash(values: Mapping[str, object]) -> dict[str, object]:
-    """Return values that JSON can hold with their own SHA-256, as `as_written` expects them."""
+    """Add the SHA-256 of values in JSON's types, as `as_written` expects it."""
     return {**values, "sha256": json_hash(values)}
 
 
 def as_written(text: str | bytes) -> dict[str, Any] | None:
-    """Return the values of a JSON text that `with_hash` was given; None where they are others."""
+    """Parse the values of `with_hash`; None where they are not as written."""
     try:
-        found = json.loads(text)
-        values: dict[str, Any] = {k: v for k, v in found.items() if k != "sha256"}
-        return values if found["sha256"] == with_hash(values)["sha256"] else None
+        content = json.loads(text)
+        values: dict[str, Any] = {k: v for k, v in content.items() if k != "sha256"}
+        return values if content["sha256"] == json_hash(values) else None
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None
 
 
 def read_as_written(path: Path) -> dict[str, Any] | None:
-    """Return the values of a JSON file that `with_hash` was given; None where it has others."""
+    """Read the values of `with_hash` from a file; None where they are not as written."""
     try:
         return as_written(path.read_bytes())
     except OSError:
@@ -155,19 +168,28 @@ def read_as_written(path: Path) -> dict[str, Any] | None:
 
 
 def file_name(phase: str) -> str:
-    """Return what files of a phase are called."""
+    """Build the beginning of the names of a phase's files."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", phase)
 
 
-def describe_environment() -> dict[str, object]:
-    """Return what is needed to repeat a run.
+def file_digest(path: Path) -> str | None:
+    """Hash a file (SHA-256); None where it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
 
-    Holds no value of an environment variable, no host or user name and no path.
+
+def describe_environment() -> dict[str, object]:
+    """Describe the software and hardware that are needed to repeat a run.
+
+    Contains no value of an environment variable, no host or user name and no path.
     """
     # Imported here because torch takes seconds to load and a report does not need it.
     import torch
 
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    packages = sorted((package.name, package.version) for package in metadata.distributions())
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
@@ -177,25 +199,30 @@ def describe_environment() -> dict[str, object]:
         "gpus": gpus,
         "cuda": torch.version.cuda,
         "torch_threads": torch.get_num_threads(),
-        "packages": dict(sorted((one.name, one.version) for one in metadata.distributions())),
+        "packages": dict(packages),
     }
 
 
 def _git_commit() -> str | None:
-    """Commit of the current folder, with `+changes` when tracked files differ from it."""
+    """Ask git for the commit of the current folder, with `+changes` when tracked files differ."""
     command = ("git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return result.stdout.strip()
 
 
 def new_folder(name: str) -> Path:
-    """Return a folder below `runs/` that is not there, named with the time."""
-    path = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    names = (path.name, *(f"{path.name}-{number}" for number in range(2, 100)))
-    return next((one for one in map(path.with_name, names) if not one.exists()), path)
+    """Choose a new folder below `runs/`, named with the time."""
+    first = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if not first.exists():
+        return first
+    for number in range(2, MAX_SAME_NAME):
+        numbered = first.with_name(f"{first.name}-{number}")
+        if not numbered.exists():
+            return numbered
+    return first
 
 
 class MetricsFile:
@@ -206,7 +233,7 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._kept: int | None = None
+        self._max_rows: int | None = None
         self._seconds_before = 0.0
         self._opened_at = time.monotonic()
 
@@ -218,23 +245,25 @@ class MetricsFile:
         """
         time_s = round(self._seconds_before + time.monotonic() - self._opened_at, 3)
         row = {"phase": phase, "step": step, "time_s": time_s}
-        row |= {name: plain(value) for name, value in metrics.items()}
+        for name, value in metrics.items():
+            row[name] = plain(value)
         line = json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
         with written(self.path):
-            cut_torn_line(self.path)  # An earlier row may have been written in part.
+            cut_torn_line(self.path)  # an earlier row may have been written in part
             with self.path.open("ab") as file:
                 file.write(line)
 
     def rows(self) -> list[dict[str, object]]:
-        """Return all rows so far, in order; of a resumed run those that are kept."""
+        """Parse all rows so far, in order; after `return_to` only those of the checkpoint."""
         return [json.loads(line) for line in self._lines()]
 
     def _lines(self) -> list[bytes]:
         content = self.path.read_bytes() if self.path.is_file() else b""
-        return content[: content.rfind(b"\n") + 1].splitlines(keepends=True)[: self._kept]
+        whole_lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
+        return whole_lines[: self._max_rows]
 
     def count_into(self, state: RunState) -> None:
-        """Bring the rows so far to the disk, and let a state know them.
+        """Sync the rows so far to the disk, and write their number and hash into a state.
 
         Raises:
             RunFailure: The file cannot be read.
@@ -248,48 +277,31 @@ class MetricsFile:
 
     def return_to(self, rows: int) -> None:
         """Show only the rows of a checkpoint, until `go_back`."""
-        self._kept = rows
+        self._max_rows = rows
 
     def go_back(self, rows: int) -> None:
-        """Keep only the rows of a checkpoint."""
-        self._kept = None
+        """Remove all rows after those of a checkpoint."""
+        self._max_rows = None
         write_whole(self.path, b"".join(self._lines()[:rows]))
         self.go_on()
 
     def go_on(self) -> None:
-        """Go on with the seconds of the run where the last row stopped."""
+        """Continue the seconds of the run where the last row stopped."""
         rows = self.rows()
         self._seconds_before = float(str(rows[-1]["time_s"])) if rows else 0.0
         self._opened_at = time.monotonic()
 
 
-def file_digest(path: Path) -> str | None:
-    """Return the SHA-256 of a file; None where it cannot be read."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return None
-
-
-EVALUATIONS = "evaluation_files"
-"""Key of results.json: SHA-256 of the evaluation files that the results are made of, by name."""
-METRICS = "metrics.jsonl"
-RESULTS = "results.json"
-ENVIRONMENT = "environment.json"
-_OF_STEP = re.compile(
-    r"-(\d+)\.(?:(?:(?:debates|held_out)\.)?jsonl|json|unfinished|safetensors|yaml)$"
-)
-LATER_RECIPES = "recipe-from-step-*.yaml"
-
-
 class RunDirectory:
-    """Writes the files of one run; made by `create` or `open`, and held until `close`."""
+    """Writes the files of one run; made by `create` or `open`, and locked until `close`."""
 
     def __init__(self, path: Path, lock: DirectoryLock, *, was_there: bool = True) -> None:
         self.path = path
         self.metrics_path = path / METRICS
-        self.transcripts_path, self.tokens_path = path / "transcripts", path / "tokens"
-        self.evaluations_path, self.offline_path = path / "evaluations", path / "offline"
+        self.transcripts_path = path / "transcripts"
+        self.tokens_path = path / "tokens"
+        self.evaluations_path = path / "evaluations"
+        self.offline_path = path / "offline"
         self.checkpoints_path = path / "checkpoints"
         self._lock = lock
         self._was_there = was_there
@@ -304,7 +316,7 @@ class RunDirectory:
         """Start a new run in a folder that is new or empty.
 
         Raises:
-            RunDirectoryError: The folder holds files, is a file, or cannot be written.
+            RunDirectoryError: The folder has files, is a file, or cannot be written.
             DirectoryInUseError: Another process writes there.
         """
         path = Path(path)
@@ -350,10 +362,11 @@ class RunDirectory:
         self._lock.release()
 
     def discard_unused(self) -> None:
-        """Remove what this run has made, unless it has trained a step or written a checkpoint."""
+        """Remove this run's files, unless it has trained a step or written a checkpoint."""
         if self.metrics_path.is_file() and self.checkpoints_path.is_dir():
-            began = self.metrics_path.stat().st_size or any(self.checkpoints_path.iterdir())
-            if not began:
+            has_rows = self.metrics_path.stat().st_size > 0
+            has_checkpoint = any(self.checkpoints_path.iterdir())
+            if not has_rows and not has_checkpoint:
                 self._remove()
 
     @property
@@ -371,11 +384,9 @@ class RunDirectory:
         return all(file_digest(self.path / name) == sha for name, sha in evaluations.items())
 
     def count_into(self, state: RunState) -> None:
-        """Let a state know the rows so far and the samples of its steps.
-
-        Samples of a step are written before its update, and do not count if that fails.
-        """
+        """Write the rows so far and the samples of a state's steps into the state."""
         self.metrics.count_into(state)
+        # Samples of a step are written before its update, and do not count if that fails.
         state.records = {
             name: digest for name, digest in self.records.items() if _step_of(name) <= state.step
         }
@@ -386,14 +397,15 @@ class RunDirectory:
         self.records = dict(state.records)
 
     def begin(self, state: RunState | None = None) -> None:
-        """Begin to write; drop what was written after a checkpoint, so that none comes twice."""
+        """Begin to write; remove all files after a checkpoint, so that none comes twice."""
         self.has_begun = True
         if state is None:
             return
         self.metrics.go_back(state.rows)
-        of_steps = [folder.iterdir() for folder in self._folders()[:-1]]
-        # Sets of examples are named by the step at whose weights they were made.
-        for path in chain(*of_steps, self.offline_path.glob("*"), self.path.glob(LATER_RECIPES)):
+        files = [*self.offline_path.glob("*"), *self.path.glob(LATER_RECIPES)]
+        for folder in self._sample_folders():
+            files += folder.iterdir()
+        for path in files:
             if _step_of(path.name) > state.step:
                 path.unlink()
 
@@ -411,45 +423,44 @@ class RunDirectory:
 
         path = self.tokens_path / f"step-{step}.safetensors"
         with written(path), whole_file(path) as unfinished:
-            whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-            save_file(whole, unfinished)
+            contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+            save_file(contiguous, unfinished)
         with written(path):
             self.note_record(path)
         return path
 
     def note_record(self, path: Path) -> str:
-        """Note the hash of a sample, which a checkpoint names; return it."""
+        """Note the hash of a sample for the next checkpoint; return it."""
         digest = file_digest(path) or ""
         self.records[path.relative_to(self.path).as_posix()] = digest
         return digest
 
     def write_results(self, results: Mapping[str, object]) -> Path:
-        """Write `results.json`: what the run found, its `table` shown first in the report.
+        """Write `results.json`: the run's figures, with its `table` shown first in the report.
 
         The hashes of the evaluations that it is made of are written with it.
         """
         prefix = f"{self.evaluations_path.name}/after-"
         evaluations = {name: sha for name, sha in self.records.items() if name.startswith(prefix)}
-        return write_json(
-            self.path / RESULTS, with_hash(plain({**results, EVALUATIONS: evaluations}))
-        )
+        values = plain({**results, EVALUATIONS: evaluations})
+        return write_json(self.path / RESULTS, with_hash(values))
 
     def drop_results(self) -> None:
         """Remove `results.json`, which is of another policy or of other measures."""
         (self.path / RESULTS).unlink(missing_ok=True)
 
-    def _folders(self) -> tuple[Path, ...]:
-        samples = (self.transcripts_path, self.tokens_path, self.evaluations_path)
-        return *samples, self.checkpoints_path
+    def _sample_folders(self) -> tuple[Path, ...]:
+        return self.transcripts_path, self.tokens_path, self.evaluations_path
 
     def _mend(self) -> None:
-        for folder in (self.path, *self._folders()):
+        """Make the folders, and remove files that a stop left half written."""
+        for folder in (self.path, *self._sample_folders(), self.checkpoints_path):
             folder.mkdir(exist_ok=True)
             remove_unfinished(folder)
         cut_torn_line(self.metrics_path)
 
     def _remove(self) -> None:
-        """Remove everything, and the folder where it is of this run's making; then let go."""
+        """Remove all files, and the folder if this run made it; then release the lock."""
         shutil.rmtree(self.path.resolve(), ignore_errors=True)
         if self._was_there:
             self.path.mkdir(exist_ok=True)
@@ -457,6 +468,6 @@ class RunDirectory:
 
 
 def _step_of(name: str) -> int:
-    """Return the step that a file is of, 0 where its name has none."""
-    match = _OF_STEP.search(name)
+    """Parse the step in a file's name, 0 where there is none."""
+    match = NAME_WITH_STEP.search(name)
     return 0 if match is None else int(match[1])

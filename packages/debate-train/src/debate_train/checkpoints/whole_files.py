@@ -13,8 +13,16 @@ from filelock import Timeout, UnixFileLock, has_fcntl
 
 from debate_train.interrupts import UsageError
 
-_UNFINISHED = re.compile(r"\..+\.\d+(\.part)?|\.tmp\w{6}")
-"""Names of unfinished files: of `whole_file`, of `write_transcripts` and of safetensors."""
+LOCK = ".lock"
+# Names of unfinished files: of `whole_file`, of `write_transcripts` and of safetensors.
+UNFINISHED_NAME = re.compile(r"\..+\.\d+(\.part)?|\.tmp\w{6}")
+DISK_WITHOUT_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
+NO_WINDOWS = (
+    "debate-train runs on Linux and macOS, and on Windows in WSL: this Python has no fcntl, "
+    "with which a run keeps its directory to itself"
+)
+
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -26,23 +34,24 @@ def whole_file(path: Path) -> Iterator[Path]:
         unfinished.touch(exist_ok=False)
         mode = stat.S_IMODE(unfinished.stat().st_mode)
         yield unfinished
-        unfinished.chmod(mode)  # A library may have put one in its place that others cannot read.
+        # A library may have replaced the file by one that others cannot read.
+        unfinished.chmod(mode)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a process that was killed left half written in a folder."""
+    """Remove the files that a killed process left half written in a folder."""
     for path in folder.iterdir():
         if is_unfinished(path):
             path.unlink()
 
 
 def is_unfinished(path: Path) -> bool:
-    """Return whether a process that was killed left this file half written."""
+    """Tell whether a killed process left this file half written."""
     is_file = path.is_file() or path.is_symlink()
-    return is_file and _UNFINISHED.fullmatch(path.name) is not None
+    return is_file and UNFINISHED_NAME.fullmatch(path.name) is not None
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -60,7 +69,8 @@ def cut_torn_line(path: Path) -> bool:
         Whether there was one.
     """
     with path.open("ab+") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        file_size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, file_size - 1))
         if file.read() in (b"", b"\n"):
             return False
         file.seek(0)
@@ -69,23 +79,12 @@ def cut_torn_line(path: Path) -> bool:
 
 
 def sync_directory(path: Path) -> None:
-    """Bring the names in a folder to the disk."""
-    number = os.open(path, os.O_RDONLY)
+    """Sync the names in a folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(number)
+        os.fsync(descriptor)
     finally:
-        os.close(number)
-
-
-LOCK = ".lock"
-_NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
-
-NO_WINDOWS = (
-    "debate-train runs on Linux and macOS, and on Windows in WSL: this Python has no fcntl, "
-    "with which a run keeps its directory to itself"
-)
-
-_log = logging.getLogger(__name__)
+        os.close(descriptor)
 
 
 class DirectoryInUseError(UsageError):
@@ -93,16 +92,16 @@ class DirectoryInUseError(UsageError):
 
 
 class DirectoryLock:
-    """Holds a directory until `release`, or until this process ends in whatever way.
+    """Locks a directory until `release`, or until this process ends in whatever way.
 
     Programs that this process starts do not inherit it, and processes that it forks let go of it:
     a worker that outlives the run does not keep others out.
 
     Args:
-        directory: An output directory that is there; `.lock` in it names the process.
+        directory: An existing output directory; `.lock` in it names the process.
 
     Raises:
-        DirectoryInUseError: Another process holds it.
+        DirectoryInUseError: Another process has the lock.
         OSError: The lock's file cannot be written.
         UsageError: There are no such locks, as on Windows.
     """
@@ -111,30 +110,29 @@ class DirectoryLock:
         if not has_fcntl:
             raise UsageError(NO_WINDOWS)
         self._path = directory / LOCK
-        self._lock = _acquired(self._path)
+        self._lock = _acquire(self._path)
         if self._lock is not None:
             self._path.write_text(f"{os.getpid()}\n")
 
     def release(self) -> None:
         """Let others in; a second call does nothing, and neither does one in a forked process."""
         if self._lock is not None and self._lock.is_locked:
-            with suppress(OSError):  # It may have been removed with all of the folder.
+            # The file may have been removed with all of the folder.
+            with suppress(OSError):
                 os.truncate(self._path, 0)
             self._lock.release()
 
 
-def _acquired(path: Path) -> UnixFileLock | None:
-    """Return the lock, None where the disk knows no locks.
-
-    `filelock` would then create a marker file, which stays when its process is killed.
-    """
+def _acquire(path: Path) -> UnixFileLock | None:
+    """Acquire the lock; None where the disk knows no locks."""
+    # Without the fallback: its marker file would stay when the process is killed.
     lock = UnixFileLock(path, timeout=0, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout:
         raise _in_use(path) from None
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in DISK_WITHOUT_LOCKS:
             raise
         _log.warning(
             "%s: found a disk without locks (%s); expected no other process to write there",
@@ -147,10 +145,11 @@ def _acquired(path: Path) -> UnixFileLock | None:
 
 def _in_use(path: Path) -> DirectoryInUseError:
     try:
-        number = path.read_text(errors="replace")[:20].strip()
-    except OSError:  # Whoever made the folder has just removed it.
-        number = ""
-    process = f"process {number}" if number.isdigit() else "another process"
+        process_id = path.read_text(errors="replace")[:20].strip()
+    except OSError:
+        # The process that made the folder has just removed it.
+        process_id = ""
+    process = f"process {process_id}" if process_id.isdigit() else "another process"
     return DirectoryInUseError(
         f"--output: found {path.parent} in use by {process}; expected no other process to write "
         "there; wait for it to end, or choose another --output"
