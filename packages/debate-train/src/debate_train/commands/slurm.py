@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from debate_train.interrupts import RunFailure, UsageError
-from debate_train.models.policies import Trained
+from debate_train.models.policies import TrainedPolicy
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import used_policies
 
@@ -73,7 +73,7 @@ def job_file(arguments: argparse.Namespace, recipe: Recipe, output: Path) -> str
                 "be served; expected rollout.engine.type vllm_server, without url or urls, on at "
                 f"most {processes} GPUs, and a model with a name"
             )
-        trained = Trained(engine, recipe.model, recipe.seed)
+        trained = TrainedPolicy(engine, recipe.model, recipe.seed)
         for name, policy in used_policies(recipe).items():
             if policy.engine_config(trained).server(model, dtype) is not None:
                 raise UsageError(

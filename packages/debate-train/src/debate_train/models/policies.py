@@ -1,4 +1,4 @@
-"""Who speaks for a role besides the policy that is trained: weights and engines that stay."""
+"""Policies of a role besides the trained one: their weights and engines do not change."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.model_files import is_folder, is_meant_as_path
 
 START = "start"
-"""The policy of the weights that a run begins with, there without being declared."""
+"""The policy of the weights that a run begins with, available without being declared."""
 EngineChoice = Annotated[EngineSettings, ENGINES]
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedPolicy:
     """The policy that is trained, as other policies refer to it: its engine, model and seed."""
 
     engine: EngineSettings
@@ -26,48 +26,25 @@ class Trained:
     seed: int
 
 
-def _engine_problems(engine: EngineSettings) -> list[str]:
-    if engine.is_sampled:
-        return []
-    return [f"engine.type: found {engine.type}; expected an engine that samples"]
-
-
-def folder_problems(model: ModelConfig, *, with_tokenizer: bool = True) -> list[str]:
-    """Return what is wrong with the directory that a model names, if it names one."""
-    if model.source is None:
-        return []
-    if is_folder(model.source):
-        try:
-            model.check_directory(with_tokenizer=with_tokenizer)
-        except UsageError as error:
-            return [str(error)]
-    elif is_meant_as_path(model.name):
-        return [
-            f"model.name: there is no directory {model.name!r}; expected one written by "
-            "save_pretrained, or a hub id such as Qwen/Qwen3-8B"
-        ]
-    return []
-
-
 class PolicyConfig(Config):
-    """The base class of policies that are not trained; by default in the engine of the trained."""
+    """Base class of policies that are not trained; by default in the trained policy's engine."""
 
     type: str
     """The name by which recipes choose it."""
     engine: EngineChoice | None = None
     """Where it is sampled; None takes the settings of `rollout.engine`."""
 
-    def engine_config(self, trained: Trained) -> EngineSettings:
-        """Return the settings of the engine that samples from it."""
+    def engine_config(self, trained: TrainedPolicy) -> EngineSettings:
+        """Select the settings of the engine that samples from it."""
         return trained.engine if self.engine is None else self.engine
 
     @abstractmethod
-    def sampled_model(self, trained: Trained) -> ModelConfig | None:
-        """Return the model that it samples from, None where its engine brings its own."""
+    def sampled_model(self, trained: TrainedPolicy) -> ModelConfig | None:
+        """Select the model that it samples from, None where its engine brings its own."""
 
     @abstractmethod
-    def open(self, trained: Trained, loaded: LoadedModel) -> Engine:
-        """Return an engine of its own that samples from it; nobody loads weights into it.
+    def open(self, trained: TrainedPolicy, loaded: LoadedModel) -> Engine:
+        """Open a separate engine that samples from it; its weights never change.
 
         Args:
             trained: the policy that is trained.
@@ -75,11 +52,11 @@ class PolicyConfig(Config):
         """
 
     @abstractmethod
-    def described(self, trained: Trained) -> str:
-        """Return what it is, in a few words."""
+    def described(self, trained: TrainedPolicy) -> str:
+        """Describe it in a few words."""
 
-    def problems(self, trained: Trained, *, with_tokenizer: bool = True) -> list[str]:
-        """Return what keeps it from speaking, each with the key that it is about.
+    def problems(self, trained: TrainedPolicy, *, with_tokenizer: bool = True) -> list[str]:
+        """List the reasons why it cannot speak, each with the key that it is about.
 
         Without its tokenizer, a model in a directory needs a configuration alone.
         """
@@ -91,16 +68,16 @@ class StartPolicy(PolicyConfig):
 
     type: Literal["start"] = "start"
 
-    def sampled_model(self, trained: Trained) -> ModelConfig:
-        """Return the model that is trained."""
+    def sampled_model(self, trained: TrainedPolicy) -> ModelConfig:
+        """Select the model that is trained."""
         return trained.model
 
-    def open(self, trained: Trained, loaded: LoadedModel) -> Engine:
-        """Return an engine on a copy of the weights."""
+    def open(self, trained: TrainedPolicy, loaded: LoadedModel) -> Engine:
+        """Open an engine on a copy of the weights."""
         return open_on(self.engine_config(trained), trained.model, loaded)
 
-    def described(self, trained: Trained) -> str:
-        """Return what it is."""
+    def described(self, trained: TrainedPolicy) -> str:
+        """Describe it in a few words."""
         return f"the weights of the start, engine {self.engine_config(trained).type}"
 
 
@@ -111,23 +88,24 @@ class ModelPolicy(PolicyConfig):
     model: ModelChoice
     """`{type: pretrained, name: …}` takes a checkpoint's folder, LoRA adapters included."""
 
-    def sampled_model(self, trained: Trained) -> ModelConfig:
-        """Return the model."""
+    def sampled_model(self, trained: TrainedPolicy) -> ModelConfig:
+        """Select its own model."""
         return self.model
 
-    def open(self, trained: Trained, loaded: LoadedModel) -> Engine:
-        """Load the model and return an engine on it."""
+    def open(self, trained: TrainedPolicy, loaded: LoadedModel) -> Engine:
+        """Load the model and open an engine on it."""
+        own_model = self.model.load(trained.seed)
         # Loaded for this engine alone, which need not copy it.
-        own = self.model.load(trained.seed)
-        return open_on(self.engine_config(trained).alone(), self.model, own)
+        engine = self.engine_config(trained).alone()
+        return open_on(engine, self.model, own_model)
 
-    def described(self, trained: Trained) -> str:
-        """Return what it is."""
+    def described(self, trained: TrainedPolicy) -> str:
+        """Describe it in a few words."""
         source = self.model.source or "a model made from scratch"
         return f"{source}, engine {self.engine_config(trained).type}"
 
-    def problems(self, trained: Trained, *, with_tokenizer: bool = True) -> list[str]:
-        """Return what keeps it from speaking."""
+    def problems(self, trained: TrainedPolicy, *, with_tokenizer: bool = True) -> list[str]:
+        """List the reasons why it cannot speak."""
         engine = self.engine_config(trained)
         problems = _engine_problems(engine)
         if "tokens" not in engine.capabilities:
@@ -145,21 +123,21 @@ class EnginePolicy(PolicyConfig):
     engine: EngineChoice
     """Where and how its replies are sampled."""
 
-    def sampled_model(self, trained: Trained) -> None:
-        """Return nothing: the engine brings its own."""
+    def sampled_model(self, trained: TrainedPolicy) -> None:
+        """Select no model: the engine brings its own."""
         return None
 
-    def open(self, trained: Trained, loaded: LoadedModel) -> Engine:
-        """Return the engine."""
+    def open(self, trained: TrainedPolicy, loaded: LoadedModel) -> Engine:
+        """Open the engine without a model."""
         tokenizer: Any = loaded.tokenizer if "tokens" in self.engine.capabilities else None
         return self.engine.open(None, tokenizer, loaded.template_kwargs)
 
-    def described(self, trained: Trained) -> str:
-        """Return what it is."""
+    def described(self, trained: TrainedPolicy) -> str:
+        """Describe it in a few words."""
         return f"engine {self.engine.type}"
 
-    def problems(self, trained: Trained, *, with_tokenizer: bool = True) -> list[str]:
-        """Return what keeps it from speaking."""
+    def problems(self, trained: TrainedPolicy, *, with_tokenizer: bool = True) -> list[str]:
+        """List the reasons why it cannot speak."""
         if self.engine.needs_model:
             return [
                 f"engine: found {self.engine.type}, which is opened with a model; expected one "
@@ -176,16 +154,46 @@ PolicyChoice = Annotated[PolicyConfig, POLICIES]
 """Any policy that stays as it is; recipes choose by `type`."""
 
 
-def brings_model(policy: PolicyConfig, trained: Trained) -> bool:
-    """Return whether its engine is opened without any model, such as an endpoint's."""
+def _engine_problems(engine: EngineSettings) -> list[str]:
+    if engine.is_sampled:
+        return []
+    return [f"engine.type: found {engine.type}; expected an engine that samples"]
+
+
+def folder_problems(model: ModelConfig, *, with_tokenizer: bool = True) -> list[str]:
+    """List the problems of the directory that a model names, if it names one."""
+    if model.source is None:
+        return []
+    if is_folder(model.source):
+        try:
+            model.check_directory(with_tokenizer=with_tokenizer)
+        except UsageError as error:
+            return [str(error)]
+    elif is_meant_as_path(model.name):
+        return [
+            f"model.name: there is no directory {model.name!r}; expected one written by "
+            "save_pretrained, or a hub id such as Qwen/Qwen3-8B"
+        ]
+    return []
+
+
+def brings_model(policy: PolicyConfig, trained: TrainedPolicy) -> bool:
+    """Tell whether its engine is opened without any model, such as an endpoint's."""
     engine = policy.engine_config(trained)
     return policy.sampled_model(trained) is None and "tokens" not in engine.capabilities
 
 
-def open_on(config: EngineSettings, chosen: ModelConfig, loaded: LoadedModel) -> Engine:
-    """Return an engine on a model that was loaded, or on its folder where it takes one."""
-    model: object = loaded.model
-    if config.takes_folders and (path := chosen.folder()) is not None:
-        # What the engine can read where it is need not be written again.
-        model, config = path, config.for_checkpoint(chosen.dtype)
-    return config.open(model, loaded.tokenizer, loaded.template_kwargs)
+def open_on(engine: EngineSettings, model: ModelConfig, loaded: LoadedModel) -> Engine:
+    """Open an engine on a loaded model, or on the model's folder where the engine takes one.
+
+    Args:
+        engine: Settings of the engine.
+        model: Settings of the model.
+        loaded: The model, loaded by these settings.
+    """
+    folder = model.folder() if engine.takes_folders else None
+    if folder is not None:
+        # The engine can read the weights in this folder: they need not be written again.
+        engine = engine.for_checkpoint(model.dtype)
+        return engine.open(folder, loaded.tokenizer, loaded.template_kwargs)
+    return engine.open(loaded.model, loaded.tokenizer, loaded.template_kwargs)

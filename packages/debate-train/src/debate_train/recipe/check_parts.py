@@ -16,7 +16,7 @@ from debate_train.interrupts import RecipeError
 from debate_train.models import ModelConfig
 from debate_train.models.loaded_model import trained_adapters
 from debate_train.models.model_files import is_adapter
-from debate_train.models.policies import START, PolicyConfig, StartPolicy, Trained
+from debate_train.models.policies import START, PolicyConfig, StartPolicy, TrainedPolicy
 from debate_train.offline.example_set import harm_of, look_at_demonstrations, read_debates
 from debate_train.offline.offline_set import PLAYED, OfflineSettings
 from debate_train.playing import named_debates
@@ -49,8 +49,8 @@ def used_policies(recipe: Recipe) -> dict[str, PolicyConfig]:
     return {name: known[name] for name in names if name in known}
 
 
-def _trained(recipe: Recipe, model: ModelConfig | None = None) -> Trained:
-    return Trained(recipe.rollout.engine, model or recipe.model, recipe.seed)
+def _trained(recipe: Recipe, model: ModelConfig | None = None) -> TrainedPolicy:
+    return TrainedPolicy(recipe.rollout.engine, model or recipe.model, recipe.seed)
 
 
 def role_lines(phase: Recipe) -> list[str]:

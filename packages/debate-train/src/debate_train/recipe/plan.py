@@ -14,7 +14,7 @@ from debate_train.interrupts import UsageError
 from debate_train.models import ModelConfig
 from debate_train.models.loaded_model import Lora, lora_config
 from debate_train.models.model_files import reason_of
-from debate_train.models.policies import Trained
+from debate_train.models.policies import TrainedPolicy
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import process_errors, used_policies
 from debate_train.recipe.context import longest_prompt, look_at_data, step_counts, token_counter
@@ -267,7 +267,7 @@ Served = tuple[str, str, Shape, Footprint]
 
 def _served(recipe: Recipe, shape: Shape, gpu_bytes: float) -> list[Served]:
     """Return the engines of a run, that of the trained policy first; loads no weights."""
-    trained = Trained(recipe.rollout.engine, recipe.model, recipe.seed)
+    trained = TrainedPolicy(recipe.rollout.engine, recipe.model, recipe.seed)
     found = [("trained", "rollout.engine", shape, trained.engine.footprint(shape.bytes, gpu_bytes))]
     for name, policy in used_policies(recipe).items():
         model = policy.sampled_model(trained)

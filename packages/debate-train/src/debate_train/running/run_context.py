@@ -27,7 +27,7 @@ from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import Interrupts, RecipeError, RunFailure
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.models.policies import Trained, brings_model, open_on
+from debate_train.models.policies import TrainedPolicy, brings_model, open_on
 from debate_train.monitoring.detectors import Due
 from debate_train.monitoring.health import HealthWatch
 from debate_train.monitoring.progress import Progress, timed
@@ -222,7 +222,7 @@ def refuse_unusable_engine(recipe: Recipe) -> None:
 
 def open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:
     """Return the engine that samples from the policy, and from all others that speak."""
-    trained = Trained(recipe.rollout.engine, recipe.model, recipe.seed)
+    trained = TrainedPolicy(recipe.rollout.engine, recipe.model, recipe.seed)
     policies = used_policies(recipe)
     if not policies:
         return open_on(trained.engine, trained.model, loaded)
@@ -246,7 +246,7 @@ def open_sampling(recipe: Recipe, source: DataSource) -> Engine:
     script = config.script(source.demonstrate)
     if script is not None:
         return ScriptedEngine().open(script=script)
-    trained = Trained(config, model, recipe.seed)
+    trained = TrainedPolicy(config, model, recipe.seed)
     others = used_policies(recipe)
     brought = [one.engine_config(trained) for one in others.values() if brings_model(one, trained)]
     if others and not config.needs_model and len(brought) == len(others):
