@@ -2,7 +2,7 @@
 
 from xml.sax.saxutils import escape
 
-from debate_report.timeline import render
+from debate_report.page_templates import render
 
 LETTER = 6.65
 """Width of a character of the monospaced font at 11 units."""

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from jinja2 import DictLoader, UndefinedError
 
 from debate_report.charts import MAX_HOVER, Chart, Series, line_chart, parts_of
-from debate_report.timeline import _environment, render, ticks
+from debate_report.page_templates import render, template_environment
+from debate_report.timeline import ticks
 
 NUMBER = st.floats(-1e12, 1e12, allow_nan=False)
 
@@ -74,8 +75,10 @@ def filled(monkeypatch):
     """Fill a template that is given as text, by the rules of the report's own."""
 
     def fill(source, **values):
-        environment = _environment().overlay(loader=DictLoader({"page.html": source}))
-        monkeypatch.setattr("debate_report.timeline._environment", lambda: environment)
+        environment = template_environment().overlay(loader=DictLoader({"page.html": source}))
+        monkeypatch.setattr(
+            "debate_report.page_templates.template_environment", lambda: environment
+        )
         return render("page.html", **values)
 
     return fill
@@ -83,7 +86,7 @@ def filled(monkeypatch):
 
 @given(st.text())
 def test_a_template_cannot_be_left_by_a_text(text):
-    template = _environment().from_string('<p title="{{ text }}">{{ text }}</p>')
+    template = template_environment().from_string('<p title="{{ text }}">{{ text }}</p>')
     written = template.render(text=text)
     found = re.fullmatch('<p title="([^<>"\'\x00]*)">([^<>"\'\x00]*)</p>', written, re.DOTALL)
     assert found and found[1] == found[2]
@@ -108,7 +111,7 @@ def test_a_template_refuses_what_it_was_not_given_and_what_is_no_text(filled, so
 
 
 def test_every_template_compiles_and_is_used():
-    environment = _environment()
+    environment = template_environment()
     names = set(environment.list_templates())
     sources = [environment.loader.get_source(environment, name)[0] for name in names]
     folder = Path(render.__code__.co_filename).parent

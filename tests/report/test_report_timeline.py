@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from debate_report.charts import DIGIT, WIDTH, Chart, Marks, Series, line_chart
 from debate_report.curves import curves
-from debate_report.run_files import stages
-from debate_report.timeline import PANELS, Panel, meaning, phases
+from debate_report.panels import PANELS, Panel, meaning
+from debate_report.stages import stages
+from debate_report.timeline import phase_axis
 from report.report_runs import run_of
 
 ASKED = {"metric": "eval/judge/accuracy", "at_least": 0.75}
@@ -114,7 +115,7 @@ def test_a_health_alarm_stands_at_its_step():
     st.text("abc_", min_size=1, max_size=30),
 )
 def test_no_labels_of_an_axis_touch(spans, name):
-    along = phases({f"{k}{name}": (first, first + n) for k, (first, n) in enumerate(spans)})
+    along = phase_axis({f"{k}{name}": (first, first + n) for k, (first, n) in enumerate(spans)})
     points = [(stretch.at(stretch.first), 1.0) for stretch in along.stretches]
     marks = Marks(outcomes=[("good", "")] * len(spans))
     chart = line_chart(Chart("T", "", [Series("a", tuple(points))], "number"), along, marks)
@@ -133,12 +134,12 @@ def test_no_labels_of_an_axis_touch(spans, name):
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=20))
 def test_phases_share_the_axis_in_order_and_none_vanishes(lengths):
-    along = phases({str(k): (1.0, float(n)) for k, n in enumerate(lengths)})
+    along = phase_axis({str(k): (1.0, float(n)) for k, n in enumerate(lengths)})
     assert along.ends[0] >= 0 and along.ends[1] <= 1 + 1e-9
     for place, stretch in enumerate(along.stretches):
         assert stretch.end - stretch.start >= 0.2 / len(lengths)
-        assert along.place(stretch.at(stretch.first)) == place
-        assert along.place(stretch.at(stretch.last)) == place
+        assert along.stretch_index(stretch.at(stretch.first)) == place
+        assert along.stretch_index(stretch.at(stretch.last)) == place
         assert stretch.step(stretch.at(stretch.last)) == pytest.approx(stretch.last)
 
 

@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from debate_protocol.types import TurnKey
 from debate_report.debates import Debates, Recorded, states
+from debate_report.page_templates import render
 from debate_report.run_files import RunFiles
-from debate_report.timeline import render
 from debate_rewards.reward import ReadTurn
 
 BLOCK = 25

@@ -7,19 +7,31 @@ from itertools import groupby, pairwise
 
 from markupsafe import Markup
 
-from debate_report.timeline import Along, Axis, Form, plain, render, tick_text, ticks, write_value
+from debate_report.number_texts import Form, tick_text, write_value
+from debate_report.page_templates import render
+from debate_report.timeline import Axis, PhaseAxis, plain_axis, ticks
 
-WIDTH, HEIGHT = 360, 190
-LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 26
-NAMES = 18
-"""Height of the names of phases."""
-DIGIT, LETTER = 6.2, 5.9
-"""Widths that are enough for a character of the axes, in pixels."""
+# Sizes in pixels.
+WIDTH = 360
+HEIGHT = 190
+LEFT = 46
+RIGHT = 10
+TOP = 10
+BOTTOM = 26
+PHASE_NAMES_HEIGHT = 18
+TICK_WIDTH = 50
+# Widths of a character of the ticks and of the names of phases; wide enough for all of them.
+DIGIT = 6.2
+LETTER = 5.9
+# Longer lines are drawn by the means of neighbors.
 MAX_DRAWN = 60
-"""Points of a line; of more the means of neighbours are drawn."""
 MAX_HOVER = 72
+# Dots on more points than this would hide their line.
 DOTS_BELOW = 40
 MAX_SERIES = 6
+OUTCOME_SIGNS = {"good": " ✓", "bad": " ✗"}
+
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,38 +39,38 @@ class Series:
     """One line: its label and its (position, value) points in order of position."""
 
     label: str
-    points: tuple[tuple[float, float], ...]
+    points: tuple[Point, ...]
     joined: bool = True
     """Whether a line goes through its points."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a measure had to reach in a stretch of the axis, and where it did."""
+    """The least value that a measure had to reach in a stretch of the axis."""
 
     start: float
     end: float
     value: float
     met: float | None
-    """Position of the look that reached it."""
+    """Position of the evaluation that reached it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What a figure of lines shows."""
+    """The contents of a chart."""
 
     title: str
     note: str
     series: Sequence[Series]
     form: Form
     why: str = ""
-    """How it is read, folded beside the title."""
+    """How it is read, folded after the title."""
     bounds: Sequence[Bound] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What happened on a time line."""
+    """Outcomes of phases and alarms on a time line."""
 
     outcomes: Sequence[tuple[str, str]] = ()
     """Of each stretch: `good`, `bad` or nothing, and the reason in words."""
@@ -66,175 +78,212 @@ class Marks:
     """Position and words of each alarm."""
 
 
-def line_chart(chart: Chart, along: Along | None = None, marks: Marks | None = None) -> Markup:
-    """Return a figure of lines, with a legend.
+def line_chart(chart: Chart, along: PhaseAxis | None = None, marks: Marks | None = None) -> Markup:
+    """Draw a chart with a legend and hover texts.
 
     Args:
-        chart: What it shows, in at most `MAX_SERIES` lines.
-        along: The axis whose positions the points have; None is that of their numbers as steps.
-        marks: What happened along it.
+        chart: The contents, with at most `MAX_SERIES` lines.
+        along: The axis of the points' positions; None takes their numbers as steps.
+        marks: Outcomes and alarms on that axis.
     """
-    series, marks = chart.series, marks or Marks()
-    along = along or plain([step for line in series for step, _ in line.points], "step")
-    drawn = _drawn(chart, along, marks)
+    if along is None:
+        positions = [position for line in chart.series for position, _ in line.points]
+        along = plain_axis(positions, "step")
     return render(
         "chart.html",
-        **drawn,
+        **_template_values(chart, along, marks or Marks()),
         note=chart.note,
         why=chart.why,
         bounded=bool(chart.bounds),
-        columns=list(_columns(series, along, chart.form)),
+        columns=list(_hover_columns(chart.series, along, chart.form)),
     )
 
 
-def image(charts: Sequence[tuple[Chart, Along]]) -> str:
-    """Return charts one below the other as an SVG image that needs nothing else."""
-    drawn = [_drawn(chart, along, Marks()) for chart, along in charts]
-    panels = [(one, chart.note, render("lines.svg", **one))
-              for one, (chart, _) in zip(drawn, charts, strict=True)]  # fmt: skip
+def image(charts: Sequence[tuple[Chart, PhaseAxis]]) -> str:
+    """Draw charts one below the other as an SVG image that needs no other file."""
+    panels = []
+    for chart, along in charts:
+        values = _template_values(chart, along, Marks())
+        lines = render("lines.svg", **values)
+        panels.append((values, chart.note, lines))
     return render("image.svg", panels=panels, width=WIDTH, height=HEIGHT)
 
 
 def parts_of(title: str, series: Sequence[Series]) -> Iterator[tuple[str, Sequence[Series]]]:
-    """Yield as many charts as the lines need: a title, and at most `MAX_SERIES` lines."""
+    """Divide lines into charts of at most `MAX_SERIES`, each with a title."""
     starts = range(0, len(series), MAX_SERIES)
     for number, start in enumerate(starts, 1):
-        mark = f" ({number} of {len(starts)})" if len(starts) > 1 else ""
-        yield title + mark, series[start : start + MAX_SERIES]
+        count = f" ({number} of {len(starts)})" if len(starts) > 1 else ""
+        yield title + count, series[start : start + MAX_SERIES]
 
 
-def _drawn(chart: Chart, along: Along, marks: Marks) -> dict[str, object]:
-    """Return what templates draw of lines."""
-    series, form, named = chart.series, chart.form, len(along.stretches) > 1
+def _template_values(chart: Chart, along: PhaseAxis, marks: Marks) -> dict[str, object]:
+    """Compute the values of `lines.svg`."""
+    has_phase_names = len(along.stretches) > 1
     x = Axis(*along.ends, LEFT, WIDTH - RIGHT)
-    y = _upright(series, chart.bounds, form, TOP + (NAMES if named else 0))
-    rows = ticks(y.low, y.high, 4)
+    top_pixel = TOP + PHASE_NAMES_HEIGHT if has_phase_names else TOP
+    y = _value_axis(chart, top_pixel)
+    tick_values = ticks(y.low, y.high, 4)
+    grid_lines = []
+    for value in tick_values:
+        kind = "grid" if value else "zero"
+        grid_lines.append((y.at(value), tick_text(value, tick_values, chart.form), kind))
+    bounds = []
+    for bound in chart.bounds:
+        met_pixel = None if bound.met is None else x.at(bound.met)
+        bounds.append((x.at(bound.start), x.at(bound.end), y.at(bound.value), met_pixel))
+    lines = []
+    for number, line in enumerate(chart.series, 1):
+        paths, dots, last_value = _draw_line(line, along, x, y)
+        lines.append(
+            {
+                "place": number,
+                "label": line.label,
+                "paths": paths,
+                "dots": dots,
+                "last": write_value(last_value, chart.form),
+            }
+        )
+    summaries = [_summary(line, chart.form, along) for line in chart.series]
     return {
         "title": chart.title,
         "unit": along.unit,
-        "spoken": "; ".join(_spoken(line, form, along) for line in series),
+        "spoken": "; ".join(summaries),
         "width": WIDTH,
         "height": HEIGHT,
         "x": x,
         "y": y,
-        "across": [(y.at(at), tick_text(at, rows, form), "grid" if at else "zero") for at in rows],
-        "along": _along(along, x),
-        "phases": list(_names(along, x, marks)) if named else [],
-        "bounds": [
-            (x.at(one.start), x.at(one.end), y.at(one.value), one.met and x.at(one.met))
-            for one in chart.bounds
-        ],
-        "alarms": [(x.at(position), said) for position, said in marks.alarms],
-        "lines": [
-            {
-                "place": place,
-                "label": line.label,
-                **_line(line, along, (x, y, form)),
-            }
-            for place, line in enumerate(series, 1)
-        ],
+        "across": grid_lines,
+        "along": _step_ticks(along, x),
+        "phases": list(_phase_labels(along, x, marks)) if has_phase_names else [],
+        "bounds": bounds,
+        "alarms": [(x.at(position), words) for position, words in marks.alarms],
+        "lines": lines,
     }
 
 
-def _upright(
-    series: Sequence[Series], bounds: Sequence[Bound], form: Form, top_pixel: float
-) -> Axis:
-    values = [value for line in series for _, value in line.points]
-    values += [bound.value for bound in bounds]
-    low, high = min(values), max(values)
-    least = 0.05 if form == "share" else max(abs(high), abs(low)) * 0.02 or 1.0
-    half = 0.56 * max(high - low, least)
-    bottom, top = (low + high) / 2 - half, (low + high) / 2 + half
-    # No room is wasted on values that cannot be.
+def _value_axis(chart: Chart, top_pixel: float) -> Axis:
+    """Build the vertical axis, a little longer than the range of the values."""
+    values = [value for line in chart.series for _, value in line.points]
+    values += [bound.value for bound in chart.bounds]
+    low = min(values)
+    high = max(values)
+    # Values that hardly differ must not look like large changes.
+    relative_range = max(abs(high), abs(low)) * 0.02 or 1.0
+    shortest_range = 0.05 if chart.form == "share" else relative_range
+    middle = (low + high) / 2
+    half_range = 0.56 * max(high - low, shortest_range)
+    bottom = middle - half_range
+    top = middle + half_range
+    # Values below 0, and shares above 1, which cannot be, get no room.
     if low >= 0:
-        bottom, top = max(bottom, 0.0), max(top, least)
-    if form == "share" and high <= 1:
-        bottom, top = min(bottom, 1.0 - least), min(top, 1.0)
-    return Axis(bottom, top, HEIGHT - BOTTOM, top_pixel)
+        bottom = max(bottom, 0.0)
+        top = max(top, shortest_range)
+    if chart.form == "share" and high <= 1:
+        bottom = min(bottom, 1.0 - shortest_range)
+        top = min(top, 1.0)
+    return Axis(low=bottom, high=top, start=HEIGHT - BOTTOM, end=top_pixel)
 
 
-def _along(along: Along, x: Axis) -> list[tuple[float, float, str]]:
-    """Return ticks: pixels of the line and of its label, none of which touches another."""
-    found: list[tuple[float, float, str]] = []
-    free = x.start - 3.5  # The unit stands left of the axis.
+def _step_ticks(along: PhaseAxis, x: Axis) -> list[tuple[float, float, str]]:
+    """List the ticks of steps without overlap: pixels of the line and of its label, and the label.
+
+    From left to right a tick is left out where its label would touch the last one.
+    """
+    step_ticks: list[tuple[float, float, str]] = []
+    free_from = x.start - 3.5  # the unit is written left of the axis
     for stretch in along.stretches:
         width = x.at(stretch.end) - x.at(stretch.start)
-        about = max(1, min(5, int(width / 50)))
-        for step in ticks(
-            stretch.first, max(stretch.last, stretch.first + 1), about, whole=True
-        ) or [stretch.last]:
-            label, at = f"{step:,.0f}", x.at(stretch.at(step))
-            half = len(label) * DIGIT / 2
-            at_end = min(at, WIDTH - half)
-            if step <= stretch.last and at_end - half >= free:
-                found.append((at, round(at_end, 1), label))
-                free = at_end + half + DIGIT
-    return found
+        num_ticks = max(1, min(5, int(width / TICK_WIDTH)))
+        last_step = max(stretch.last, stretch.first + 1)
+        # Between two whole numbers there may be no round one.
+        steps = ticks(stretch.first, last_step, num_ticks, whole=True) or [stretch.last]
+        for step in steps:
+            label = f"{step:,.0f}"
+            pixel = x.at(stretch.at(step))
+            half_width = len(label) * DIGIT / 2
+            label_pixel = min(pixel, WIDTH - half_width)
+            if step <= stretch.last and label_pixel - half_width >= free_from:
+                step_ticks.append((pixel, round(label_pixel, 1), label))
+                free_from = label_pixel + half_width + DIGIT
+    return step_ticks
 
 
-def _names(along: Along, x: Axis, marks: Marks) -> Iterator[dict[str, object]]:
-    """Yield each stretch: its pixels, as much of its name as there is room for, its outcome."""
-    for place, stretch in enumerate(along.stretches):
-        start, end = x.at(stretch.start), x.at(stretch.end)
-        outcome, said = marks.outcomes[place] if place < len(marks.outcomes) else ("", "")
-        sign = {"good": " ✓", "bad": " ✗"}.get(outcome, "")
-        labels = (f"{place + 1} {stretch.name}{sign}", f"{place + 1}{sign}", f"{place + 1}", "")
-        label = next(text for text in labels if LETTER * len(text) <= end - start or not text)
-        words = f"{place + 1} {stretch.name}" + (f": {said}" if said else "")
-        yield {"start": start, "end": end, "label": label, "outcome": outcome, "said": words}
+def _phase_labels(along: PhaseAxis, x: Axis, marks: Marks) -> Iterator[dict[str, object]]:
+    """Yield each phase: its pixels, as much of its name as has room, its outcome."""
+    for index, stretch in enumerate(along.stretches):
+        number = index + 1
+        start = x.at(stretch.start)
+        end = x.at(stretch.end)
+        outcome = reason = ""
+        if index < len(marks.outcomes):
+            outcome, reason = marks.outcomes[index]
+        sign = OUTCOME_SIGNS.get(outcome, "")
+        # The longest that fits; the last fits always.
+        candidates = (f"{number} {stretch.name}{sign}", f"{number}{sign}", f"{number}", "")
+        label = next(text for text in candidates if LETTER * len(text) <= end - start or not text)
+        hover_text = f"{number} {stretch.name}"
+        if reason:
+            hover_text += f": {reason}"
+        yield {"start": start, "end": end, "label": label, "outcome": outcome, "said": hover_text}
 
 
-def _line(line: Series, along: Along, frame: tuple[Axis, Axis, Form]) -> dict[str, object]:
-    """Return the paths of a line, its dots, and where it ends as it is drawn.
-
-    Paths end where phases do.
-    """
-    x, y, form = frame
-    paths: list[str] = []
-    dots: list[tuple[float, float]] = []
-    size = math.ceil(len(line.points) / MAX_DRAWN)
-    for _, group in groupby(line.points, key=lambda point: along.place(point[0])):
-        points = _thin(list(group), size)
-        drawn = [(x.at(at), y.at(value)) for at, value in points]
-        paths.append("M" + "L".join(f"{across},{height}" for across, height in drawn))
-        dots += drawn if size == 1 and len(drawn) < DOTS_BELOW else []
-    return {
-        "paths": paths if line.joined else [],
-        "dots": dots,
-        "last": write_value(points[-1][1], form),
-    }
+def _draw_line(
+    line: Series, along: PhaseAxis, x: Axis, y: Axis
+) -> tuple[list[str], list[Point], float]:
+    """Compute the paths of a line, one for each phase, its dots, and the last value drawn."""
+    paths = []
+    dots: list[Point] = []
+    points: Sequence[Point] = line.points
+    chunk_size = math.ceil(len(line.points) / MAX_DRAWN)
+    for _, group in groupby(line.points, key=lambda point: along.stretch_index(point[0])):
+        points = _mean_points(list(group), chunk_size)
+        pixels = [(x.at(position), y.at(value)) for position, value in points]
+        path = "L".join(f"{across},{height}" for across, height in pixels)
+        paths.append(f"M{path}")
+        if chunk_size == 1 and len(pixels) < DOTS_BELOW:
+            dots += pixels
+    return paths if line.joined else [], dots, points[-1][1]
 
 
-def _thin(points: Sequence[tuple[float, float]], size: int) -> list[tuple[float, float]]:
-    """Return the means of so many neighbours at a time."""
-    if size == 1:
+def _mean_points(points: Sequence[Point], chunk_size: int) -> list[Point]:
+    """Average `chunk_size` neighbors at a time, each mean at the last of its points."""
+    if chunk_size == 1:
         return list(points)
-    chunks = [points[start : start + size] for start in range(0, len(points), size)]
-    return [(chunk[-1][0], sum(value for _, value in chunk) / len(chunk)) for chunk in chunks]
+    means = []
+    for start in range(0, len(points), chunk_size):
+        chunk = points[start : start + chunk_size]
+        last_position = chunk[-1][0]
+        mean = sum(value for _, value in chunk) / len(chunk)
+        means.append((last_position, mean))
+    return means
 
 
-def _columns(
-    series: Sequence[Series], along: Along, form: Form
+def _hover_columns(
+    series: Sequence[Series], along: PhaseAxis, form: Form
 ) -> Iterator[tuple[float, float, float, str]]:
     """Yield the middle, left and right of columns over the chart, and the values there."""
     x = Axis(*along.ends, LEFT, WIDTH - RIGHT)
-    known = [dict(line.points) for line in series]
-    positions = sorted({position for line in known for position in line})
-    shown = positions[:: math.ceil(len(positions) / MAX_HOVER)]
-    middles = [x.at(position) for position in shown]
-    edges = [x.start, *((left + right) / 2 for left, right in pairwise(middles)), x.end]
-    for position, middle, (left, right) in zip(shown, middles, pairwise(edges), strict=True):
-        values = [
-            f"{line.label}: {write_value(points[position], form)}"
-            for line, points in zip(series, known, strict=True)
-            if position in points
-        ]
-        yield middle, left, right, "\n".join([along.said(position), *values])
+    values_of_lines = [dict(line.points) for line in series]
+    all_positions = sorted({position for values in values_of_lines for position in values})
+    positions = all_positions[:: math.ceil(len(all_positions) / MAX_HOVER)]
+    middles = [x.at(position) for position in positions]
+    edges = [x.start]
+    edges += [(left + right) / 2 for left, right in pairwise(middles)]
+    edges.append(x.end)
+    for index, position in enumerate(positions):
+        lines = [along.describe(position)]
+        for line, values in zip(series, values_of_lines, strict=True):
+            if position in values:
+                lines.append(f"{line.label}: {write_value(values[position], form)}")
+        yield middles[index], edges[index], edges[index + 1], "\n".join(lines)
 
 
-def _spoken(line: Series, form: Form, along: Along) -> str:
-    (first, start), (last, end) = line.points[0], line.points[-1]
+def _summary(line: Series, form: Form, along: PhaseAxis) -> str:
+    """Write the two ends of a line for screen readers."""
+    first_position, first_value = line.points[0]
+    last_position, last_value = line.points[-1]
     return (
-        f"{line.label} from {write_value(start, form)} at {along.said(first)} "
-        f"to {write_value(end, form)} at {along.said(last)}"
+        f"{line.label} from {write_value(first_value, form)} at {along.describe(first_position)} "
+        f"to {write_value(last_value, form)} at {along.describe(last_position)}"
     )

@@ -15,203 +15,216 @@ from debate_report.charts import (
     line_chart,
     parts_of,
 )
-from debate_report.run_files import MAX_STEP, Row, RunFiles, Stage, finite, stages, step_of
-from debate_report.timeline import PANELS, Along, Form, Panel, phases, render, write_duration
+from debate_report.json_values import finite
+from debate_report.number_texts import Form, write_duration
+from debate_report.page_templates import render
+from debate_report.panels import PANELS, Panel
+from debate_report.run_files import Row, RunFiles
+from debate_report.stages import MAX_STEP, Stage, stages, step_of
+from debate_report.timeline import PhaseAxis, phase_axis
 
 ROW_KEYS = ("phase", "step", "time_s")
 MAX_PHASES = 20
-MAX_WORDS = 500
+MAX_CELL_CHARS = 500
+PICTURE_CHARTS = 2
+# Streams of measures that are not named after them.
 STREAMS = {"reward/gen/mean": "generator"}
-"""Measures of a stream that are not called as it is."""
-Known = Mapping[str, Mapping[float, float]]
-"""Value by position of each measure."""
-
+# Names of figures after `eval/`; any other name there is an evaluation mode of the recipe.
 OWN_FIGURES = frozenset(
     {
         *("direct", "majority", "peer_vote", "judge", "last_round", "comparisons_made", "pass@k"),
-        *(
-            "diversity",
-            "format",
-            "format_strict",
-            "bradley_terry",
-            "confidence",
-            "cons@k",
-            "maj",
-            "flips",
-            "tokens",
-            "critic",
-            "critique",
-            "judged",
-            "speech",
-        ),
+        *("diversity", "format", "format_strict", "bradley_terry", "confidence", "cons@k", "maj"),
+        *("flips", "tokens", "critic", "critique", "judged", "speech"),
         *("agreement", "accuracy", "drift", "improvement", "rho", "n_eff", "right", "wrong"),
     }
 )
-"""What follows `eval/` in names of figures; of a mode that a recipe names, its name does."""
-
-
-_DETAIL = re.compile(
+# Figures of a mode that would hide its main ones; tables of phases have them.
+MINOR_FIGURES = re.compile(
     r"round_|tokens|flips|agreement|\b[pc]\w+@|_share|strict|owed|bradley_terry|confidence|_made"
 )
-"""Figures of a mode that would hide the few that say how good it is; tables of phases have them."""
+
+Measures = Mapping[str, Mapping[float, float]]
+"""Value by position of each measure."""
 
 
 def curves(run: RunFiles) -> Markup:
-    """Return the phases and what became of them, and charts over all of them."""
-    found = stages(run)
-    if len(found) > MAX_PHASES:
+    """Render the phases with their outcomes, and charts over all of them."""
+    all_stages = stages(run)
+    shown_stages = all_stages
+    if len(all_stages) > MAX_PHASES:
         half = MAX_PHASES // 2
-        shown = [*found[:half], *found[-half:]]
-    else:
-        shown = found
-    along = phases({one.name: one.steps for one in shown})
-    known = placed(shown, along)
-    marks = _marks(shown, along) if shown else Marks()
-    head, rows = _about(shown)
+        shown_stages = [*all_stages[:half], *all_stages[-half:]]
+    along = phase_axis({stage.name: stage.steps for stage in shown_stages})
+    chart_groups = []
+    if shown_stages:
+        measures = measures_by_position(shown_stages, along)
+        marks = _outcomes_and_alarms(shown_stages, along)
+        chart_groups = list(groups(measures, along, marks, _exit_bounds(shown_stages, along)))
+    head, rows = _phase_table(shown_stages)
     return render(
         "curves.html",
-        left_out=len(found) - len(shown),
+        left_out=len(all_stages) - len(shown_stages),
         head=head,
         stages=rows,
-        groups=list(groups(known, along, marks, _bounds(shown, along))) if shown else [],
+        groups=chart_groups,
     )
 
 
-def placed(shown: Sequence[Stage], along: Along) -> dict[str, dict[float, float]]:
-    """Return value by position of every measure that can be drawn; the last row of a step wins."""
-    known: dict[str, dict[float, float]] = {}
-    for stage, stretch in zip(shown, along.stretches, strict=True):
+def measures_by_position(
+    run_stages: Sequence[Stage], along: PhaseAxis
+) -> dict[str, dict[float, float]]:
+    """Collect every measure that can be drawn, by position; the last row of a step wins."""
+    measures: dict[str, dict[float, float]] = {}
+    for stage, stretch in zip(run_stages, along.stretches, strict=True):
         for row in stage.rows:
+            position = stretch.at(step_of(row))
             for name, value in row.items():
                 number = None if name in ROW_KEYS else finite(value)
-                is_reward = name.startswith("reward/") and name.endswith("/mean")
-                stream = STREAMS.get(name) or (name.split("/")[1] if is_reward else "")
+                # Rewards of a stream without weight train nothing.
+                is_mean_reward = name.startswith("reward/") and name.endswith("/mean")
+                stream = STREAMS.get(name) or (name.split("/")[1] if is_mean_reward else "")
                 if number is not None and stream not in stage.muted:
-                    known.setdefault(name, {})[stretch.at(step_of(row))] = number
-    return known
+                    measures.setdefault(name, {})[position] = number
+    return measures
 
 
 def groups(
-    known: Known, along: Along, marks: Marks, bounds: Mapping[str, Sequence[Bound]]
+    measures: Measures, along: PhaseAxis, marks: Marks, bounds: Mapping[str, Sequence[Bound]]
 ) -> Iterator[dict[str, object]]:
-    """Yield each heading with its charts, and the titles of those that are 0 throughout."""
-    last = len(PANELS) - 1
-    for place, (heading, panels) in enumerate(PANELS):
-        every = list(panels)
-        every += _mode_panels(known) if place == 0 else ()
-        every += _time_panels(known) if place == last else ()
-        charts, silent = list[Markup](), list[str]()
-        for panel in every:
-            asked = list(panel.names(known))
-            wanted = [bound for name, _ in asked for bound in bounds.get(name, ())]
-            drawn = [
-                Series(label, tuple(sorted(known[name].items())))
-                for name, label in asked
-                if len(known[name]) > 1 or bounds.get(name)
-            ]
-            if drawn and not any(value for line in drawn for _, value in line.points):
-                silent.append(panel.title.lower())
+    """Yield each heading with its charts, and the titles of charts that are 0 throughout."""
+    for index, (heading, own_panels) in enumerate(PANELS):
+        panels = list(own_panels)
+        if index == 0:
+            panels += _mode_panels(measures)
+        if index == len(PANELS) - 1:
+            panels += _time_panels(measures)
+        charts = []
+        silent_titles = []
+        for panel in panels:
+            panel_bounds: list[Bound] = []
+            lines = []
+            for name, label in panel.names(measures):
+                panel_bounds += bounds.get(name, ())
+                # A single point is drawn where a criterion shows how far it is.
+                if len(measures[name]) > 1 or bounds.get(name):
+                    lines.append(Series(label, tuple(sorted(measures[name].items()))))
+            if lines and not _has_nonzero(lines):
+                silent_titles.append(panel.title.lower())
                 continue
-            for title, part in parts_of(panel.title, drawn):
-                chart = Chart(title, panel.note, part, panel.form, panel.why, wanted)
+            for title, chart_lines in parts_of(panel.title, lines):
+                chart = Chart(
+                    title=title,
+                    note=panel.note,
+                    series=chart_lines,
+                    form=panel.form,
+                    why=panel.why,
+                    bounds=panel_bounds,
+                )
                 charts.append(line_chart(chart, along, marks))
-        if charts or silent:
-            yield {"heading": heading, "charts": charts, "silent": silent}
+        if charts or silent_titles:
+            yield {"heading": heading, "charts": charts, "silent": silent_titles}
 
 
 def picture(run: RunFiles) -> str:
-    """Return the first two charts of the run as an SVG image; empty without any."""
-    found = stages(run)[-MAX_PHASES:]
-    along = phases({one.name: one.steps for one in found}) if found else None
-    known = placed(found, along) if along else {}
-    drawn = [
-        Chart(panel.title, panel.note, lines[:MAX_SERIES], panel.form)
-        for _, panels in PANELS
-        for panel in panels
-        if (lines := _lines(panel, known)) and any(y for one in lines for _, y in one.points)
-    ]
-    return image([(chart, along) for chart in drawn[:2]]) if along and drawn else ""
+    """Draw the first two charts of the run as an SVG image; empty without any."""
+    last_stages = stages(run)[-MAX_PHASES:]
+    if not last_stages:
+        return ""
+    along = phase_axis({stage.name: stage.steps for stage in last_stages})
+    measures = measures_by_position(last_stages, along)
+    charts = []
+    for _, panels in PANELS:
+        for panel in panels:
+            lines = []
+            for name, label in panel.names(measures):
+                if len(measures[name]) > 1:
+                    lines.append(Series(label, tuple(sorted(measures[name].items()))))
+            if _has_nonzero(lines):
+                chart = Chart(panel.title, panel.note, lines[:MAX_SERIES], panel.form)
+                charts.append((chart, along))
+    return image(charts[:PICTURE_CHARTS]) if charts else ""
 
 
-def _lines(panel: Panel, known: Known) -> list[Series]:
-    """Return the lines of a panel that have more than a point."""
-    named = panel.names(known)
-    return [
-        Series(label, tuple(sorted(known[n].items()))) for n, label in named if len(known[n]) > 1
-    ]
+def _has_nonzero(lines: Sequence[Series]) -> bool:
+    return any(any(value for _, value in line.points) for line in lines)
 
 
-def _about(shown: Sequence[Stage]) -> tuple[list[str], list[list[str]]]:
-    """Return the head and the rows of the table of phases; what no phase has is no column."""
-    columns: dict[str, list[str]] = {"phase": [], "steps": [], "time": []}
-    columns |= {"exit criterion": [], "weights": [], "health alarms": []}
-    for place, one in enumerate(shown, 1):
-        first, last = one.steps
-        steps = f"{first:,.0f}–{last:,.0f}" if last > first else f"{first:,.0f}"
-        alarms = ", ".join(f"{name} (step {step:,.0f})" for step, name in one.alarms)
-        # Times do not break at their spaces.
-        cells = [f"{place} {one.name[:200]}", steps, _took(one.rows).replace(" ", "\xa0")]
-        cells += [one.criterion[:MAX_WORDS], one.keeping, alarms[:MAX_WORDS]]
-        for column, cell in zip(columns.values(), cells, strict=True):
-            column.append(cell)
-    kept = {name: cells for name, cells in columns.items() if any(cells)}
-    rows = zip(*kept.values(), strict=True)
-    return list(kept), [[cell or "–" for cell in row] for row in rows]
+def _phase_table(run_stages: Sequence[Stage]) -> tuple[list[str], list[list[str]]]:
+    """Build the head and the rows of the table of phases, without its empty columns."""
+    rows = []
+    for number, stage in enumerate(run_stages, 1):
+        first, last = stage.steps
+        alarms = ", ".join(f"{name} (step {step:,.0f})" for step, name in stage.alarms)
+        times = seconds_of(stage.rows)
+        duration = write_duration(times[-1] - times[0]) if len(times) > 1 else ""
+        rows.append(
+            {
+                "phase": f"{number} {stage.name[:200]}",
+                "steps": f"{first:,.0f}–{last:,.0f}" if last > first else f"{first:,.0f}",
+                # Times do not break at their spaces.
+                "time": duration.replace(" ", "\xa0"),
+                "exit criterion": stage.criterion[:MAX_CELL_CHARS],
+                "weights": stage.keeping,
+                "health alarms": alarms[:MAX_CELL_CHARS],
+            }
+        )
+    head = [column for column in rows[0] if any(row[column] for row in rows)] if rows else []
+    return head, [[row[column] or "–" for column in head] for row in rows]
 
 
-def _marks(shown: Sequence[Stage], along: Along) -> Marks:
-    return Marks(
-        outcomes=[
-            (one.outcome, "; ".join(filter(None, (one.criterion, one.keeping)))) for one in shown
-        ],
-        alarms=[
-            (stretch.at(step), f"health alarm at step {step:,.0f}: {name}")
-            for one, stretch in zip(shown, along.stretches, strict=True)
-            for step, name in one.alarms
-        ],
-    )
+def _outcomes_and_alarms(run_stages: Sequence[Stage], along: PhaseAxis) -> Marks:
+    outcomes = []
+    alarms = []
+    for stage, stretch in zip(run_stages, along.stretches, strict=True):
+        reasons = filter(None, (stage.criterion, stage.keeping))
+        outcomes.append((stage.outcome, "; ".join(reasons)))
+        for step, name in stage.alarms:
+            alarms.append((stretch.at(step), f"health alarm at step {step:,.0f}: {name}"))
+    return Marks(outcomes=outcomes, alarms=alarms)
 
 
-def _bounds(shown: Sequence[Stage], along: Along) -> dict[str, list[Bound]]:
-    """Return of each measure of an exit criterion what was wanted of it, phase by phase."""
-    found: dict[str, list[Bound]] = {}
-    for one, stretch in zip(shown, along.stretches, strict=True):
-        met = None if one.met is None else stretch.at(one.met)
-        for name, least in one.wanted.items():
-            found.setdefault(name, []).append(Bound(stretch.start, stretch.end, least, met))
-    return found
+def _exit_bounds(run_stages: Sequence[Stage], along: PhaseAxis) -> dict[str, list[Bound]]:
+    """List the bounds of exit criteria by measure, phase by phase."""
+    bounds: dict[str, list[Bound]] = {}
+    for stage, stretch in zip(run_stages, along.stretches, strict=True):
+        met = None if stage.met is None else stretch.at(stage.met)
+        for name, minimum in stage.minimums.items():
+            bound = Bound(start=stretch.start, end=stretch.end, value=minimum, met=met)
+            bounds.setdefault(name, []).append(bound)
+    return bounds
 
 
-def _mode_panels(known: Known) -> Iterator[Panel]:
+def _mode_panels(measures: Measures) -> Iterator[Panel]:
     """Yield one panel for each evaluation mode that a recipe names."""
-    modes: dict[str, list[tuple[str, str]]] = {}
-    for name in known:
+    lines_by_mode: dict[str, list[tuple[str, str]]] = {}
+    for name in measures:
         kind, _, rest = name.partition("/")
         mode, _, figure = rest.partition("/")
-        if kind == "eval" and figure and mode not in OWN_FIGURES and not _DETAIL.search(figure):
-            modes.setdefault(mode, []).append((name, figure))
-    for mode, lines in modes.items():
-        values = [value for name, _ in lines for value in known[name].values()]
-        form: Form = "share" if min(values) >= 0 and max(values) <= 1 else "number"
+        if kind != "eval" or not figure or mode in OWN_FIGURES or MINOR_FIGURES.search(figure):
+            continue
+        lines_by_mode.setdefault(mode, []).append((name, figure))
+    for mode, lines in lines_by_mode.items():
+        lowest = min(min(measures[name].values()) for name, _ in lines)
+        highest = max(max(measures[name].values()) for name, _ in lines)
+        form: Form = "share" if lowest >= 0 and highest <= 1 else "number"
         yield Panel.of(f"Held out: {mode[:40]}", "", form, lines)
 
 
-def _time_panels(known: Known) -> Iterator[Panel]:
+def _time_panels(measures: Measures) -> Iterator[Panel]:
     """Yield one panel of the parts of a step that take longest."""
-    names = [name for name in known if name.startswith("time/") and name.endswith("_s")]
-    names = [name for name in names if "tokens" not in name]
-    names.sort(key=lambda name: -sum(known[name].values()))
-    if names:
-        lines = [(name, name[len("time/") : -len("_s")]) for name in names[:MAX_SERIES]]
+    lines_by_time = []
+    for name, values in measures.items():
+        # Rates such as time/tokens_per_s are no seconds.
+        if name.startswith("time/") and name.endswith("_s") and "tokens" not in name:
+            label = name.removeprefix("time/").removesuffix("_s")
+            lines_by_time.append((sum(values.values()), name, label))
+    lines_by_time.sort(key=lambda line: -line[0])
+    lines = [(name, label) for _, name, label in lines_by_time[:MAX_SERIES]]
+    if lines:
         yield Panel.of("Time a step", "seconds, the longest parts", "seconds", lines)
 
 
 def seconds_of(rows: Sequence[Row]) -> list[float]:
-    """Return how long the run had taken, in seconds, at each row that says so."""
-    times = (finite(row.get("time_s")) for row in rows)
+    """List the seconds since the start of the run, of rows with a plausible `time_s`."""
+    times = [finite(row.get("time_s")) for row in rows]
     return [time for time in times if time is not None and 0 <= time <= MAX_STEP]
-
-
-def _took(rows: Sequence[Row]) -> str:
-    times = seconds_of(rows)
-    return write_duration(times[-1] - times[0]) if len(times) > 1 else ""

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from debate_protocol.types import Question, Transcript, Turn, TurnKey
-from debate_report.run_files import finite, read_debates
+from debate_report.json_values import finite
+from debate_report.run_files import read_debates
 from debate_rewards.answer_checking import Verdict, check
 from debate_rewards.decisions import answer_text, judged, majority, peer_vote
 from debate_rewards.reward import ReadDebate, read_debate
@@ -118,7 +119,7 @@ class Debates:
                 when, _, mode = phase.partition("-")
                 phase = f"test questions {when} the run, {mode}"
             content = read_debates(path)
-            self.note_unreadable(content.unreadable, content.problem)
+            self.note_unreadable(content.num_unreadable, content.problem)
             credit = {} if tokens is None else read_credit(tokens / f"step-{step}.json")
             earned = {debate.get("id"): debate for debate in _dicts(credit.get("debates"))}
             for debate in content.debates[: MOST_EVALUATED if tokens is None else None]:

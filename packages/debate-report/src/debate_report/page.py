@@ -24,10 +24,12 @@ from debate_report.browsing import Browser, browser, read_all
 from debate_report.comparison import as_text, comparison, results, setting_of, shared_setting
 from debate_report.curves import curves, picture, seconds_of
 from debate_report.debates import Debates
+from debate_report.json_values import finite
 from debate_report.nothing_learned import warning_of
-from debate_report.run_files import RunFiles, finite, read_run, read_source
+from debate_report.number_texts import write_duration
+from debate_report.page_templates import render
+from debate_report.run_files import RunFiles, read_run, read_source
 from debate_report.society import society
-from debate_report.timeline import render, write_duration
 
 MAX_RECIPE_CHARS = 100_000
 MAX_PHASE_CHARS = 300

@@ -2,27 +2,25 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import yaml
 
 from debate_protocol.command_line import UsageError
 from debate_protocol.parsing import find_contract
 from debate_protocol.transcripts.files import read_lines
 from debate_protocol.types import Transcript
+from debate_report.evaluation_tables import cross_play_tables, figure_table
 from debate_report.imports.formats import NoRepliesError
+from debate_report.json_values import as_list, as_mapping, parse_json, read_object, read_text
 from debate_report.rollout_files import debates_in, rollout_files_of
 from debate_rewards.reward import check_turns
 
-Row = Mapping[str, object]
-_STEP = re.compile(r"(.*?)-?(?<!\d)(\d+)")
-_AGAINST = re.compile(r"eval/against-(.+?)/learned/vote_win_rate(?:/(seat_\d+))?")
-_WON = "votes won"
-_LARGEST = 1e100
-_ALARM = "health/alarm/"
 RUN_FILES = ("metrics.jsonl", "recipe.yaml")
+# PHASE-STEP, STEP alone, or a phase that ends with its step.
+TRANSCRIPT_NAME = re.compile(r"(.*?)-?(?<!\d)(\d+)")
+
+Row = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +28,17 @@ class RunFiles:
     """The readable contents of one run directory."""
 
     name: str
-    rows: tuple[dict[str, object], ...]
-    recipe: str
-    results: dict[str, object] | None
-    environment: dict[str, object]
-    transcripts: tuple[Path, ...]
     tokens: Path
-    """The folder of what recorded tokens earned, which need not be there."""
+    """The folder of the credit of recorded tokens; it may be missing."""
+    rows: tuple[dict[str, object], ...] = ()
+    recipe: str = ""
+    results: dict[str, object] | None = None
+    environment: dict[str, object] = field(default_factory=dict)
+    transcripts: tuple[Path, ...] = ()
     evaluations: tuple[Path, ...] = ()
     """The debates of the test split before and after the run."""
     imported: tuple[Transcript, ...] = ()
-    """Debates and rollouts of a file, in the place of those of a run."""
+    """Debates and rollouts of a file, instead of those of a run."""
     damaged_files: tuple[str, ...] = ()
     """Files of a folder of rollouts that cannot be read, each with the reason."""
     figures: tuple[Sequence[str], ...] = ()
@@ -52,89 +50,122 @@ class RunFiles:
     @property
     def phases(self) -> list[str]:
         """Phases in the order they first reported."""
-        return list(dict.fromkeys(str(row.get("phase", "")) for row in self.rows))
+        return _phases_of(self.rows)
 
     @property
     def changes(self) -> list[tuple[int, str, str]]:
-        """What resumes changed in the recipe: the first step made so, key, `before → now`.
+        """Changes of the recipe by resumes: the first step made so, key, `before → now`.
 
         A resume from the same step or an earlier one undoes those before it.
         """
-        kept: list[tuple[int, str, str]] = []
-        resumed = self.environment.get("resumed")
-        for one in resumed if isinstance(resumed, list) else ():
-            step = one.get("from_step") if isinstance(one, Mapping) else None
-            if not isinstance(step, int):
+        changes: list[tuple[int, str, str]] = []
+        for resume in as_list(self.environment.get("resumed")):
+            from_step = as_mapping(resume).get("from_step")
+            if not isinstance(from_step, int):
                 continue
-            kept = [change for change in kept if change[0] < step]
-            found = one.get("changes")
-            for key, change in found.items() if isinstance(found, Mapping) else ():
+            changes = [change for change in changes if change[0] < from_step]
+            for key, change in as_mapping(as_mapping(resume).get("changes")).items():
                 if isinstance(change, Mapping):
-                    kept.append((step, str(key), shown_change(change)))
-        return kept
+                    changes.append((from_step, str(key), shown_change(change)))
+        return changes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFile:
+    """The debates of a transcript file, and the problem of the first line without one."""
+
+    debates: tuple[Transcript, ...] = ()
+    num_unreadable: int = 0
+    problem: str = ""
 
 
 def read_run(run_dir: Path) -> RunFiles:
     """Read a run that may be unfinished.
 
     Raises:
-        FileNotFoundError: The folder holds neither metrics nor a recipe.
+        FileNotFoundError: The folder has neither metrics nor a recipe.
     """
     if not any((run_dir / name).is_file() for name in RUN_FILES):
         raise FileNotFoundError(
             f"{run_dir} is not a run directory: found neither metrics.jsonl nor recipe.yaml; "
             "give the folder that debate-train wrote, or one with rollouts"
         )
-    rows = tuple(_rows(_text(run_dir / "metrics.jsonl")))
-    phases = list(dict.fromkeys(str(row.get("phase", "")) for row in rows))
+    lines = [parse_json(line) for line in read_text(run_dir / "metrics.jsonl").split("\n")]
+    rows = tuple(row for row in lines if isinstance(row, dict))
+    evaluations: list[Path] = []
+    for when in ("before", "after"):
+        files = sorted((run_dir / "evaluations").glob(f"{when}-*.jsonl"))
+        # Direct replies are no debates.
+        evaluations += [file for file in files if not file.name.startswith(f"{when}-direct-")]
     return RunFiles(
         name=run_dir.resolve().name,
         rows=rows,
-        recipe=_text(run_dir / "recipe.yaml"),
-        results=_object(run_dir / "results.json"),
-        environment=_object(run_dir / "environment.json") or {},
-        transcripts=tuple(_in_order(run_dir / "transcripts", phases)),
+        recipe=read_text(run_dir / "recipe.yaml"),
+        results=read_object(run_dir / "results.json"),
+        environment=read_object(run_dir / "environment.json") or {},
+        transcripts=tuple(_sort_transcripts(run_dir / "transcripts", _phases_of(rows))),
         tokens=run_dir / "tokens",
-        evaluations=tuple(
-            path
-            for name in ("before", "after")
-            for path in sorted((run_dir / "evaluations").glob(f"{name}-*.jsonl"))
-            if not path.name.startswith(f"{name}-direct-")
-        ),
+        evaluations=tuple(evaluations),
     )
+
+
+def _phases_of(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(str(row.get("phase", "")) for row in rows))
+
+
+def _sort_transcripts(folder: Path, phases: Sequence[str]) -> list[Path]:
+    """Sort transcript files by phase as it ran, then by the number that ends their name."""
+
+    def sort_key(path: Path) -> tuple[int, str, int]:
+        match = TRANSCRIPT_NAME.fullmatch(path.stem)
+        phase, step = (match[1], int(match[2])) if match else (path.stem, 0)
+        phase_number = phases.index(phase) if phase in phases else len(phases)
+        return phase_number, phase, step
+
+    return sorted(folder.glob("*.jsonl"), key=sort_key)
 
 
 def read_source(path: Path) -> RunFiles:
     """Read a run, a finished evaluation, or a file of rollouts or debates.
 
     Raises:
-        FileNotFoundError: It is none of them.
+        FileNotFoundError: The path is none of them.
         UsageError: A file of rollouts cannot be read.
     """
-    results = path / "results.json" if path.is_dir() else path
-    found = _object(results) if results.suffix == ".json" and results.is_file() else None
-    if found and isinstance(found.get("policies"), list):
-        debates = sorted((results.parent / "transcripts").glob("*/*.jsonl"))
-        own = RunFiles(results.resolve().parent.name, (), "", None, {}, tuple(debates), path)
-        figures, played = tuple(_evaluation_rows(found)), tuple(_cross_play(found))
-        return replace(own, figures=figures, cross_play=played)
+    results_file = path / "results.json" if path.is_dir() else path
+    if results_file.suffix == ".json" and results_file.is_file():
+        results = read_object(results_file)
+        # The results of a run have no policies.
+        if results and isinstance(results.get("policies"), list):
+            transcripts = sorted((results_file.parent / "transcripts").glob("*/*.jsonl"))
+            return RunFiles(
+                name=results_file.resolve().parent.name,
+                tokens=path,
+                transcripts=tuple(transcripts),
+                figures=tuple(figure_table(results)),
+                cross_play=tuple(cross_play_tables(results)),
+            )
     if path.is_file():
-        page = RunFiles(path.name, (), "", None, {}, (), path.parent)
-        return replace(page, imported=tuple(debates_in(path, "FILE", answer=None)))
+        imported = debates_in(path, "FILE", answer=None)
+        return RunFiles(name=path.name, tokens=path.parent, imported=tuple(imported))
     is_run = any((path / name).is_file() for name in RUN_FILES)
-    files = rollout_files_of(path) if path.is_dir() and not is_run else []
-    if not files:
+    rollout_files = rollout_files_of(path) if path.is_dir() and not is_run else []
+    if not rollout_files:
         return read_run(path)
-    page = RunFiles(path.resolve().name, (), "", None, {}, (), path)
-    imported, damaged_files = _debates_of_folder(files)
-    return replace(page, imported=tuple(imported), damaged_files=tuple(damaged_files))
+    imported, damaged_files = _debates_of_folder(rollout_files)
+    return RunFiles(
+        name=path.resolve().name,
+        tokens=path,
+        imported=tuple(imported),
+        damaged_files=tuple(damaged_files),
+    )
 
 
 def _debates_of_folder(files: Sequence[Path]) -> tuple[list[Transcript], list[str]]:
-    """Read a folder of rollouts; files beside them, such as aggregates, hold none.
+    """Read a folder of rollouts; other files in it, such as aggregates, have none.
 
     Returns:
-        The debates, and why files that should hold some could not be read.
+        The debates, and why files that should have some could not be read.
 
     Raises:
         UsageError: No file can be read; the message is that of the first.
@@ -152,80 +183,33 @@ def _debates_of_folder(files: Sequence[Path]) -> tuple[list[Transcript], list[st
     return debates, [str(problem) for problem in damage]
 
 
-def _evaluation_rows(found: Mapping[str, object]) -> Iterator[list[str]]:
-    policies = [one for one in _list(found.get("policies")) if isinstance(one, Mapping)]
-    shown = _mapping(found.get("rows"))
-    yield ["measure", *(str(one.get("name", "")) for one in policies)]
-    for name in map(str, _list(found.get("listed")) or shown):
-        figures = [_mapping(_mapping(one.get("figures")).get(name)) for one in policies]
-        cells = []
-        for figure in figures:
-            mean, low, high = (finite(figure.get(key)) for key in ("mean", "low", "high"))
-            interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
-            cells.append("–" if mean is None else f"{mean:.3f}{interval}")
-        yield [str(shown.get(name) or name), *cells]
-
-
-def _cross_play(found: Mapping[str, object]) -> Iterator[list[list[str]]]:
-    policies = [one for one in _list(found.get("policies")) if isinstance(one, Mapping)]
-    won: dict[str, dict[tuple[str, str], str]] = {}
-    for policy in policies:
-        for name, figure in _mapping(policy.get("figures")).items():
-            mean = finite(_mapping(figure).get("mean"))
-            if mean is not None and (match := _AGAINST.fullmatch(name)):
-                seat = (match[2] or _WON).replace("_", " ")
-                won.setdefault(seat, {})[str(policy.get("name")), match[1]] = f"{100 * mean:.0f} %"
-    for seat, cells in sorted(won.items(), key=lambda one: (one[0] != _WON, one[0])):
-        opponents = list(dict.fromkeys(opponent for _, opponent in cells))
-        names = dict.fromkeys(name for name, _ in cells)
-        rows = [[name, *(cells.get((name, one), "–") for one in opponents)] for name in names]
-        yield [[f"{seat}, against", *opponents], *rows]
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-@dataclass(frozen=True, slots=True)
-class ReadFile:
-    """The debates of a transcript file, and what is wrong with the first line that has none."""
-
-    debates: tuple[Transcript, ...] = ()
-    unreadable: int = 0
-    problem: str = ""
-
-
 def read_debates(path: Path) -> ReadFile:
-    """Return the debates of a file; a line that cannot be read hides itself alone.
+    """Read the debates of a file; a line that cannot be read hides itself alone.
 
     A last line that an interrupt cut off is only one debate less. Debates under a contract that
-    is named but not built in, and those whose turns cannot be, count as unreadable.
+    is named but not built in, and those with turns that cannot be, count as unreadable.
     """
-    debates: list[Transcript] = []
-    problems: list[str] = []
+    debates = []
+    problems = []
     try:
         with path.open("rb") as file:
-            for number, read, torn in read_lines(file, path.name):
-                problem = str(read) if isinstance(read, ValueError) else _problem(read)
-                if isinstance(read, Transcript) and not problem:
-                    debates.append(read)
-                elif not torn:
-                    found = problem if isinstance(read, ValueError) else f"line {number}: {problem}"
-                    problems.append(found)
+            for number, content, is_torn in read_lines(file, path.name):
+                if isinstance(content, ValueError):
+                    problem = str(content)  # it names the line
+                else:
+                    problem = _problem_of(content)
+                    problem = f"line {number}: {problem}" if problem else ""
+                if isinstance(content, Transcript) and not problem:
+                    debates.append(content)
+                elif not is_torn:
+                    problems.append(problem)
     except OSError as error:
         problems.append(f"{path.name}: {error.strerror}")
-    return ReadFile(tuple(debates), len(problems), next(iter(problems), ""))
+    first_problem = problems[0] if problems else ""
+    return ReadFile(tuple(debates), len(problems), first_problem)
 
 
-def finite(value: object) -> float | None:
-    """Return a number that can be drawn: not NaN, infinite or beyond measure; else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    # Of larger numbers the sums and differences overflow.
-    return float(value) if -_LARGEST <= value <= _LARGEST else None
-
-
-def _problem(debate: Transcript) -> str:
+def _problem_of(debate: Transcript) -> str:
     if not find_contract(debate.protocol.contract):
         return f"contract {str(debate.protocol.contract)!r} is not known here"
     try:
@@ -236,184 +220,9 @@ def _problem(debate: Transcript) -> str:
 
 
 def shown_change(change: Mapping[str, object]) -> str:
-    """Return a change as `before → now`."""
-    return " → ".join(
-        json.dumps(change[when], ensure_ascii=False) if when in change else "absent"
-        for when in ("before", "now")
-    )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def _rows(text: str) -> list[dict[str, object]]:
-    rows = (_value(line) for line in text.split("\n"))
-    return [row for row in rows if isinstance(row, dict)]
-
-
-def _object(path: Path) -> dict[str, object] | None:
-    value = _value(_text(path))
-    return value if isinstance(value, dict) else None
-
-
-def _value(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):  # Also of numbers with more digits than Python reads.
-        return None
-
-
-def _in_order(folder: Path, phases: Sequence[str]) -> list[Path]:
-    """Sort transcript files by phase as it ran, then by the number that ends their name."""
-
-    def place(path: Path) -> tuple[int, str, int]:
-        match = _STEP.fullmatch(path.stem)
-        phase, step = (match[1], int(match[2])) if match else (path.stem, 0)
-        return phases.index(phase) if phase in phases else len(phases), phase, step
-
-    return sorted(folder.glob("*.jsonl"), key=place)
-
-
-MAX_STEP = 1e12
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A phase that reported.
-
-    Attributes:
-        name: As the recipe calls it.
-        rows: Its rows of metrics.
-        wanted: Measures of its exit criterion, each with the least that is wanted.
-        met: The step of the look that reached them; None where none did.
-        ended: Whether the phase is over.
-        kept: Whether `keep_if` kept its weights; None where it did not ask.
-        muted: Streams of weight 0.
-    """
-
-    name: str
-    rows: tuple[Row, ...]
-    wanted: Mapping[str, float]
-    met: float | None
-    ended: bool
-    kept: bool | None
-    muted: frozenset[str]
-
-    @property
-    def steps(self) -> tuple[float, float]:
-        """The first and the last step."""
-        found = [step_of(row) for row in self.rows]
-        return min(found), max(found)
-
-    @property
-    def outcome(self) -> str:
-        """`good` where all that was asked of it came true, `bad` where not, else nothing."""
-        missed = bool(self.wanted) and self.met is None and self.ended
-        if missed or self.kept is False:
-            return "bad"
-        return "good" if self.met is not None or self.kept else ""
-
-    @property
-    def criterion(self) -> str:
-        """What became of its exit criterion, in words."""
-        if not self.wanted:
-            return ""
-        asked = ", ".join(f"{name} ≥ {least:g}" for name, least in self.wanted.items())
-        if self.met is not None:
-            return f"✓ met at step {self.met:,.0f}: {asked}"
-        return f"✗ missed: {asked}" if self.ended else f"not yet met: {asked}"
-
-    @property
-    def keeping(self) -> str:
-        """Whether its weights were kept, in words."""
-        return {True: "✓ kept", False: "✗ taken back", None: ""}[self.kept]
-
-    @property
-    def alarms(self) -> list[tuple[float, str]]:
-        """Alarms of the health watch: step and detector."""
-        return [
-            (step_of(row), key.removeprefix(_ALARM)[:80])
-            for row in self.rows
-            for key in row
-            if key.startswith(_ALARM)
-        ]
-
-
-def step_of(row: Row) -> float:
-    """Return the step of a row, 0 where that is not known."""
-    step = finite(row.get("step"))
-    return step if step is not None and 0 <= step <= MAX_STEP else 0.0
-
-
-def stages(run: RunFiles) -> list[Stage]:
-    """Return the phases of a run in the order they first reported."""
-    rows: dict[str, list[Row]] = {}
-    for row in run.rows:
-        rows.setdefault(str(row.get("phase", "")), []).append(row)
-    recipe = recipe_of(run)
-    results = run.results or {}
-    outcomes, kept = (_mapping(results.get(key)) for key in ("exit_criteria", "kept"))
-    found: list[Stage] = []
-    for place, (name, own) in enumerate(rows.items()):
-        phase = _mapping(_mapping(recipe.get("phases")).get(name))
-        wanted = _wanted(phase["exit_criterion"] if "exit_criterion" in phase
-                         else recipe.get("exit_criterion"))  # fmt: skip
-        said = outcomes.get(name)
-        met = None if said is False or not wanted else _met(wanted, own)
-        is_kept = kept.get(name)
-        found.append(
-            Stage(
-                name=name,
-                rows=tuple(own),
-                wanted=wanted,
-                met=met,
-                ended=isinstance(said, bool) or place + 1 < len(rows),
-                kept=is_kept if isinstance(is_kept, bool) else None,
-                muted=frozenset(_muted(recipe, phase)),
-            )
-        )
-    return found
-
-
-def recipe_of(run: RunFiles) -> Mapping[str, object]:
-    """Return the recipe of a run, empty where it cannot be read."""
-    try:
-        return _mapping(yaml.safe_load(run.recipe))
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return {}
-
-
-def _wanted(criterion: object) -> dict[str, float]:
-    found = _mapping(criterion)
-    asked = {str(found.get("metric")): found.get("at_least")}
-    asked |= {str(name): least for name, least in _mapping(found.get("also_at_least")).items()}
-    return {name[:80]: least for name, value in asked.items()
-            if (least := finite(value)) is not None}  # fmt: skip
-
-
-def _met(wanted: Mapping[str, float], rows: Sequence[Row]) -> float | None:
-    """Return the step of the last look, where that reached all that is wanted."""
-    looks = [row for row in rows if set(wanted) <= set(row)]
-    if not looks:
-        return None
-    values = ((finite(looks[-1][name]), least) for name, least in wanted.items())
-    return step_of(looks[-1]) if all((v or 0.0) >= least for v, least in values) else None
-
-
-def _muted(recipe: Mapping[str, object], phase: Mapping[str, object]) -> Iterator[str]:
-    """Yield the streams whose weight is 0; a phase's own settings come before the recipe's."""
-    weights: dict[str, object] = {}
-    for settings in (recipe, phase):
-        streams = _mapping(_mapping(settings.get("advantage")).get("streams"))
-        for name, stream in streams.items():
-            if "weight" in _mapping(stream):
-                weights[str(name)] = _mapping(stream)["weight"]
-    yield from (name for name, weight in weights.items() if weight == 0)
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
+    """Write a change as `before → now`."""
+    values = []
+    for when in ("before", "now"):
+        is_set = when in change
+        values.append(json.dumps(change[when], ensure_ascii=False) if is_set else "absent")
+    return " → ".join(values)

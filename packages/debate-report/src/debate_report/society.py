@@ -8,7 +8,9 @@ from markupsafe import Markup
 
 from debate_report.charts import Chart, Series, line_chart
 from debate_report.debates import Recorded, states
-from debate_report.timeline import plain, render, write_value
+from debate_report.number_texts import write_value
+from debate_report.page_templates import render
+from debate_report.timeline import plain_axis
 from debate_rewards.vote_metrics import successive
 
 MAX_GROUPS, MAX_AGENTS, MAX_ROUNDS = 12, 12, 12
@@ -91,7 +93,7 @@ def _chart(found: Sequence[Recorded]) -> Markup:
         if any(own[state] for own in counts.values())
     ]
     chart = Chart("Answers by round", "share of answers", lines, "share")
-    return line_chart(chart, plain([*counts], "round"))
+    return line_chart(chart, plain_axis([*counts], "round"))
 
 
 def _votes(found: Sequence[Recorded]) -> list[list[str]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 from debate_report.charts import MAX_SERIES, Bound, Chart, Series, image
-from debate_report.timeline import Along, phases, plain
+from debate_report.timeline import PhaseAxis, phase_axis, plain_axis
 from debate_studies.lines import Finished, Runs, holm, interval, seeds_of, table, with_interval
 from debate_studies.study_file import BEFORE, Compared, Study
 from debate_train.checkpoints.whole_files import write_whole
@@ -238,7 +238,7 @@ def _warnings(runs: Runs, arms: Sequence[str]) -> list[str]:
 
 def _plot(study: Study, runs: Runs, arms: Sequence[str]) -> str:
     """Draw each measure (change by arm, a dot for each seed) or curve (a line for each arm)."""
-    drawn: list[tuple[Chart, Along]] = []
+    drawn: list[tuple[Chart, PhaseAxis]] = []
     for name in study.plot:
         for first in range(0, len(arms), MAX_SERIES):
             own = arms[first : first + MAX_SERIES]
@@ -247,7 +247,7 @@ def _plot(study: Study, runs: Runs, arms: Sequence[str]) -> str:
     return image(drawn)
 
 
-def _dots(name: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, Along] | None:
+def _dots(name: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, PhaseAxis] | None:
     met = {arm: _met(runs, arm) for arm in arms}
     is_gain = any(name in run.before for own in met.values() for run in own)
     if is_gain:
@@ -259,7 +259,7 @@ def _dots(name: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, Along] | N
     gained = {arm: values for arm, values in gained.items() if values}
     if not gained:
         return None
-    along = phases({arm: (1, len(values)) for arm, values in gained.items()}, "run")
+    along = phase_axis({arm: (1, len(values)) for arm, values in gained.items()}, "run")
     lines, bounds = list[Series](), [Bound(*along.ends, 0.0, None)][:is_gain]
     for (arm, values), stretch in zip(gained.items(), along.stretches, strict=True):
         points = ((stretch.at(place), value) for place, value in enumerate(values, 1))
@@ -272,7 +272,7 @@ def _dots(name: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, Along] | N
     return Chart(name, note, lines, "number", bounds=bounds), along
 
 
-def _curves(name: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, Along] | None:
+def _curves(name: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, PhaseAxis] | None:
     lines = list[Series]()
     for arm in arms:
         values: dict[int, list[float]] = {}
@@ -283,4 +283,4 @@ def _curves(name: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, Along] |
         lines += [Series(arm, points)] if points else []
     steps = [step for line in lines for step, _ in line.points]
     chart = Chart(name, "by step, a line for each arm: the mean over seeds", lines, "number")
-    return (chart, plain(steps, "step")) if steps else None
+    return (chart, plain_axis(steps, "step")) if steps else None

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 
 from debate_protocol.transcripts.files import with_counts
 from debate_protocol.types import DebateRun, Question, Transcript
-from debate_report.timeline import render
+from debate_report.page_templates import render
 from debate_rewards.answer_checking import same_answer
 from debate_rewards.estimates import bootstrap_estimates, bootstrap_interval, pooled, range_of
 from debate_rollout.engine import Engine
