@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import DictLoader, UndefinedError
 
-from debate_report.charts import MAX_HOVER, Chart, Series, line_chart, parts_of
+from debate_report.charts import LEFT, MAX_HOVER, Bound, Chart, Series, line_chart, parts_of
 from debate_report.page_templates import render, template_environment
 from debate_report.timeline import ticks
 
@@ -135,3 +135,11 @@ def test_lines_beyond_six_stand_in_another_chart():
         *(("Many (1 of 2)", 6), ("Many (2 of 2)", 2))
     ]
     assert [title for title, _ in parts_of("Few", series[:6])] == ["Few"]
+
+
+def test_a_criterion_that_the_first_step_met_is_marked_there():
+    # Its position is 0, which is the left end of the axis.
+    bound = Bound(start=0.0, end=1.0, value=0.5, met=0.0)
+    series = [Series("a", ((0.0, 0.6), (1.0, 0.7)))]
+    chart = line_chart(Chart("T", "", series, "share", bounds=[bound]))
+    assert f'<circle cx="{LEFT}"' in chart
