@@ -276,7 +276,7 @@ def test_classes_of_formulas_without_keys_are_connected_components(monkeypatch):
         near = abs(int(gold[-1]) - int(given[-1])) <= 1
         return AnswerComparison("equal" if near else "different", 0.0)
 
-    monkeypatch.setattr(answer_checking, "_compare", compare)
+    monkeypatch.setattr(answer_checking, "_compare_formulas", compare)
     asked = Question("q", "?")
     replies = [rf"\boxed{{\sin x_{n}}}" for n in (1, 2, 3, 7)]
     expected = {frozenset(replies[:3]), frozenset(replies[3:])}

@@ -90,7 +90,7 @@ def test_commands_refuse_accepted_answers_that_are_no_list(accept, tmp_path, cap
 
 @pytest.mark.parametrize("kind", ["math", "number", "text"])
 def test_classes_of_many_answers_ask_no_worker_where_text_decides(kind, monkeypatch):
-    monkeypatch.setattr(answers, "_compare", None)
+    monkeypatch.setattr(answers, "_compare_formulas", None)
     said = [str(k) for k in range(300)] * 2
     classes = answer_classes(Question("q", "?", None, {"kind": kind}), said)
     assert classes == [*range(300)] * 2
@@ -103,7 +103,7 @@ def test_classes_compare_a_limited_number_of_pairs(monkeypatch):
         asked.append({gold, given})
         return AnswerComparison("different", 0.0)
 
-    monkeypatch.setattr(answers, "_compare", compare)
+    monkeypatch.setattr(answers, "_compare_formulas", compare)
     said = [rf"\sqrt{{x+{k}}}" for k in range(60)]
     assert answer_classes(Question("q", "?"), said + said) == [*range(60)] * 2
     # Of the 60·59/2 = 1770 pairs.

@@ -139,7 +139,7 @@ def test_a_task_of_a_file_never_reaches_the_librarys_verifier(
     task = question.meta["reasoning_gym"]
     other = replace(question, meta={**question.meta, "reasoning_gym": {**task, "seed": 5}})
     assert check(other, r"\boxed{LRUD}").verdict == "unverifiable"
-    monkeypatch.setattr(puzzle_answers, "_opened", set())
+    monkeypatch.setattr(puzzle_answers, "_opened_tasks", set())
     assert check(question, r"\boxed{LRUD}").verdict == "unverifiable"
     unknown = puzzle("unheard_of", "1")
     assert check(unknown, r"\boxed{1}").verdict == "unverifiable"

@@ -19,8 +19,16 @@ from debate_rewards.puzzle_answers import judge_puzzle, plain_answer, puzzle_for
 LIMIT_S = 5.0
 # Most pairs of answers that one division into classes compares by more than their text.
 MAX_COMPARED = 1000
+_QUESTIONS_PER_THREAD = 8
 _CACHE_SIZE = 1 << 16
 _TIMEOUTS = ("timeout", "gold_timeout")
+_CRASHES = ("crashed", "gold_crashed")
+_NO_ANSWER = Unreadable("no answer")
+
+Completion = str | Sequence[Mapping[str, Any]]
+"""A response as text, or as chat messages, the last of them with the answer."""
+_Compare = Callable[[float], AnswerComparison]
+"""Compares with one accepted answer within a time limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +37,8 @@ class Verdict:
 
     `reason` is `same_text` or `equivalent` when right; `different`, `no_answer`, `unparsable`,
     `timeout` or `crashed` when wrong; `no_gold`, `gold_unparsable`, `gold_timeout` or
-    `gold_crashed` when the question's own answer cannot be used. `seconds` is the time that the
-    comparison itself took. `detail` says why an answer is `unparsable`, such as "several numbers".
+    `gold_crashed` when the question's own answer cannot be used. `seconds` is the time of the
+    comparison itself. `detail` says why an answer is `unparsable`, such as "several numbers".
     """
 
     verdict: Literal["right", "wrong", "unverifiable"]
@@ -39,7 +47,8 @@ class Verdict:
     detail: str = ""
 
 
-# Results of comparisons; dropping all of them when there are too many needs no lock.
+# Results of comparisons by gold and prediction. Too many are dropped all at once, which needs no
+# lock.
 _cache: dict[tuple[str, str], AnswerComparison] = {}
 
 
@@ -48,8 +57,8 @@ def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_
 
     The prediction's own final answer is read once, against the question's answer, and their keys
     are compared (see `debate_rewards.answers`); Math-Verify compares only formulas without a key.
-    `meta["accept"]` may list further answers that are right. A task of reasoning-gym
-    (`meta["reasoning_gym"]`) is judged as `debate_rewards.puzzle_answers` has it.
+    `meta["accept"]` may list further right answers. A task of reasoning-gym
+    (`meta["reasoning_gym"]`) is judged by `debate_rewards.puzzle_answers`.
 
     Args:
         question: With `answer`, the gold answer.
@@ -60,181 +69,201 @@ def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_
         ValueError: The question's kind is unknown, or `accept` is no list of texts.
         RuntimeError: A mathematical answer must be compared and Math-Verify cannot be started.
     """
-    decided = _decide(question, prediction)
-    if isinstance(decided, Verdict):
-        return decided
-    reasons: list[str] = []
+    verdict_or_comparisons = _judge_by_key(question, prediction)
+    if isinstance(verdict_or_comparisons, Verdict):
+        return verdict_or_comparisons
+
+    outcomes: list[str] = []
     seconds = 0.0
-    for compare in decided:
+    for compare in verdict_or_comparisons:
         if seconds >= limit_s:
             break
-        result = compare(limit_s - seconds)
-        seconds += result.seconds
-        if result.outcome == "equal":
+        comparison = compare(limit_s - seconds)
+        seconds += comparison.seconds
+        if comparison.outcome == "equal":
             return Verdict("right", "equivalent", seconds)
-        reasons.append(result.outcome)
-    usable = [reason for reason in reasons if not reason.startswith("gold_")]
-    verdict: Literal["wrong", "unverifiable"] = "wrong" if usable else "unverifiable"
-    return Verdict(verdict, (usable or reasons)[0], seconds)
+        outcomes.append(comparison.outcome)
+
+    # One gold answer that can be used is enough to call the prediction wrong.
+    outcomes_of_usable_golds = [outcome for outcome in outcomes if not outcome.startswith("gold_")]
+    if outcomes_of_usable_golds:
+        return Verdict("wrong", outcomes_of_usable_golds[0], seconds)
+    return Verdict("unverifiable", outcomes[0], seconds)
 
 
 def check_many(
     asked: Sequence[tuple[Question, str | None]], *, limit_s: float = LIMIT_S
 ) -> list[Verdict]:
     """Judge many predictions, using all workers; verdicts come in order."""
-    decided = [_decide(question, prediction) for question, prediction in asked]
-    verdicts = {index: one for index, one in enumerate(decided) if isinstance(one, Verdict)}
-    if open_ones := [index for index in range(len(asked)) if index not in verdicts]:
-        threads = min(shared_pool().size, 1 + len(open_ones) // 8)
-        with ThreadPoolExecutor(threads) as executor:
-            results = executor.map(lambda index: check(*asked[index], limit_s=limit_s), open_ones)
-            verdicts.update(zip(open_ones, results, strict=True))
+    verdicts: dict[int, Verdict] = {}
+    undecided = []
+    for index, (question, prediction) in enumerate(asked):
+        verdict = _judge_by_key(question, prediction)
+        if isinstance(verdict, Verdict):
+            verdicts[index] = verdict
+        else:
+            undecided.append(index)
+
+    if undecided:
+        num_threads = min(shared_pool().size, 1 + len(undecided) // _QUESTIONS_PER_THREAD)
+        with ThreadPoolExecutor(num_threads) as executor:
+            results = executor.map(lambda index: check(*asked[index], limit_s=limit_s), undecided)
+            verdicts.update(zip(undecided, results, strict=True))
     return [verdicts[index] for index in range(len(asked))]
 
 
 def same_answer(
     question: Question, a: str | None, b: str | None, *, limit_s: float = LIMIT_S
 ) -> bool:
-    """Return whether two responses give the same answer; no answer equals nothing."""
+    """Compare the answers of two responses; no answer equals nothing."""
     kind_of(question)
-    first, second = _read(question, a), _read(question, b)
+    first = _read(question, a)
+    second = _read(question, b)
     if first is None or second is None:
         return False
-    known = _same_by_key(first, second)
-    return _equivalent(first, second, limit_s) if known is None else known
+    same_key = _same_by_key(first, second)
+    return _equivalent(first, second, limit_s) if same_key is None else same_key
 
 
 def answer_classes(
     question: Question, answers: Sequence[str | None], *, limit_s: float = LIMIT_S
 ) -> list[int | None]:
-    """Return a class number per response, counted by first appearance; None without an answer.
+    """Number the classes of responses, by first appearance; None without an answer.
 
     Responses with one key are one class. Formulas without a key join all that Math-Verify finds
     equal to them, so that classes are connected components and do not depend on the order. Once
     `MAX_COMPARED` pairs had to be compared, formulas differ unless their keys decide otherwise.
     """
     kind_of(question)
-    read = [_read(question, answer) for answer in answers]
-    members: dict[Hashable, Answer] = {}
-    for answer in read:
-        if answer is not None:
-            identity = answer_id(answer)
-            known = members.get(identity)
-            if known is None or answer.text < known.text:
-                members[identity] = answer
-    component = _components(members, limit_s)
-    numbers: dict[Hashable, int] = {}
-    return [
-        None if answer is None else numbers.setdefault(component[answer_id(answer)], len(numbers))
-        for answer in read
-    ]
+    read_answers = [_read(question, answer) for answer in answers]
+    representatives: dict[Hashable, Answer] = {}
+    for answer in read_answers:
+        if answer is None:
+            continue
+        # The first text in order stands for its key, whatever the order of the responses.
+        representative = representatives.get(answer_id(answer))
+        if representative is None or answer.text < representative.text:
+            representatives[answer_id(answer)] = answer
+
+    components = _components(representatives, limit_s)
+    class_numbers: dict[Hashable, int] = {}
+    classes: list[int | None] = []
+    for answer in read_answers:
+        if answer is None:
+            classes.append(None)
+        else:
+            component = components[answer_id(answer)]
+            classes.append(class_numbers.setdefault(component, len(class_numbers)))
+    return classes
 
 
-def _components(members: Mapping[Hashable, Answer], limit_s: float) -> dict[Hashable, Hashable]:
-    """Return the component of each answer, by an answer of it."""
-    component = {identity: identity for identity in members}
-    if all(answer.key is not None for answer in members.values()):
-        return component
+def _components(answers: Mapping[Hashable, Answer], limit_s: float) -> dict[Hashable, Hashable]:
+    """Join equal answers; each answer's component is named by the id of an answer in it."""
+    components = {identity: identity for identity in answers}
+    if all(answer.key is not None for answer in answers.values()):
+        return components
     num_compared = 0
-    in_order = sorted(members, key=lambda identity: members[identity].text)
+    in_order = sorted(answers, key=lambda identity: answers[identity].text)
     for number, later in enumerate(in_order):
         for earlier in in_order[:number]:
-            if component[earlier] == component[later]:
+            if components[earlier] == components[later]:
                 continue
-            known = _same_by_key(members[earlier], members[later])
-            if known is not None or num_compared >= MAX_COMPARED:
+            same_key = _same_by_key(answers[earlier], answers[later])
+            if same_key is not None or num_compared >= MAX_COMPARED:
                 continue
             num_compared += 1
-            if _equivalent(members[earlier], members[later], limit_s):
-                merged, kept = component[later], component[earlier]
-                component = {one: kept if c == merged else c for one, c in component.items()}
-    return component
+            if _equivalent(answers[earlier], answers[later], limit_s):
+                absorbed = components[later]
+                for identity, component in components.items():
+                    if component == absorbed:
+                        components[identity] = components[earlier]
+    return components
 
 
 def accepted_answers(question: Question) -> list[str]:
-    """Return the answers that are right: the question's own, then those of `meta["accept"]`.
+    """List the right answers: the question's own, then `meta["accept"]`.
 
     Raises:
         ValueError: `accept` is there and no list of texts or numbers.
     """
-    own = [] if question.answer is None else [question.answer]
+    accepted = [] if question.answer is None else [question.answer]
     more = question.meta.get("accept")
     if more is None:
-        return own
+        return accepted
     if not is_texts(more):
         raise ValueError(
             f"question {question.id!r}, meta.accept: found {reprlib.repr(more)}, "
             "expected a list of texts"
         )
-    return [*own, *map(str, more)]
+    return [*accepted, *map(str, more)]
 
 
 def is_texts(value: object) -> bool:
-    """Return whether a value is a list of texts, for which finite numbers may stand."""
-    return isinstance(value, list | tuple) and all(
-        isinstance(one, str)
-        or (isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one))
-        for one in value
-    )
+    """Check for a list of texts; finite numbers count as texts."""
+    if not isinstance(value, list | tuple):
+        return False
+    for item in value:
+        is_number = isinstance(item, int | float) and not isinstance(item, bool)
+        if not (isinstance(item, str) or (is_number and math.isfinite(item))):
+            return False
+    return True
 
 
 def kind_of(question: Question) -> Kind:
-    """Return the question's kind of answer, `math` by default.
+    """Look up the question's kind of answer, `math` by default.
 
     Raises:
         ValueError: `meta["kind"]` is no known kind.
     """
     kind = question.meta.get("kind", "math")
-    for known in KINDS:
-        if kind == known:
-            return known
+    for known_kind in KINDS:
+        if kind == known_kind:
+            return known_kind
     raise ValueError(
         f"question {question.id!r}, meta.kind: found {kind!r}, expected one of "
         f"{', '.join(KINDS)}{did_you_mean(str(kind), KINDS)}"
     )
 
 
-_Compare = Callable[[float], AnswerComparison]
-"""Compares with one accepted answer within a time limit."""
-
-
-def _decide(question: Question, prediction: str | None) -> Verdict | list[_Compare]:
-    """Return a verdict where keys decide, else the comparisons that are left, one for each gold."""
+def _judge_by_key(question: Question, prediction: str | None) -> Verdict | list[_Compare]:
+    """Judge where keys decide, else list the comparisons to be made, one for each gold answer."""
     kind = kind_of(question)
     accepted = accepted_answers(question)
     if question.answer is None:
         return Verdict("unverifiable", "no_gold")
     if TASK in question.meta:
-        return _by_task(question, kind, prediction)
-    read_golds = [read_accepted(question, gold) for gold in accepted]
-    golds = [gold for gold in read_golds if isinstance(gold, Answer)]
+        return _judge_task(question, kind, prediction)
+
+    golds = []
+    for text in accepted:
+        gold = read_accepted(question, text)
+        if isinstance(gold, Answer):
+            golds.append(gold)
     if not golds:
         return Verdict("unverifiable", "gold_unparsable")
     answer = _NO_ANSWER if prediction is None else read_answer(question, prediction)
     if isinstance(answer, Unreadable):
         reason = "no_answer" if answer == _NO_ANSWER else "unparsable"
         return Verdict("wrong", reason, detail=answer.reason)
-    known = [_same_by_key(gold, answer) for gold in golds]
-    if True in known:
-        same_text = any(gold.text == answer.text for gold in golds)
-        return Verdict("right", "same_text" if same_text else "equivalent")
-    left = [gold for gold, same in zip(golds, known, strict=True) if same is None]
-    if not left:
+
+    same_keys = [_same_by_key(gold, answer) for gold in golds]
+    if True in same_keys:
+        is_same_text = any(gold.text == answer.text for gold in golds)
+        return Verdict("right", "same_text" if is_same_text else "equivalent")
+    undecided = [gold for gold, same_key in zip(golds, same_keys, strict=True) if same_key is None]
+    if not undecided:
         return Verdict("wrong", "different")
-    return [partial(_compare_answers, gold, answer) for gold in left]
+    return [partial(_compare_answers, gold, answer) for gold in undecided]
 
 
-_NO_ANSWER = Unreadable("no answer")
-
-
-def _by_task(question: Question, kind: Kind, prediction: str | None) -> Verdict | list[_Compare]:
+def _judge_task(question: Question, kind: Kind, prediction: str | None) -> Verdict | list[_Compare]:
     """Judge an answer to a task of reasoning-gym."""
     answer = None if prediction is None else _task_answer(question, kind, prediction)
     if answer is None:
         return Verdict("wrong", "no_answer")
     judgment = judge_puzzle(question, accepted_answers(question), answer)
     if isinstance(judgment, TaskJob):
-        return [lambda limit_s: _compare(judgment, plain_answer(answer), limit_s)]
+        return [lambda limit_s: _compare_formulas(judgment, plain_answer(answer), limit_s)]
     if judgment == "right":
         return Verdict("right", "equivalent")
     if judgment == "gold_unparsable":
@@ -248,84 +277,85 @@ def _task_answer(question: Question, kind: Kind, reply: str) -> str | None:
 
 
 def _read(question: Question, reply: str | None) -> Answer | None:
-    if reply is not None and TASK in question.meta:
+    if reply is None:
+        return None
+    if TASK in question.meta:
         text = _task_answer(question, kind_of(question), reply)
         form = None if text is None else puzzle_form(question, text)
         return None if form is None else Text(form)
-    answer = None if reply is None else read_answer(question, reply)
+    answer = read_answer(question, reply)
     return answer if isinstance(answer, Answer) else None
 
 
 def _same_by_key(first: Answer, second: Answer) -> bool | None:
-    """Return whether two answers are the same, None where only Math-Verify can decide."""
-    keys = first.key, second.key
-    if None not in keys:
-        return keys[0] == keys[1]
+    """Compare two answers by key; None where only Math-Verify can decide."""
+    if first.key is not None and second.key is not None:
+        return first.key == second.key
     if first.shape != second.shape:
         return False
     return True if first.text == second.text else None
 
 
 def _equivalent(first: Answer, second: Answer, limit_s: float) -> bool:
-    """Math-Verify treats its two sides differently, an equivalence must not."""
-    for gold, given in ((first, second), (second, first)):
-        known = _cache.get((given.formula, ""))
+    # Math-Verify treats its two sides differently; an equivalence must not.
+    for gold, prediction in ((first, second), (second, first)):
+        earlier = _cache.get((prediction.formula, ""))
         # Else each good answer would wait in turn for the one that takes too long by itself.
-        if known and known.outcome == "gold_timeout" and known.seconds >= limit_s:
+        if earlier and earlier.outcome == "gold_timeout" and earlier.seconds >= limit_s:
             return False
-        if _compare_answers(gold, given, limit_s).outcome == "equal":
+        if _compare_answers(gold, prediction, limit_s).outcome == "equal":
             return True
     return False
 
 
-def _compare_answers(gold: Answer, given: Answer, limit_s: float) -> AnswerComparison:
+def _compare_answers(gold: Answer, prediction: Answer, limit_s: float) -> AnswerComparison:
     """Compare two answers of one shape part by part; a list in any order."""
-    if len(gold.parts) != len(given.parts) or gold.shape != given.shape:
+    if len(gold.parts) != len(prediction.parts) or gold.shape != prediction.shape:
         return AnswerComparison("different", 0.0)
     if gold.parts == (gold,):
-        return _compare(gold.formula, given.formula, limit_s)
-    left = list(given.parts)
+        return _compare_formulas(gold.formula, prediction.formula, limit_s)
+
+    unmatched = list(prediction.parts)
     seconds = 0.0
-    for part in gold.parts:
-        candidates = list(left) if isinstance(gold, List) else left[:1]
-        result = AnswerComparison("different", 0.0)
+    for gold_part in gold.parts:
+        candidates = list(unmatched) if isinstance(gold, List) else unmatched[:1]
+        comparison = AnswerComparison("different", 0.0)
         for candidate in candidates:
-            result = _compare_parts(part, candidate, limit_s - seconds)
-            seconds += result.seconds
-            if result.outcome == "equal":
-                left.remove(candidate)
+            same_key = _same_by_key(gold_part, candidate)
+            if same_key is None:
+                comparison = _compare_answers(gold_part, candidate, limit_s - seconds)
+            else:
+                comparison = AnswerComparison("equal" if same_key else "different", 0.0)
+            seconds += comparison.seconds
+            if comparison.outcome == "equal":
+                unmatched.remove(candidate)
                 break
             if seconds >= limit_s:
-                return AnswerComparison(result.outcome, seconds)
-        if result.outcome != "equal":
-            return AnswerComparison(result.outcome, seconds)
+                return AnswerComparison(comparison.outcome, seconds)
+        if comparison.outcome != "equal":
+            return AnswerComparison(comparison.outcome, seconds)
     return AnswerComparison("equal", seconds)
 
 
-def _compare_parts(gold: Answer, given: Answer, limit_s: float) -> AnswerComparison:
-    known = _same_by_key(gold, given)
-    if known is not None:
-        return AnswerComparison("equal" if known else "different", 0.0)
-    return _compare_answers(gold, given, limit_s)
-
-
-def _compare(gold: str, given: str, limit_s: float) -> AnswerComparison:
-    # A gold answer that cannot be used is so for every prediction.
-    for key in ((gold, ""), (gold, given)):
-        known = _cache.get(key)
+def _compare_formulas(gold: str, prediction: str, limit_s: float) -> AnswerComparison:
+    # A gold answer that cannot be used is so for every prediction, so it is stored under "".
+    for cache_key in ((gold, ""), (gold, prediction)):
+        earlier = _cache.get(cache_key)
+        if earlier is None:
+            continue
         # What timed out within a shorter limit may be decided within this one.
-        if known and not (known.outcome in _TIMEOUTS and known.seconds < limit_s):
-            return AnswerComparison(known.outcome, 0.0)
-    result = shared_pool().compare(gold, given, limit_s)
-    if result.outcome not in ("crashed", "gold_crashed"):
+        is_too_early = earlier.outcome in _TIMEOUTS and earlier.seconds < limit_s
+        if not is_too_early:
+            return AnswerComparison(earlier.outcome, 0.0)
+
+    comparison = shared_pool().compare(gold, prediction, limit_s)
+    # A crash may have another cause than the answer, so it is tried again.
+    if comparison.outcome not in _CRASHES:
         if len(_cache) >= _CACHE_SIZE:
             _cache.clear()
-        _cache[gold, "" if result.outcome.startswith("gold_") else given] = result
-    return result
-
-
-# A response as text, or as chat messages of which the last one answers.
-Completion = str | Sequence[Mapping[str, Any]]
+        is_about_gold = comparison.outcome.startswith("gold_")
+        _cache[gold, "" if is_about_gold else prediction] = comparison
+    return comparison
 
 
 def verify(
@@ -357,7 +387,7 @@ def answer_reward(
     kind: Kind | Sequence[Kind] = "math",
     **columns: object,
 ) -> list[float | None]:
-    """Return 1 for a right completion, 0 for a wrong one, None where the gold cannot be used.
+    """Reward a right completion by 1, a wrong one by 0; None where the gold cannot be used.
 
     A reward function for `GRPOTrainer(reward_funcs=…)` of TRL, which leaves None out. The columns
     `answer` and, where answers are of several kinds, `kind` come from the data set.
@@ -379,17 +409,17 @@ def answer_reward(
             f"answer_reward: found {len(completions)} completions, {len(answer)} answers and "
             f"{len(kinds)} kinds, expected as many of each"
         )
-    asked = [
-        (Question(str(i), "", None if gold is None else str(gold), {"kind": its_kind}), text)
-        for i, (gold, its_kind, text) in enumerate(
-            zip(answer, kinds, map(_text, completions), strict=True)
-        )
-    ]
-    value = {"right": 1.0, "wrong": 0.0, "unverifiable": None}
-    return [value[verdict.verdict] for verdict in check_many(asked)]
+    asked = []
+    for index, completion in enumerate(completions):
+        gold = answer[index]
+        gold_text = None if gold is None else str(gold)
+        question = Question(str(index), "", gold_text, {"kind": kinds[index]})
+        asked.append((question, _completion_text(completion)))
+    reward_of_verdict = {"right": 1.0, "wrong": 0.0, "unverifiable": None}
+    return [reward_of_verdict[verdict.verdict] for verdict in check_many(asked)]
 
 
-def _text(completion: Completion) -> str:
+def _completion_text(completion: Completion) -> str:
     if isinstance(completion, str):
         return completion
     content = completion[-1].get("content") if completion else None

@@ -31,6 +31,10 @@ Outcome = Literal[
 ]
 START_TIMEOUT_S = 120.0
 RESTART_TIMEOUT_S = 10.0
+MAX_DEFAULT_SIZE = 4
+CHUNK_BYTES = 65536
+TASK = "reasoning_gym"
+"""The library with the tasks of `puzzle_answers`; the key of `Question.meta` that names a task."""
 _PROGRAM = """
 import json, signal, sys
 signal.alarm(int(sys.argv[3]))  # Ends an import that hangs, whether or not anybody waits for it.
@@ -45,11 +49,9 @@ else:
     main(int(sys.argv[2]))
 """
 
-
-TASK = "reasoning_gym"
-"""The library whose tasks `puzzle_answers` judges; the key of `Question.meta` that names one."""
+# Libraries that workers import before they take a job. It only grows: a worker with fewer is
+# replaced when it is needed next.
 _needed: list[str] = []
-"""Libraries that workers import before they take a job."""
 
 
 class TaskJob(str):
@@ -62,7 +64,7 @@ class TaskJob(str):
 
 
 class AnswerComparison(NamedTuple):
-    """What came of comparing two answers, and how long the worker took."""
+    """The outcome of comparing two answers, and the worker's time."""
 
     outcome: Outcome
     seconds: float
@@ -88,12 +90,15 @@ class _AnswerWorker:
             env=minimal_environment(os.environ),
             start_new_session=True,
         )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._jobs, self._messages = self._process.stdin, self._process.stdout
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._jobs = self._process.stdin
+        self._messages = self._process.stdout
         os.set_blocking(self._jobs.fileno(), False)
         self._buffer = b""
         self._child = 0
-        self.imported = len(_needed)
+        self._num_imported = len(_needed)
+
         try:
             message = self._read(time.monotonic() + START_TIMEOUT_S)
         except _WorkerGone:
@@ -111,50 +116,59 @@ class _AnswerWorker:
             )
 
     def compare(self, job: dict[str, object], limit_s: float) -> Outcome:
-        """Return the outcome, soon after the limit at the latest, with a child ready for more.
+        """Compare within the limit, and leave a child that is ready for more.
+
+        The child reports `started`, then `gold` once the gold answer is read, then an outcome.
 
         Raises:
             _WorkerGone: The supervisor ended or does not answer.
         """
         # The limit begins when the child has the job: a busy machine must not count against it.
         deadline = time.monotonic() + RESTART_TIMEOUT_S
-        stages = set()
         self._write(json.dumps(job | {"limit_s": limit_s}).encode() + b"\n", deadline)
+        has_started = False
+        has_read_gold = False
         while (message := self._read(deadline)) is not None:
             if "outcome" in message:
                 outcome: Outcome = message["outcome"]
                 return outcome
-            stages.add(message["stage"])
             if message["stage"] == "started":
+                has_started = True
                 deadline = time.monotonic() + limit_s
-            if message["stage"] == "ready":  # of a new child: the one with the job is gone
-                return "crashed" if "gold" in stages else "gold_crashed"
-        if "started" not in stages:
-            raise _WorkerGone  # What is left of the job must not reach another child.
+            elif message["stage"] == "gold":
+                has_read_gold = True
+            elif message["stage"] == "ready":
+                # A new child is ready, so the child with the job has died of it.
+                return "crashed" if has_read_gold else "gold_crashed"
+
+        if not has_started:
+            raise _WorkerGone  # The rest of the job must not reach another child.
         self._replace_child()
-        return "timeout" if "gold" in stages else "gold_timeout"
+        return "timeout" if has_read_gold else "gold_timeout"
 
     def _replace_child(self) -> None:
-        before = self._child
+        slow_child = self._child
         self._process.send_signal(signal.SIGUSR1)
         deadline = time.monotonic() + RESTART_TIMEOUT_S
-        while self._child == before:
+        while self._child == slow_child:
             if self._read(deadline) is None:
                 raise _WorkerGone
 
     def _write(self, job: bytes, deadline: float) -> None:
+        # A pipe may take less than a whole job at once.
         while job and _ready(self._jobs.fileno(), select.POLLOUT, deadline):
             try:
-                job = job[os.write(self._jobs.fileno(), job) :]
+                num_written = os.write(self._jobs.fileno(), job)
             except BrokenPipeError:
                 raise _WorkerGone from None
+            job = job[num_written:]
 
     def _read(self, deadline: float) -> dict[str, Any] | None:
-        """Return the next message, None at the deadline."""
+        """Wait for the next message; None at the deadline."""
         while b"\n" not in self._buffer:
             if not _ready(self._messages.fileno(), select.POLLIN, deadline):
                 return None
-            chunk = os.read(self._messages.fileno(), 65536)
+            chunk = os.read(self._messages.fileno(), CHUNK_BYTES)
             if not chunk:
                 raise _WorkerGone
             self._buffer += chunk
@@ -163,11 +177,12 @@ class _AnswerWorker:
         self._child = message.get("child", self._child)
         return message
 
-    def alive(self) -> bool:
-        return self._process.poll() is None
+    def is_usable(self) -> bool:
+        """Check that the process runs and has imported all that is needed by now."""
+        return self._process.poll() is None and self._num_imported == len(_needed)
 
     def end(self) -> None:
-        """End supervisor and child and reap them; whoever reads sees that they are gone."""
+        """End supervisor and child and reap them; a thread that reads from them notices."""
         self._process.terminate()
         try:
             self._process.wait(RESTART_TIMEOUT_S)
@@ -177,7 +192,7 @@ class _AnswerWorker:
             self._process.wait()
 
     def kill(self) -> None:
-        """End the processes and close our ends of the pipes; only for who uses the worker."""
+        """End the processes and close our ends of the pipes; only for the worker's user."""
         self.end()
         self.forget()
 
@@ -189,14 +204,11 @@ class _AnswerWorker:
 
 
 def _ready(descriptor: int, event: int, deadline: float) -> bool:
-    """Wait for a pipe; unlike `select`, `poll` takes descriptors above 1023."""
+    # Unlike `select`, `poll` takes descriptors above 1023.
     poll = select.poll()
     poll.register(descriptor, event)
     wait_s = deadline - time.monotonic()
     return wait_s > 0 and bool(poll.poll(wait_s * 1000))
-
-
-_pools: "weakref.WeakSet[MathPool]" = weakref.WeakSet()
 
 
 class MathPool:
@@ -207,18 +219,22 @@ class MathPool:
 
     Args:
         size: How many processes at most; default: the usable cores, at most 4.
-        cached: Whether workers keep what they have read; off only for measuring.
+        cached: Whether workers remember the answers that they have read; off only for measuring.
     """
 
     def __init__(self, size: int | None = None, *, cached: bool = True) -> None:
-        self.size = size or min(4, _usable_cores())
+        if not size:
+            has_affinity = hasattr(os, "sched_getaffinity")
+            num_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+            size = min(MAX_DEFAULT_SIZE, num_cores)
+        self.size = size
         self._cached = cached
         self._closed = False
         self._reset()
         _pools.add(self)
 
     def _reset(self) -> None:
-        # Workers without work, used last ones first, and None for each that may be started.
+        # Workers without work, last used first, and None for each that may be started.
         self._free: queue.LifoQueue[_AnswerWorker | None] = queue.LifoQueue()
         for _ in range(self.size):
             self._free.put(None)
@@ -230,20 +246,21 @@ class MathPool:
         Raises:
             RuntimeError: No worker can be started, for example because Math-Verify is missing.
         """
-        result = self._try(gold, prediction, limit_s)
-        if result.outcome in ("crashed", "gold_crashed") and result.seconds < limit_s:
+        comparison = self._compare_once(gold, prediction, limit_s)
+        if comparison.outcome in ("crashed", "gold_crashed") and comparison.seconds < limit_s:
             # Something else may have ended the process, so the answer gets a second one.
-            return self._try(gold, prediction, limit_s - result.seconds)
-        return result
+            return self._compare_once(gold, prediction, limit_s - comparison.seconds)
+        return comparison
 
     def close(self) -> None:
         """End all workers; the pool cannot be used afterwards."""
         self._closed = True
         with self._free.mutex:
-            idle = set(self._free.queue)
+            idle_workers = set(self._free.queue)
         for worker in list(self._workers):
             worker.end()
-            if worker in idle:
+            # The thread of a busy worker still reads its pipes, and closes them itself.
+            if worker in idle_workers:
                 worker.forget()
 
     def forget(self) -> None:
@@ -252,28 +269,28 @@ class MathPool:
             worker.forget()
         self._reset()
 
-    def _try(self, gold: str, prediction: str, limit_s: float) -> AnswerComparison:
-        started = time.monotonic()
+    def _compare_once(self, gold: str, prediction: str, limit_s: float) -> AnswerComparison:
+        start = time.monotonic()
         is_task = isinstance(gold, TaskJob)
         if is_task and TASK not in _needed:
             _needed.append(TASK)
         job = {"gold": gold, "prediction": prediction, "cached": self._cached, "is_task": is_task}
         try:
-            with self._lent() as worker:
-                started = time.monotonic()
+            with self._lent_worker() as worker:
+                start = time.monotonic()  # Waiting for a worker does not count.
                 outcome = worker.compare(job, limit_s)
         except _WorkerGone:
             outcome = "crashed"
-        return AnswerComparison(outcome, time.monotonic() - started)
+        return AnswerComparison(outcome, time.monotonic() - start)
 
     @contextlib.contextmanager
-    def _lent(self) -> Iterator[_AnswerWorker]:
+    def _lent_worker(self) -> Iterator[_AnswerWorker]:
         """Lend a worker, a new one where there is none; one that fails is not lent again."""
         worker = self._free.get()
         try:
             if self._closed:
                 raise RuntimeError("math answers: the pool of workers is closed")
-            if worker and not (worker.alive() and worker.imported == len(_needed)):
+            if worker and not worker.is_usable():
                 self._drop(worker)
                 worker = None
             if worker is None:
@@ -292,12 +309,14 @@ class MathPool:
         worker.kill()
 
 
+# A process forked off must not use its parent's workers: `_after_fork`.
+_pools: "weakref.WeakSet[MathPool]" = weakref.WeakSet()
 _shared: MathPool | None = None
 _shared_lock = threading.Lock()
 
 
 def shared_pool() -> MathPool:
-    """Return this process's pool; its workers end with the process."""
+    """Open this process's pool, once; its workers end with the process."""
     global _shared
     with _shared_lock:
         if _shared is None:
@@ -316,9 +335,3 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

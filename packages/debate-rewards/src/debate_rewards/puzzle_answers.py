@@ -2,11 +2,11 @@
 
 - *Exact*: one answer is right. Gold and reply are read into one key, as words, a number, a list, a
   grid or another form; the key decides the verdict, and which replies are one class.
-- *Checked here*: several answers are right, and the gold answer says what a right one owes, such
-  as the numbers and the value of a countdown. Nothing is evaluated: `_Arithmetic` reads sums.
-- *The library's verifier*: several answers are right, and only the library can see it. The text
+- *Checked here*: several answers are right, and the gold answer says what a right one must have,
+  such as the numbers and the value of a countdown. Nothing is evaluated: `_Arithmetic` reads sums.
+- *The library's verifier*: several answers are right, and only the library can check them. The text
   goes to a confined worker, after a check of its length and characters, and only if the process
-  has opened the task itself (`open_task`): what a file says of a task is not believed.
+  has opened the task itself (`open_task`): a file's word about a task is not believed.
 - *Refused*: see `REFUSED`.
 """
 
@@ -29,11 +29,16 @@ _NO_ANSWER = "its questions have no answer of their own"
 _UNSTABLE = "its questions differ between processes"
 _EVALUATED = "its verifier evaluates the reply as code, and no key fits all right answers"
 REFUSED: dict[str, str] = {
-    **dict.fromkeys(
-        ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"), _NO_ANSWER
-    ),
-    **dict.fromkeys(("isomorphic_strings", "polynomial_multiplication", "ransom_note"), _UNSTABLE),
-    **dict.fromkeys(("intermediate_integration", "simple_integration"), _EVALUATED),
+    "boxnet": _NO_ANSWER,
+    "graph_color": _NO_ANSWER,
+    "propositional_logic": _NO_ANSWER,
+    "rubiks_cube": _NO_ANSWER,
+    "rush_hour": _NO_ANSWER,
+    "isomorphic_strings": _UNSTABLE,
+    "polynomial_multiplication": _UNSTABLE,
+    "ransom_note": _UNSTABLE,
+    "intermediate_integration": _EVALUATED,
+    "simple_integration": _EVALUATED,
     "composite": "it is itself several tasks",
     "knight_swap": "its questions cannot be made again by a worker that judges them",
     "game_of_life_halting": "its verifier takes any text for True",
@@ -41,30 +46,38 @@ REFUSED: dict[str, str] = {
 """Tasks that cannot be debated and judged again, and why."""
 
 Form = Callable[[str], str | None]
-"""From an answer to what it says, None for what is no such answer."""
+"""Reads an answer into the form that equal answers share; None for any other text."""
 Check = Callable[[str, str], bool]
-"""From gold and answer to whether the answer is right."""
-
-
-def _words(text: str) -> str | None:
-    return text_form(text) or None
-
-
-def _tokens(text: str) -> str | None:
-    return " ".join(text.strip(" \n\t.\"'`").split()) or None
-
-
-def _number(text: str) -> str | None:
-    value = _exact(text)
-    return None if value is None else str(value)
-
-
-def _number_or_words(text: str) -> str | None:
-    return _number(text) or _words(text)
-
+"""Checks an answer, the second text, against the gold, the first."""
 
 _PLAIN_NUMBER = re.compile(r"([-+]?)(\d{1,3}(?:,\d{3})+|\d+|(?=\.\d))(\.\d*)?([eE][-+]?\d{1,3})?")
 _RATIO = re.compile(r"([-+]?)(?:\\[dtc]?frac\{(\d+)\}\{(\d+)\}|(\d+)\s*/\s*(\d+))")
+_HEXADECIMAL = re.compile(r"(-?)0x([0-9a-f]{1,200})")
+_COMPLEX = re.compile(r"([-+]?[\d.]+(?![\d.]*i))?(?:([-+]?)([\d.]*)i)?")
+_CLAUSE = re.compile(r"(\w+) is (?:an? )?(\w+)")
+_DURATION = re.compile(
+    r"(?=.)(?:(-?\d{1,9}) days?)?(?:(?:(?<=day)|(?<=days))(?:, ?| )|)"
+    r"(-?\d{1,4}:\d{1,2}(?::\d{1,2}(?:\.\d{1,9})?)?)?"
+)
+_ARITHMETIC_TOKEN = re.compile(r"\s*(\d{1,12}|[-+*/()])")
+_ARITHMETIC_SIGNS = str.maketrans({"×": "*", "÷": "/", "·": "*", "−": "-", "[": "(", "]": ")"})
+
+
+def _read_words(text: str) -> str | None:
+    return text_form(text) or None
+
+
+def _read_tokens(text: str) -> str | None:
+    return " ".join(text.strip(" \n\t.\"'`").split()) or None
+
+
+def _read_number(text: str) -> str | None:
+    value = _exact_value(text)
+    return None if value is None else str(value)
+
+
+def _read_number_or_words(text: str) -> str | None:
+    return _read_number(text) or _read_words(text)
 
 
 def _unquoted(text: str) -> str:
@@ -72,8 +85,8 @@ def _unquoted(text: str) -> str:
     return plain.removesuffix(".").replace("−", "-")
 
 
-def _exact(text: str) -> Fraction | None:
-    """Return the value of a number without rounding, also of one with a final full stop."""
+def _exact_value(text: str) -> Fraction | None:
+    """Compute the value of a number without rounding, also of one with a final full stop."""
     text = _unquoted(text)
     if len(text) > MAX_DIGITS:
         return None
@@ -85,140 +98,148 @@ def _exact(text: str) -> Fraction | None:
     match = _RATIO.fullmatch(text.rstrip("."))
     if match is None:
         return None
-    upper, lower = match[2] or match[4], match[3] or match[5]
-    if not int(lower):
+    numerator = int(match[2] or match[4])
+    denominator = int(match[3] or match[5])
+    if denominator == 0:
         return None
-    value = Fraction(int(upper), int(lower))
+    value = Fraction(numerator, denominator)
     return -value if match[1] == "-" else value
 
 
-def _fraction(text: str) -> str | None:
-    """Read numerator and denominator as they are written: whether they are simple is the task."""
+def _exact_values(pieces: Sequence[str]) -> list[Fraction] | None:
+    values = []
+    for piece in pieces:
+        value = _exact_value(piece)
+        if value is None:
+            return None
+        values.append(value)
+    return values
+
+
+def _read_fraction(text: str) -> str | None:
+    # Numerator and denominator stay as they are written: whether they are simple is the task.
     match = _RATIO.fullmatch(_unquoted(text).rstrip(". $"))
     if match is None:
         return None
-    upper, lower = match[2] or match[4], match[3] or match[5]
+    numerator = int(match[2] or match[4])
+    denominator = int(match[3] or match[5])
     sign = "-" if match[1] == "-" else ""
-    return f"{sign}{int(upper)}/{int(lower)}"
+    return f"{sign}{numerator}/{denominator}"
 
 
-def _three_digits(text: str) -> str | None:
-    return _rounded(text, 3)
+def _read_three_digits(text: str) -> str | None:
+    return _rounded(text, num_digits=3)
 
 
-def _ten_digits(text: str) -> str | None:
-    return _rounded(text, 10)
+def _read_ten_digits(text: str) -> str | None:
+    return _rounded(text, num_digits=10)
 
 
-def _rounded(text: str, digits: int) -> str | None:
-    """Read a number to the significant digits that golds have, or that are asked for."""
-    value = _exact(text)
+def _rounded(text: str, num_digits: int) -> str | None:
+    """Round a number to the significant digits that golds have, or that the question asks for."""
+    value = _exact_value(text)
     if value is None:
         return None
-    return f"{Decimal(value.numerator) / Decimal(value.denominator):.{digits - 1}e}"
+    return f"{Decimal(value.numerator) / Decimal(value.denominator):.{num_digits - 1}e}"
 
 
-def _hexadecimal(text: str) -> str | None:
-    match = re.fullmatch(r"(-?)0x([0-9a-f]{1,200})", _unquoted(text).rstrip(".").lower())
+def _read_hexadecimal(text: str) -> str | None:
+    match = _HEXADECIMAL.fullmatch(_unquoted(text).rstrip(".").lower())
     return None if match is None else match[1] + hex(int(match[2], 16))
 
 
-def _complex(text: str) -> str | None:
+def _read_complex(text: str) -> str | None:
     spaceless = "".join(_unquoted(text).rstrip(".").split()).replace("j", "i").replace("*", "")
-    match = re.fullmatch(r"([-+]?[\d.]+(?![\d.]*i))?(?:([-+]?)([\d.]*)i)?", spaceless)
+    match = _COMPLEX.fullmatch(spaceless)
     if match is None or not spaceless:
         return None
-    real = _exact(match[1] or "0")
-    imaginary = Fraction(0)
+    real_part = _exact_value(match[1] or "0")
+    imaginary_part = Fraction(0)
     if spaceless.endswith("i"):
-        size = _exact(match[3] or "1")
+        size = _exact_value(match[3] or "1")
         if size is None:
             return None
-        imaginary = -size if match[2] == "-" else size
-    return None if real is None else f"{real},{imaginary}"
+        imaginary_part = -size if match[2] == "-" else size
+    return None if real_part is None else f"{real_part},{imaginary_part}"
 
 
-def _numbers(text: str) -> str | None:
+def _read_numbers(text: str) -> str | None:
     """Read numbers in order, with or without brackets, quotes and commas."""
-    pieces = filter(None, re.split(r"[\s,;\[\](){}'\"`$]+", text.strip().rstrip(".")))
-    values = [_exact(piece) for piece in pieces]
-    if None in values or (not values and "[" not in text):
+    pieces = re.split(r"[\s,;\[\](){}'\"`$]+", text.strip().rstrip("."))
+    values = _exact_values([piece for piece in pieces if piece])
+    # An empty list is an answer only where its brackets are written.
+    if values is None or (not values and "[" not in text):
         return None
     return " ".join(map(str, values))
 
 
-def _roots(text: str) -> str | None:
+def _read_roots(text: str) -> str | None:
     """Read the solutions of an equation in any order, to the four places that golds have."""
-    pieces = [piece for piece in re.split(r"[\s,;\[\](){}]+", text.strip().rstrip(".")) if piece]
-    values = [_exact(piece) for piece in pieces]
     if not text.strip():
         return None
-    rounded = [round(value, 4) for value in values if value is not None]
-    return None if len(rounded) < len(values) else " ".join(map(str, sorted(rounded)))
+    pieces = re.split(r"[\s,;\[\](){}]+", text.strip().rstrip("."))
+    values = _exact_values([piece for piece in pieces if piece])
+    if values is None:
+        return None
+    return " ".join(map(str, sorted(round(value, 4) for value in values)))
 
 
-def _items(text: str) -> str | None:
+def _read_items(text: str) -> str | None:
     """Read words between commas, with or without brackets and quotes."""
     pieces = [text_form(piece.strip(" []()")) for piece in text.strip().rstrip(".").split(",")]
     return ",".join(pieces) if all(pieces) else None
 
 
-def _factors(text: str) -> str | None:
+def _read_factors(text: str) -> str | None:
     """Read a product of numbers in any order."""
     pieces = re.split(r"\s*(?:×|\*|x|X|·|\\times|\\cdot)\s*", text.strip().rstrip("."))
-    values = [_exact(piece) for piece in pieces]
-    known = sorted(value for value in values if value is not None)
-    return None if len(known) < len(values) else "*".join(map(str, known))
+    values = _exact_values(pieces)
+    return None if values is None else "*".join(map(str, sorted(values)))
 
 
-_CLAUSE = re.compile(r"(\w+) is (?:an? )?(\w+)")
-
-
-def _clauses(text: str) -> str | None:
+def _read_clauses(text: str) -> str | None:
     """Read `A is a knight, and B is a knave` in any order."""
-    pieces = re.split(r"\s*(?:,\s*and\s+|,|\band\b)\s*", text_form(text))
-    clauses = [_CLAUSE.fullmatch(piece) for piece in pieces if piece]
-    if not clauses or None in clauses:
-        return None
-    return ";".join(sorted(f"{clause[1]}={clause[2]}" for clause in clauses if clause))
+    clauses = []
+    for piece in re.split(r"\s*(?:,\s*and\s+|,|\band\b)\s*", text_form(text)):
+        if not piece:
+            continue
+        clause = _CLAUSE.fullmatch(piece)
+        if clause is None:
+            return None
+        clauses.append(f"{clause[1]}={clause[2]}")
+    return ";".join(sorted(clauses)) or None
 
 
-_DURATION = re.compile(
-    r"(?=.)(?:(-?\d{1,9}) days?)?(?:(?:(?<=day)|(?<=days))(?:, ?| )|)"
-    r"(-?\d{1,4}:\d{1,2}(?::\d{1,2}(?:\.\d{1,9})?)?)?"
-)
-
-
-def _time(text: str) -> str | None:
+def _read_time(text: str) -> str | None:
     """Read a duration: `5 days`, or hours, minutes and seconds between colons."""
     match = _DURATION.fullmatch(text_form(text))
     if match is None:
         return None
     days, clock = match.groups()
-    parts = [str(Fraction(part)) for part in clock.split(":")] if clock else []
-    return f"{int(days or 0)} days {':'.join(parts)}"
+    clock_parts = [str(Fraction(part)) for part in clock.split(":")] if clock else []
+    return f"{int(days or 0)} days {':'.join(clock_parts)}"
 
 
-def _grid(text: str) -> str | None:
+def _read_grid(text: str) -> str | None:
     """Read rows of cells, also as a nested list; numbers by value, to two decimals."""
     if text.lstrip().startswith("["):
-        parsed = _parsed_json(text)
-        if not isinstance(parsed, list) or not all(isinstance(row, list) for row in parsed):
+        lists = _parsed_lists(text)
+        if lists is None:
             return None
-        rows = [[str(cell) for cell in row] for row in parsed]
+        rows = [list(map(str, cells)) for cells in lists]
     else:
         lines = text.strip().rstrip(".").splitlines()
         rows = [line.split() for line in lines if line.strip()]
-    return "/".join(" ".join(map(_cell, row)) for row in rows) or None
+    return "/".join(" ".join(map(_read_cell, row)) for row in rows) or None
 
 
-def _cell(text: str) -> str:
-    value = _exact(text)
+def _read_cell(text: str) -> str:
+    value = _exact_value(text)
     return text if value is None else str(round(value, 2))
 
 
-def _digit_grid(text: str) -> str | None:
-    """Read the digits of each row, whatever stands between them."""
+def _read_digit_grid(text: str) -> str | None:
+    """Read the digits of each row, with any of a grid's lines between them."""
     if re.search(r"[^\d\s<>∧∨v^|+\-.]", text):
         return None
     rows = ["".join(re.findall(r"\d", line)) for line in text.splitlines()]
@@ -235,25 +256,33 @@ def _parsed_json(text: str) -> object:
     return value
 
 
-def _json(text: str) -> str | None:
+def _parsed_lists(text: str) -> list[list[object]] | None:
+    value = _parsed_json(text)
+    if not isinstance(value, list) or not all(isinstance(inner, list) for inner in value):
+        return None
+    return value
+
+
+def _read_json(text: str) -> str | None:
     value = _parsed_json(text)
     if value is None:
-        return _number_or_words(text)
+        return _read_number_or_words(text)
     return json.dumps(value, sort_keys=True)
 
 
-def _list_in_any_order(text: str) -> str | None:
-    value = _parsed_json(text)
-    if not isinstance(value, list) or not all(isinstance(inner, list) for inner in value):
+def _read_list_in_any_order(text: str) -> str | None:
+    lists = _parsed_lists(text)
+    if lists is None:
         return None
-    return json.dumps(sorted({json.dumps(inner) for inner in value}))
+    # A list that is named twice counts once.
+    return json.dumps(sorted({json.dumps(inner) for inner in lists}))
 
 
-def _groups_in_any_order(text: str) -> str | None:
-    value = _parsed_json(text)
-    if not isinstance(value, list) or not all(isinstance(inner, list) for inner in value):
+def _read_groups_in_any_order(text: str) -> str | None:
+    lists = _parsed_lists(text)
+    if lists is None:
         return None
-    return json.dumps(sorted(sorted(map(str, inner)) for inner in value))
+    return json.dumps(sorted(sorted(map(str, inner)) for inner in lists))
 
 
 class _ArithmeticError(ValueError):
@@ -261,74 +290,71 @@ class _ArithmeticError(ValueError):
 
 
 class _Arithmetic:
-    """Reads sums, products and brackets of integers, and nothing else."""
-
-    _TOKEN = re.compile(r"\s*(\d{1,12}|[-+*/()])")
-    _SIGNS = str.maketrans({"×": "*", "÷": "/", "·": "*", "−": "-", "[": "(", "]": ")"})
+    """Integers, + - * / and brackets, read by recursive descent and never evaluated as code."""
 
     def __init__(self, text: str) -> None:
-        text = text.translate(self._SIGNS).strip().strip("$.` ")
-        self.tokens: list[str] = []
-        place = 0
-        while place < len(text):
-            match = self._TOKEN.match(text, place)
+        text = text.translate(_ARITHMETIC_SIGNS).strip().strip("$.` ")
+        self._tokens: list[str] = []
+        end = 0
+        while end < len(text):
+            match = _ARITHMETIC_TOKEN.match(text, end)
             if match is None:
                 raise _ArithmeticError
-            self.tokens.append(match[1])
-            place = match.end()
-        self._next = 0
-        self._depth = 0
-        if len(self.tokens) > MAX_DIGITS:
+            self._tokens.append(match[1])
+            end = match.end()
+        if len(self._tokens) > MAX_DIGITS:
             raise _ArithmeticError
+        self._position = 0
+        self._depth = 0
 
     @property
     def numbers(self) -> list[int]:
-        """The integers that are written, in order of size."""
-        return sorted(int(token) for token in self.tokens if token.isdecimal())
+        """The integers of the text, in order of size."""
+        return sorted(int(token) for token in self._tokens if token.isdecimal())
 
     def value(self) -> Fraction:
-        """Return the value of the whole text."""
-        value = self._sum()
-        if self._next < len(self.tokens):
+        """Compute the value of the whole text."""
+        value = self._read_sum()
+        if self._position < len(self._tokens):
             raise _ArithmeticError
         return value
 
-    def _take(self, wanted: str) -> str | None:
-        token = self.tokens[self._next] if self._next < len(self.tokens) else None
-        if token is None or token not in wanted:
+    def _take(self, signs: str) -> str | None:
+        at_end = self._position == len(self._tokens)
+        if at_end or self._tokens[self._position] not in signs:
             return None
-        self._next += 1
-        return token
+        self._position += 1
+        return self._tokens[self._position - 1]
 
-    def _sum(self) -> Fraction:
-        value = self._product()
+    def _read_sum(self) -> Fraction:
+        value = self._read_product()
         while sign := self._take("+-"):
-            term = self._product()
+            term = self._read_product()
             value = value + term if sign == "+" else value - term
         return value
 
-    def _product(self) -> Fraction:
-        value = self._factor()
+    def _read_product(self) -> Fraction:
+        value = self._read_factor()
         while sign := self._take("*/"):
-            factor = self._factor()
+            factor = self._read_factor()
             if sign == "/" and not factor:
                 raise _ArithmeticError
             value = value * factor if sign == "*" else value / factor
         return value
 
-    def _factor(self) -> Fraction:
+    def _read_factor(self) -> Fraction:
         self._depth += 1
-        if self._depth > MAX_NESTING or self._next == len(self.tokens):
+        if self._depth > MAX_NESTING or self._position == len(self._tokens):
             raise _ArithmeticError
         if self._take("-"):
-            value = -self._factor()
+            value = -self._read_factor()
         elif self._take("("):
-            value = self._sum()
+            value = self._read_sum()
             if not self._take(")"):
                 raise _ArithmeticError
-        elif self.tokens[self._next].isdecimal():
-            value = Fraction(int(self.tokens[self._next]))
-            self._next += 1
+        elif self._tokens[self._position].isdecimal():
+            value = Fraction(int(self._tokens[self._position]))
+            self._position += 1
         else:
             raise _ArithmeticError
         self._depth -= 1
@@ -336,33 +362,34 @@ class _Arithmetic:
 
 
 def _has_value_of(gold: str, answer: str) -> bool:
-    """Return whether an expression has the gold's numbers, each once, and its value."""
-    # Some write the target behind it.
-    expression = answer.split("=")[0]
+    """Check that an expression has the gold's numbers, each once, and its value."""
+    expression = answer.split("=")[0]  # Some write the target behind it.
     try:
-        wanted, given = _Arithmetic(gold), _Arithmetic(expression)
-        return given.numbers == wanted.numbers and given.value() == wanted.value()
+        gold_arithmetic = _Arithmetic(gold)
+        arithmetic = _Arithmetic(expression)
+        has_same_numbers = arithmetic.numbers == gold_arithmetic.numbers
+        return has_same_numbers and arithmetic.value() == gold_arithmetic.value()
     except _ArithmeticError:
         return False
 
 
 def _is_palindrome_of(gold: str, answer: str) -> bool:
-    """Return whether a word reads the same backward and has the gold's letters."""
+    """Check that a word reads the same backward and has the gold's letters."""
     word = text_form(answer)
     return word == word[::-1] and sorted(word) == sorted(text_form(gold))
 
 
 def _has_sums_of(gold: str, answer: str) -> bool:
-    """Return whether a grid of 0 and 1 has the sums of the gold's rows and columns."""
-    sums = [_kakurasu_sums(text) for text in (gold, answer)]
-    return sums[0] is not None and sums[0] == sums[1]
+    """Check that a grid of 0 and 1 has the sums of the gold's rows and columns."""
+    gold_sums = _kakurasu_sums(gold)
+    return gold_sums is not None and gold_sums == _kakurasu_sums(answer)
 
 
 def _kakurasu_sums(text: str) -> tuple[list[int], list[int]] | None:
-    form = _grid(text)
-    if form is None or re.search(r"[^01 /]", form):
+    grid = _read_grid(text)
+    if grid is None or re.search(r"[^01 /]", grid):
         return None
-    rows = [[int(cell) for cell in row.split()] for row in form.split("/")]
+    rows = [list(map(int, row.split())) for row in grid.split("/")]
     if len({len(row) for row in rows}) != 1:
         return None
     columns = list(zip(*rows, strict=True))
@@ -370,52 +397,53 @@ def _kakurasu_sums(text: str) -> tuple[list[int], list[int]] | None:
 
 
 def _weighted_sum(cells: Sequence[int]) -> int:
-    return sum(place * cell for place, cell in enumerate(cells, start=1))
+    return sum(position * cell for position, cell in enumerate(cells, start=1))
 
 
-def _rows(names: str, how: Form) -> dict[str, Form]:
-    return dict.fromkeys(names.split(), how)
+def _form_of_each(names: str, form: Form) -> dict[str, Form]:
+    return dict.fromkeys(names.split(), form)
 
 
 EXACT: dict[str, Form] = {
-    **_rows(
+    **_form_of_each(
         "acre bf caesar_cipher color_cube_rotation course_schedule emoji_mystery "
         "family_relationships figlet_font letter_jumble mahjong_puzzle needle_haystack "
         "sentence_reordering spell_backward string_insertion string_manipulation syllogism "
         "tsumego zebra_puzzles base_conversion",
-        _words,
+        _read_words,
     ),
-    **_rows("ab arc_1d path_star string_splitting string_synthesis", _tokens),
-    **_rows(
+    **_form_of_each("ab arc_1d path_star string_splitting string_synthesis", _read_tokens),
+    **_form_of_each(
         "aiw basic_arithmetic binary_alternation chain_sum circuit_logic count_bits "
         "count_primes decimal_arithmetic decimal_chain_sum dice gcd gsm_symbolic largest_island "
         "lcm leg_counting letter_counting maze number_format number_sequence products "
         "rectangle_count rotten_oranges self_reference simple_equations simple_geometry",
-        _number,
+        _read_number,
     ),
-    "bitwise_arithmetic": _hexadecimal,
-    "calendar_arithmetic": _number_or_words,
-    "coin_flip": _ten_digits,
-    "complex_arithmetic": _complex,
-    "fraction_simplification": _fraction,
-    "power_function": _three_digits,
-    **_rows(
-        "advanced_geometry list_functions number_filtering number_sorting spiral_matrix", _numbers
+    "bitwise_arithmetic": _read_hexadecimal,
+    "calendar_arithmetic": _read_number_or_words,
+    "coin_flip": _read_ten_digits,
+    "complex_arithmetic": _read_complex,
+    "fraction_simplification": _read_fraction,
+    "power_function": _read_three_digits,
+    **_form_of_each(
+        "advanced_geometry list_functions number_filtering number_sorting spiral_matrix",
+        _read_numbers,
     ),
-    "polynomial_equations": _roots,
-    **_rows("word_sequence_reversal word_sorting", _items),
-    "prime_factorization": _factors,
-    "knights_knaves": _clauses,
-    "time_intervals": _time,
-    **_rows(
+    "polynomial_equations": _read_roots,
+    **_form_of_each("word_sequence_reversal word_sorting", _read_items),
+    "prime_factorization": _read_factors,
+    "knights_knaves": _read_clauses,
+    "time_intervals": _read_time,
+    **_form_of_each(
         "arc_agi binary_matrix game_of_life manipulate_matrix modulo_grid n_queens pool_matrix "
         "rearc rotate_matrix survo",
-        _grid,
+        _read_grid,
     ),
-    **_rows("futoshiki mini_sudoku sudoku", _digit_grid),
-    "codeio": _json,
-    "group_anagrams": _groups_in_any_order,
-    "palindrome_partitioning": _list_in_any_order,
+    **_form_of_each("futoshiki mini_sudoku sudoku", _read_digit_grid),
+    "codeio": _read_json,
+    "group_anagrams": _read_groups_in_any_order,
+    "palindrome_partitioning": _read_list_in_any_order,
 }
 """Tasks with one right answer, or with all right ones in `meta["accept"]`."""
 
@@ -441,12 +469,12 @@ VERIFIED: dict[str, str] = {
 JUDGED = frozenset((*EXACT, *CHECKED, *VERIFIED))
 """Tasks that are offered."""
 
-_opened: set[str] = set()
+_opened_tasks: set[str] = set()
 
 
-def _made_with(task: Mapping[str, object]) -> str:
-    how = {name: task.get(name) for name in ("task", "config", "seed", "size")}
-    return json.dumps(how, sort_keys=True, default=str)
+def _settings_text(task: Mapping[str, object]) -> str:
+    settings = {name: task.get(name) for name in ("task", "config", "seed", "size")}
+    return json.dumps(settings, sort_keys=True, default=str)
 
 
 def open_task(task: Mapping[str, object]) -> None:
@@ -455,28 +483,29 @@ def open_task(task: Mapping[str, object]) -> None:
     Args:
         task: `task`, `config`, `seed` and `size`, as the run's own data has them.
     """
-    _opened.add(_made_with(task))
+    _opened_tasks.add(_settings_text(task))
 
 
 def task_name(question: Question) -> str | None:
-    """Return the name of the task that a question is of, None where it is of none."""
+    """Look up the name of a question's task; None where it has no task."""
     task = question.meta.get(TASK)
     name = task.get("task") if isinstance(task, Mapping) else None
     return name if isinstance(name, str) else None
 
 
 def puzzle_form(question: Question, text: str) -> str | None:
-    """Return what an answer says, by which answers to the question are one class."""
+    """Read an answer into the form that all answers of its class share."""
     if len(text) > MAX_CHARS:
         return None
     name = task_name(question) or ""
-    form = EXACT.get(name, _tokens)(text)
-    # The brackets keep what stands at the ends.
+    read_form = EXACT.get(name, _read_tokens)
+    form = read_form(text)
+    # The brackets protect white space and quotes at the ends.
     return None if form is None else f"<{name} {form}>"
 
 
 Judgment = Literal["right", "wrong", "unparsable", "gold_unparsable"] | TaskJob
-"""A verdict, or what is left to a worker."""
+"""A verdict, or a job for a worker."""
 
 
 def judge_puzzle(question: Question, golds: list[str], text: str) -> Judgment:
@@ -487,34 +516,40 @@ def judge_puzzle(question: Question, golds: list[str], text: str) -> Judgment:
 
     Args:
         question: With `meta["reasoning_gym"]`.
-        golds: The answers that are right, the question's own first.
+        golds: The right answers, the question's own first.
         text: The answer.
     """
     name = task_name(question) or ""
     if len(text) > MAX_CHARS:
         return "unparsable"
+
     if name in EXACT:
-        form = puzzle_form(question, text)
-        known = {puzzle_form(question, gold) for gold in golds}
-        if known == {None}:
+        gold_forms = {puzzle_form(question, gold) for gold in golds}
+        if gold_forms == {None}:
             return "gold_unparsable"
+        form = puzzle_form(question, text)
         if form is None:
             return "unparsable"
-        return "right" if form in known else "wrong"
+        return "right" if form in gold_forms else "wrong"
+
     if name in CHECKED:
-        return "right" if CHECKED[name](golds[0], text) else "wrong"
+        is_right = CHECKED[name]
+        return "right" if is_right(golds[0], text) else "wrong"
+
     task = question.meta.get(TASK)
-    if name not in VERIFIED or not isinstance(task, Mapping) or _made_with(task) not in _opened:
+    if name not in VERIFIED or not isinstance(task, Mapping):
+        return "gold_unparsable"
+    if _settings_text(task) not in _opened_tasks:
         return "gold_unparsable"
     if text.strip() == golds[0].strip():
         return "right"
-    plain = text.strip(" \n\t.`'")
-    if not re.fullmatch(VERIFIED[name], plain):
+    if not re.fullmatch(VERIFIED[name], plain_answer(text)):
         return "unparsable"
-    # The text is the question; which of several right answers is its own differs by process.
+    # The question's text goes along: which of several right answers is its own differs by process,
+    # so the worker recognizes the question by its text.
     return TaskJob(json.dumps({**task, "question": question.text}, sort_keys=True))
 
 
 def plain_answer(text: str) -> str:
-    """Return an answer as a verifier is given it: without a final full stop or quotes."""
+    """Strip an answer for a verifier: no final full stop, no quotes."""
     return text.strip(" \n\t.`'")

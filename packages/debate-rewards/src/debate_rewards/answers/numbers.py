@@ -1,7 +1,7 @@
 r"""Numbers as they are written: integers, decimals, fractions, mixed and repeating ones, exactly.
 
 A decimal of at least six places stands for the value that it rounds. `0.333333` is one third: the
-simplest fraction in its range, where that fraction has far fewer digits than the decimal. Any other
+simplest fraction in its range, if that fraction has far fewer digits than the decimal. Any other
 long decimal is rounded to six places (four digits where it is small). So every number has one exact
 value, and equal values are equal numbers, in whatever order they are compared.
 """
@@ -16,7 +16,9 @@ from debate_rewards.answers.spelling import COMMAS
 MAX_DIGITS = 200
 PLACES = 6
 DIGITS = 4
-_MANY_PLACES = 15
+MAX_PLACES = 15
+"""Places of a decimal, behind its leading zeros, beyond which no simple fraction is looked for."""
+MAX_ROUNDED_DIGITS = 45
 
 _DECIMAL = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _NUMBER = re.compile(
@@ -30,7 +32,7 @@ _NUMBER = re.compile(
 
 @functools.lru_cache(maxsize=4096)
 def read_number(text: str) -> Fraction | None:
-    r"""Return the value of a number such as `-1,234.5`, `3/4`, `1 1/2`, `6e-5` or `\frac{3}{4}`.
+    r"""Parse a number such as `-1,234.5`, `3/4`, `1 1/2`, `6e-5` or `\frac{3}{4}`.
 
     None for anything else, also for a percentage.
     """
@@ -42,29 +44,51 @@ def read_number(text: str) -> Fraction | None:
     match = _NUMBER.fullmatch(text)
     if match is None:
         return None
-    parts = match.groupdict()
+    groups = match.groupdict()
     try:
-        value = _fraction(parts)
+        value = _unsigned_value(groups)
     except ZeroDivisionError:
         return None
-    negative = (parts["sign"] == "-") != (parts["minus"] == "-")
-    is_decimal = "." in (parts["n"] or "") and not parts["d"]
+    is_decimal = "." in (groups["n"] or "") and not groups["d"]
     if is_decimal:
         value = decimal_value(value)
-    return -value if negative else value
+    is_negative = (groups["sign"] == "-") != (groups["minus"] == "-")
+    return -value if is_negative else value
+
+
+def _unsigned_value(groups: dict[str, str | None]) -> Fraction:
+    if groups["repeat"]:
+        fixed_digits = groups["fixed"] or ""
+        repeated_digits = groups["repeat"]
+        # 0.12(34) is 12 and 34/99, over 100.
+        fixed_number = int((groups["before"] or "0") + fixed_digits)
+        cycle = Fraction(int(repeated_digits), 10 ** len(repeated_digits) - 1)
+        return (fixed_number + cycle) / Fraction(10 ** len(fixed_digits))
+    if groups["whole"]:
+        numerator = int(groups["up"] or groups["up2"] or 0)
+        denominator = int(groups["low"] or groups["low2"] or 1)
+        return int(groups["whole"]) + Fraction(numerator, denominator)
+    if groups["num"]:
+        return Fraction(Decimal(groups["num"])) / Fraction(Decimal(groups["den"] or "1"))
+    value = Fraction(Decimal(groups["n"] or "0")) / int(groups["d"] or 1)
+    exponent = int(groups["exp"] or 0)
+    scale = Fraction(10 ** abs(exponent))
+    return value * scale if exponent >= 0 else value / scale
 
 
 def decimal_value(value: Fraction) -> Fraction:
-    """Return the value that a decimal stands for, see the module."""
-    places = _num_places(value)
-    if places < PLACES:
+    """Find the value that a decimal stands for, as the module says."""
+    num_places = _num_places(value)
+    if num_places < PLACES:
         return value
-    places = min(places, _MANY_PLACES + _num_leading_zeros(value))
-    simplest = _simplest(value, Fraction(1, 2 * 10**places))
+    num_leading_zeros = max(0, -_as_decimal(value).adjusted())
+    num_places = min(num_places, MAX_PLACES + num_leading_zeros)
+    simplest = _simplest_fraction(value, half_width=Fraction(1, 2 * 10**num_places))
     # By chance some fraction with a denominator below 10^(places/2) lies in the range of many
     # decimals; with one of a third of that size it is rare.
-    if 9 * simplest.denominator**2 <= 10**places:
+    if 9 * simplest.denominator**2 <= 10**num_places:
         return simplest
+    # The rounded decimal may itself stand for a simpler fraction.
     rounded = rounded_value(value)
     return rounded if rounded == value else decimal_value(rounded)
 
@@ -72,10 +96,11 @@ def decimal_value(value: Fraction) -> Fraction:
 def rounded_value(value: Fraction | Decimal) -> Fraction:
     """Round to six places, or to four digits where that is finer."""
     number = value if isinstance(value, Decimal) else _as_decimal(value)
-    places = max(PLACES, DIGITS - 1 - number.adjusted()) if number else PLACES
-    if number.adjusted() + places > 45:
+    num_places = max(PLACES, DIGITS - 1 - number.adjusted()) if number else PLACES
+    # Decimals are too short to round a very large number.
+    if number.adjusted() + num_places > MAX_ROUNDED_DIGITS:
         return Fraction(number)
-    return Fraction(number.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP))
+    return Fraction(number.quantize(Decimal(1).scaleb(-num_places), ROUND_HALF_UP))
 
 
 def _as_decimal(value: Fraction) -> Decimal:
@@ -83,57 +108,40 @@ def _as_decimal(value: Fraction) -> Decimal:
     return Decimal(value.numerator) / Decimal(value.denominator)
 
 
-def _num_leading_zeros(value: Fraction) -> int:
-    return max(0, -_as_decimal(value).adjusted())
-
-
 def _num_places(value: Fraction) -> int:
-    places, scale = 0, value.denominator
-    while scale % 10 == 0:
-        places, scale = places + 1, scale // 10
-    twos = fives = 0
-    while scale % 2 == 0:
-        twos, scale = twos + 1, scale // 2
-    while scale % 5 == 0:
-        fives, scale = fives + 1, scale // 5
-    return places + max(twos, fives)
+    # A denominator of 2^a 5^b divides 10^max(a, b), and no lower power of ten.
+    num_twos = 0
+    num_fives = 0
+    denominator = value.denominator
+    while denominator % 2 == 0:
+        num_twos += 1
+        denominator //= 2
+    while denominator % 5 == 0:
+        num_fives += 1
+        denominator //= 5
+    return max(num_twos, num_fives)
 
 
-def _simplest(value: Fraction, half_width: Fraction) -> Fraction:
-    """Return the fraction with the smallest denominator within a range around a value.
+def _simplest_fraction(value: Fraction, half_width: Fraction) -> Fraction:
+    """Find the fraction with the smallest denominator within a range around a value.
 
     It follows the continued fractions of both ends as long as they agree.
     """
-    low, high = value - half_width, value + half_width
-    steps = []
+    low = value - half_width
+    high = value + half_width
+    quotients = []
     while True:
         floor = low.numerator // low.denominator
         if floor == low:
-            steps.append(floor)
+            quotients.append(floor)
             break
         if floor + 1 <= high:
-            steps.append(floor + 1)
+            quotients.append(floor + 1)  # A whole number lies between the ends.
             break
-        steps.append(floor)
+        quotients.append(floor)
+        # Inverting turns the order of the ends.
         low, high = 1 / (high - floor), 1 / (low - floor)
-    result = Fraction(steps[-1])
-    for step in reversed(steps[:-1]):
-        result = step + 1 / result
-    return result
-
-
-def _fraction(parts: dict[str, str | None]) -> Fraction:
-    if parts["repeat"]:
-        fixed, repeat = parts["fixed"] or "", parts["repeat"]
-        whole = int((parts["before"] or "0") + fixed)
-        cycle = Fraction(int(repeat), 10 ** len(repeat) - 1)
-        return (whole + cycle) / Fraction(10 ** len(fixed))
-    if parts["whole"]:
-        up, low = parts["up"] or parts["up2"] or "0", parts["low"] or parts["low2"] or "1"
-        return int(parts["whole"]) + Fraction(int(up), int(low))
-    if parts["num"]:
-        return Fraction(Decimal(parts["num"])) / Fraction(Decimal(parts["den"] or "1"))
-    value = Fraction(Decimal(parts["n"] or "0")) / int(parts["d"] or 1)
-    power = int(parts["exp"] or 0)
-    scale = Fraction(10 ** abs(power))
-    return value * scale if power >= 0 else value / scale
+    simplest = Fraction(quotients[-1])
+    for quotient in reversed(quotients[:-1]):
+        simplest = quotient + 1 / simplest
+    return simplest

@@ -7,6 +7,7 @@ Roots of different squarefree integers are linearly independent over the rationa
 that can be read are equal exactly if their monomials are.
 """
 
+import itertools
 import math
 import re
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from functools import cached_property
 Monomial = tuple[tuple[str, Fraction], ...]
 """Atoms with their exponents, sorted. Primes are written in digits, with exponents below 1."""
 
+# Beyond these bounds a formula has no canonical form, so that reading takes bounded time.
 MAX_TERMS = 200
 MAX_PRODUCTS = 6_000
-"""Most products of monomials that one formula may cost; beyond that it has no canonical form."""
+"""Most products of monomials that one formula may cost."""
 MAX_EXPONENT = 2_000
 MAX_BITS = 20_000
 MAX_FACTORED = 10**8
@@ -39,6 +41,11 @@ _GREEK_LETTERS = (
 _GREEK = frozenset(f"\\{letter}" for letter in _GREEK_LETTERS.split())
 _FUNCTIONS = frozenset(("f", "g"))
 """Letters that are applied to brackets behind them, rather than multiplied."""
+_BRACKETS = {"(": ")", "{": "}"}
+_SIGNS_OF_PRODUCT = ("*", "\\cdot", "\\times")
+_NUM_MIXED_TOKENS = len(("\\frac", "{", "1", "}", "{", "2", "}"))
+_ZERO = Fraction(0)
+_ONE = Fraction(1)
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
 _INDEX = re.compile(r"\w+")
 
@@ -59,27 +66,27 @@ class Polynomial:
     @cached_property
     def atoms(self) -> frozenset[str]:
         """All atoms of all monomials."""
-        return frozenset(atom for monomial in self.terms for atom, _ in monomial)
+        return frozenset(atom for atom, _ in itertools.chain.from_iterable(self.terms))
 
     @property
     def rational(self) -> Fraction | None:
-        """The value where it is a rational number, else None."""
+        """The value of a rational number; None for any other polynomial."""
         if not self.terms:
             return Fraction(0)
         return self.terms.get(()) if len(self.terms) == 1 else None
 
     @property
     def is_constant(self) -> bool:
-        """Whether it is a real number: no symbol and no imaginary unit."""
+        """Without symbols and imaginary unit, so a real number."""
         return all(atom.isdigit() or atom in ("pi", "e") for atom in self.atoms)
 
     @property
     def symbols(self) -> frozenset[str]:
-        """The atoms that are no numbers."""
+        """All atoms but numbers."""
         return frozenset(atom for atom in self.atoms if not atom.isdigit() and atom != "pi")
 
     def value(self) -> Decimal:
-        """Return the value of a constant to many digits.
+        """Compute the value of a constant to many digits.
 
         Raises:
             NotPolynomial: It is too large or too small for a decimal.
@@ -87,17 +94,24 @@ class Polynomial:
         try:
             with localcontext() as context:
                 context.prec = PRECISION
-                return sum((_term_value(*term) for term in self.terms.items()), Decimal(0))
+                total = Decimal(0)
+                for monomial, coefficient in self.terms.items():
+                    total += _term_value(monomial, coefficient)
+                return total
         except (InvalidOperation, ArithmeticError) as error:
             raise NotPolynomial from error
 
     def scaled(self) -> "Polynomial":
-        """Return its multiple whose first term has the coefficient 1: an equation's canonical side.
+        """Scale the leading coefficient to 1: the canonical side of an equation.
 
-        The first term of a polynomial is the one whose monomial comes last in order.
+        The leading term has the last monomial in order.
         """
-        leading = self.terms[max(self.terms)]
-        return Polynomial({monomial: c / leading for monomial, c in self.terms.items()})
+        leading_coefficient = self.terms[max(self.terms)]
+        scaled_terms = {
+            monomial: coefficient / leading_coefficient
+            for monomial, coefficient in self.terms.items()
+        }
+        return Polynomial(scaled_terms)
 
 
 def polynomial(text: str) -> Polynomial | None:
@@ -105,59 +119,70 @@ def polynomial(text: str) -> Polynomial | None:
     if _WORD.search(text):
         return None
     try:
-        return _Reader(text).whole()
+        return _FormulaParser(text).parse()
     except (NotPolynomial, ZeroDivisionError, OverflowError):
         return None
 
 
 def difference(left: Polynomial, right: Polynomial) -> Polynomial:
-    """Return left minus right."""
+    """Subtract the right from the left."""
     return _add(left, _negated(right))
 
 
 def _term_value(monomial: Monomial, coefficient: Fraction) -> Decimal:
-    value = Decimal(coefficient.numerator) / Decimal(coefficient.denominator)
+    transcendental = {"pi": PI, "e": Decimal(1).exp()}
+    value = _as_decimal(coefficient)
     for atom, exponent in monomial:
-        power = Decimal(exponent.numerator) / Decimal(exponent.denominator)
-        bases = {"pi": PI, "e": Decimal(1).exp()}
-        value *= (bases[atom] if atom in bases else Decimal(atom)) ** power
+        base = transcendental[atom] if atom in transcendental else Decimal(atom)
+        value *= base ** _as_decimal(exponent)
     return value
+
+
+def _as_decimal(value: Fraction) -> Decimal:
+    return Decimal(value.numerator) / Decimal(value.denominator)
 
 
 def _constant(value: Fraction | int) -> Polynomial:
     return Polynomial({(): Fraction(value)} if value else {})
 
 
-def _atom(name: str, exponent: Fraction = Fraction(1)) -> Polynomial:
-    return Polynomial({((name, exponent),): Fraction(1)})
+def _atom(name: str) -> Polynomial:
+    return Polynomial({((name, _ONE),): _ONE})
 
 
-def _negated(one: Polynomial) -> Polynomial:
-    return Polynomial({monomial: -c for monomial, c in one.terms.items()})
+def _negated(polynomial: Polynomial) -> Polynomial:
+    return Polynomial({monomial: -value for monomial, value in polynomial.terms.items()})
 
 
 def _add(left: Polynomial, right: Polynomial) -> Polynomial:
     terms = dict(left.terms)
     for monomial, coefficient in right.terms.items():
-        total = terms.pop(monomial, Fraction(0)) + coefficient
+        total = terms.pop(monomial, _ZERO) + coefficient
         if total:
             terms[monomial] = total
     return Polynomial(terms)
 
 
 def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[Monomial, Fraction]:
-    """Return the product with exponents in their range, and the factor that this takes out."""
+    """Multiply two monomials.
+
+    Returns:
+        The product with all exponents in their range, and the factor that this takes out.
+    """
     exponents = dict(left)
     for atom, exponent in right:
-        exponents[atom] = exponents.get(atom, Fraction(0)) + exponent
-    factor = Fraction(1)
+        exponents[atom] = exponents.get(atom, _ZERO) + exponent
+
+    factor = _ONE
     reduced = []
     for atom, exponent in exponents.items():
         if atom == "i":
+            # i² is -1, i⁴ is 1.
             if exponent % 4 >= 2:
                 factor = -factor
             exponent %= 2
         elif atom.isdigit():
+            # The whole part of a prime's exponent is a rational factor: 2^(3/2) is 2 times √2.
             whole = exponent.numerator // exponent.denominator
             factor *= Fraction(int(atom)) ** whole
             exponent -= whole
@@ -166,39 +191,45 @@ def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[Monomial, Frac
     return tuple(sorted(reduced)), factor
 
 
-def _inverse(one: Polynomial) -> Polynomial:
-    if not one.terms:
-        raise ZeroDivisionError
-    if len(one.terms) > 1:
+def _only_term(polynomial: Polynomial) -> tuple[Monomial, Fraction]:
+    if len(polynomial.terms) != 1:
         raise NotPolynomial
-    ((monomial, coefficient),) = one.terms.items()
+    return next(iter(polynomial.terms.items()))
+
+
+def _inverse(polynomial: Polynomial) -> Polynomial:
+    if not polynomial.terms:
+        raise ZeroDivisionError
+    monomial, coefficient = _only_term(polynomial)
     inverted = tuple((atom, -exponent) for atom, exponent in monomial)
     reduced, factor = _multiply_monomials((), inverted)
     return Polynomial({reduced: factor / coefficient})
 
 
-def _root(one: Polynomial, exponent: Fraction) -> Polynomial:
-    """Return a constant of one term to a fractional power."""
-    if len(one.terms) != 1 or not one.is_constant:
-        raise NotPolynomial
-    ((monomial, coefficient),) = one.terms.items()
-    result = _constant(1)
+def _fractional_power(base: Polynomial, exponent: Fraction) -> Polynomial:
+    """Raise a constant of one term to a fractional power."""
+    monomial, coefficient = _only_term(base)
+    if not base.is_constant:
+        raise NotPolynomial  # The root of x² is not x.
+    sign_root: Monomial = ()
     if coefficient < 0:
         if exponent != Fraction(1, 2) or monomial:
             raise NotPolynomial
-        coefficient, result = -coefficient, _atom("i")
+        coefficient = -coefficient
+        sign_root = (("i", _ONE),)
+
     raised = {atom: power * exponent for atom, power in monomial}
-    for number, sign in ((coefficient.numerator, 1), (coefficient.denominator, -1)):
-        for prime, count in _factored(number).items():
-            atom = str(prime)
-            raised[atom] = raised.get(atom, Fraction(0)) + sign * count * exponent
-    (unit, unit_coefficient) = next(iter(result.terms.items()))
-    reduced, factor = _multiply_monomials(unit, tuple(raised.items()))
-    return Polynomial({reduced: factor * unit_coefficient})
+    for prime, count in _factored(coefficient.numerator).items():
+        raised[str(prime)] = raised.get(str(prime), _ZERO) + count * exponent
+    for prime, count in _factored(coefficient.denominator).items():
+        raised[str(prime)] = raised.get(str(prime), _ZERO) - count * exponent
+    reduced, factor = _multiply_monomials(sign_root, tuple(raised.items()))
+    return Polynomial({reduced: factor})
 
 
 def _factored(number: int) -> dict[int, int]:
     if number > MAX_FACTORED:
+        # Trial division of a large number takes too long, unless it is a square.
         root = math.isqrt(number)
         if root * root != number or root > MAX_FACTORED:
             raise NotPolynomial
@@ -215,181 +246,174 @@ def _factored(number: int) -> dict[int, int]:
     return factors
 
 
-class _Reader:
-    """Reads a formula by recursive descent, in time that its constants bound."""
+class _FormulaParser:
+    """Parses a formula by recursive descent, in time that the constants above bound."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
-        self._at = 0
+        self._position = 0
         self._depth = 0
-        self._products = 0
+        self._num_products = 0
 
-    def whole(self) -> Polynomial:
-        result = self._sum()
-        if self._at < len(self._tokens):
+    def parse(self) -> Polynomial:
+        result = self._parse_sum()
+        if self._position < len(self._tokens):
             raise NotPolynomial
         return result
 
-    def _next(self) -> str:
-        return self._tokens[self._at] if self._at < len(self._tokens) else ""
+    def _peek(self) -> str:
+        at_end = self._position >= len(self._tokens)
+        return "" if at_end else self._tokens[self._position]
+
+    def _advance(self) -> str:
+        token = self._peek()
+        self._position += 1
+        return token
 
     def _take(self, token: str) -> bool:
-        if self._next() != token:
+        if self._peek() != token:
             return False
-        self._at += 1
+        self._position += 1
         return True
 
     def _expect(self, token: str) -> None:
         if not self._take(token):
             raise NotPolynomial
 
-    def _sum(self) -> Polynomial:
+    def _parse_sum(self) -> Polynomial:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise NotPolynomial
-        total = self._product()
-        while self._next() in ("+", "-"):
-            sign = self._next()
-            self._at += 1
-            term = self._product()
+        total = self._parse_product()
+        while self._peek() in ("+", "-"):
+            sign = self._advance()
+            term = self._parse_product()
             total = _add(total, _negated(term) if sign == "-" else term)
             if len(total.terms) > MAX_TERMS:
                 raise NotPolynomial
         self._depth -= 1
         return total
 
-    def _product(self) -> Polynomial:
-        negative = False
-        while self._next() in ("+", "-"):
-            negative ^= self._next() == "-"
-            self._at += 1
-        result = self._factor()
-        while self._next():
-            if self._take("*") or self._take("\\cdot") or self._take("\\times"):
-                result = self._times(result, self._signed_factor())
-            elif self._take("/"):
-                result = self._times(result, _inverse(self._signed_factor()))
-            elif self._begins_factor():
-                result = self._times(result, self._factor())
+    def _parse_product(self) -> Polynomial:
+        is_negative = False
+        while self._peek() in ("+", "-"):
+            is_negative ^= self._advance() == "-"
+        result = self._parse_factor()
+        while token := self._peek():
+            if token in _SIGNS_OF_PRODUCT:
+                self._advance()
+                result = self._multiply(result, self._parse_signed_factor())
+            elif token == "/":
+                self._advance()
+                result = self._multiply(result, _inverse(self._parse_signed_factor()))
+            elif _is_number(token) or token[0] == ".":
+                # "5 6" is no product, and a number behind a bracket or a symbol without a sign is
+                # more often a mistake.
+                raise NotPolynomial
+            elif token[0] in "\\({" or token.isalpha():
+                result = self._multiply(result, self._parse_factor())
             else:
                 break
-        return _negated(result) if negative else result
+        return _negated(result) if is_negative else result
 
-    def _begins_factor(self) -> bool:
-        token = self._next()
-        is_number = token[0].isdigit() or token[0] == "."
-        if is_number and self._at and _is_number(self._tokens[self._at - 1]):
-            raise NotPolynomial  # "5 6" is no product.
-        if is_number:
-            # What follows a bracket or a symbol without a sign is more often a mistake.
-            raise NotPolynomial
-        return token[0] in "\\({" or token.isalpha()
-
-    def _signed_factor(self) -> Polynomial:
+    def _parse_signed_factor(self) -> Polynomial:
         if self._take("-"):
-            return _negated(self._signed_factor())
-        return self._factor()
+            return _negated(self._parse_signed_factor())
+        return self._parse_factor()
 
-    def _factor(self) -> Polynomial:
-        base = self._base()
+    def _parse_factor(self) -> Polynomial:
+        base = self._parse_base()
         if not self._take("^"):
             return base
-        exponent = self._argument() if self._next() != "-" else self._signed_factor()
-        power = exponent.rational
-        if power is None:
-            raise NotPolynomial
-        return self._power(base, power)
+        is_signed = self._peek() == "-"
+        exponent = self._parse_signed_factor() if is_signed else self._parse_argument()
+        return self._power(base, _rational(exponent))
 
-    def _base(self) -> Polynomial:
-        token = self._next()
-        self._at += 1
-        if not token:
-            raise NotPolynomial
+    def _parse_base(self) -> Polynomial:
+        token = self._advance()
         if _is_number(token):
-            is_factorial = token.isdigit() and int(token) <= MAX_FACTORIAL and self._take("!")
-            return _constant(math.factorial(int(token))) if is_factorial else self._number(token)
-        if token in ("(", "{"):
-            inner = self._sum()
-            self._expect(")" if token == "(" else "}")
+            return self._parse_number(token)
+        if token in _BRACKETS:
+            inner = self._parse_sum()
+            self._expect(_BRACKETS[token])
             return inner
         if token == "\\frac":
-            numerator = self._argument()
-            return self._times(numerator, _inverse(self._argument()))
+            numerator = self._parse_argument()
+            return self._multiply(numerator, _inverse(self._parse_argument()))
         if token == "\\sqrt":
-            return self._square_root()
+            return self._parse_root()
         if token == "\\exp":
-            power = self._argument().rational
-            if power is None:
-                raise NotPolynomial
-            return self._power(_atom("e"), power)
+            return self._power(_atom("e"), _rational(self._parse_argument()))
         if token == "\\pi":
             return _atom("pi")
-        if token in _FUNCTIONS and self._next() == "(":
-            argument = sorted(map(repr, self._base().terms.items()))
+        if token in _FUNCTIONS and self._peek() == "(":
+            # The value of a function is an atom, named by its argument in canonical form.
+            argument = sorted(map(repr, self._parse_base().terms.items()))
             return _atom(f"{token}({', '.join(argument)})")
         if token.isalpha() or token in _GREEK:
-            return _atom(token + self._index())
+            return _atom(token + self._parse_index())
         raise NotPolynomial
 
-    def _number(self, token: str) -> Polynomial:
-        value = _constant(Fraction(token.removesuffix(".")))
-        mixed = self._mixed_part() if token.isdigit() else None
-        return value if mixed is None else _add(value, _constant(mixed))
+    def _parse_number(self, token: str) -> Polynomial:
+        is_whole = token.isdigit()
+        if is_whole and int(token) <= MAX_FACTORIAL and self._take("!"):
+            return _constant(math.factorial(int(token)))
+        value = Fraction(token.removesuffix("."))
+        return _constant(value + self._parse_mixed_part() if is_whole else value)
 
-    def _mixed_part(self) -> Fraction | None:
-        r"""Read the fraction of a mixed number: `\frac{1}{2}` directly behind a whole number."""
-        ahead = self._tokens[self._at : self._at + 7]
-        if len(ahead) < 7 or ahead[0] != "\\frac" or ahead[1] + ahead[3] != "{}":
-            return None
-        if ahead[4] + ahead[6] != "{}" or not (ahead[2].isdigit() and ahead[5].isdigit()):
-            return None
-        if int(ahead[2]) >= int(ahead[5]):
-            return None
-        self._at += 7
-        return Fraction(int(ahead[2]), int(ahead[5]))
+    def _parse_mixed_part(self) -> Fraction:
+        r"""Parse the fraction of a mixed number: `\frac{1}{2}` directly behind a whole number."""
+        ahead = self._tokens[self._position : self._position + _NUM_MIXED_TOKENS]
+        if len(ahead) < _NUM_MIXED_TOKENS:
+            return _ZERO
+        numerator = ahead[2]
+        denominator = ahead[5]
+        if ahead != ["\\frac", "{", numerator, "}", "{", denominator, "}"]:
+            return _ZERO
+        if not (numerator.isdigit() and denominator.isdigit()):
+            return _ZERO
+        # `3\frac{4}{2}` is a product.
+        if int(numerator) >= int(denominator):
+            return _ZERO
+        self._position += _NUM_MIXED_TOKENS
+        return Fraction(int(numerator), int(denominator))
 
-    def _index(self) -> str:
-        name = ""
+    def _parse_index(self) -> str:
+        primes = ""
         while self._take("'"):
-            name += "'"
+            primes += "'"
         if not self._take("_"):
-            return name
+            return primes
         if not self._take("{"):
-            index = self._next()
-            self._at += 1
+            index = self._advance()
         else:
             index = ""
-            while self._next() not in ("}", ""):
-                index += self._next()
-                self._at += 1
+            while self._peek() not in ("}", ""):
+                index += self._advance()
             self._expect("}")
         if not _INDEX.fullmatch(index):
             raise NotPolynomial
-        return f"{name}_{index}"
+        return f"{primes}_{index}"
 
-    def _square_root(self) -> Polynomial:
-        degree = Fraction(2)
+    def _parse_root(self) -> Polynomial:
+        degree = 2
         if self._take("["):
-            number = self._next()
-            self._at += 1
+            number = self._advance()
             if not number.isdigit() or not 2 <= int(number) <= 9:
                 raise NotPolynomial
-            degree = Fraction(int(number))
+            degree = int(number)
             self._expect("]")
-        return self._power(self._argument(), 1 / degree)
+        return self._power(self._parse_argument(), Fraction(1, degree))
 
-    def _argument(self) -> Polynomial:
-        token = self._next()
-        if token in ("{", "("):
-            return self._base()
-        if _is_number(token):
-            self._at += 1
-            return _constant(Fraction(token.removesuffix(".")))
-        return self._base()
+    def _parse_argument(self) -> Polynomial:
+        # A bare number is an argument by itself, without a mixed part or a factorial behind it.
+        if _is_number(self._peek()):
+            return _constant(Fraction(self._advance().removesuffix(".")))
+        return self._parse_base()
 
-    def _times(self, left: Polynomial, right: Polynomial) -> Polynomial:
-        self._products += len(left.terms) * len(right.terms)
-        if self._products > MAX_PRODUCTS:
+    def _multiply(self, left: Polynomial, right: Polynomial) -> Polynomial:
+        self._num_products += len(left.terms) * len(right.terms)
+        if self._num_products > MAX_PRODUCTS:
             raise NotPolynomial
         terms: dict[Monomial, Fraction] = {}
         for left_monomial, left_coefficient in left.terms.items():
@@ -398,48 +422,54 @@ class _Reader:
                 product = left_coefficient * right_coefficient * factor
                 if product.numerator.bit_length() + product.denominator.bit_length() > MAX_BITS:
                     raise NotPolynomial
-                terms[monomial] = terms.get(monomial, Fraction(0)) + product
+                terms[monomial] = terms.get(monomial, _ZERO) + product
         if len(terms) > MAX_TERMS:
             raise NotPolynomial
-        return Polynomial({monomial: c for monomial, c in terms.items() if c})
+        return Polynomial({monomial: value for monomial, value in terms.items() if value})
 
     def _power(self, base: Polynomial, exponent: Fraction) -> Polynomial:
         if abs(exponent) > MAX_EXPONENT:
             raise NotPolynomial
         if exponent.denominator != 1:
-            return _root(base, exponent)
-        count = abs(exponent.numerator)
-        if len(base.terms) <= 1:
-            return self._power_of_term(base, exponent)
-        result = _constant(1)
-        for _ in range(count):
-            result = self._times(result, base)
-        return _inverse(result) if exponent < 0 else result
-
-    def _power_of_term(self, base: Polynomial, exponent: Fraction) -> Polynomial:
+            return _fractional_power(base, exponent)
         if not base.terms:
             if exponent <= 0:
                 raise NotPolynomial
             return base
-        ((monomial, coefficient),) = base.terms.items()
-        bits = max(coefficient.numerator.bit_length(), coefficient.denominator.bit_length())
-        if bits * abs(exponent) > MAX_BITS:
-            raise NotPolynomial
-        raised = tuple((atom, power * exponent) for atom, power in monomial)
-        reduced, factor = _multiply_monomials((), raised)
-        return Polynomial({reduced: factor * coefficient**exponent.numerator})
+        if len(base.terms) == 1:
+            return _power_of_term(base, exponent)
+        result = _constant(1)
+        for _ in range(abs(exponent.numerator)):
+            result = self._multiply(result, base)
+        return _inverse(result) if exponent < 0 else result
+
+
+def _power_of_term(base: Polynomial, exponent: Fraction) -> Polynomial:
+    monomial, coefficient = _only_term(base)
+    num_bits = max(coefficient.numerator.bit_length(), coefficient.denominator.bit_length())
+    if num_bits * abs(exponent) > MAX_BITS:
+        raise NotPolynomial
+    raised = tuple((atom, power * exponent) for atom, power in monomial)
+    reduced, factor = _multiply_monomials((), raised)
+    return Polynomial({reduced: factor * coefficient**exponent.numerator})
+
+
+def _rational(polynomial: Polynomial) -> Fraction:
+    if polynomial.rational is None:
+        raise NotPolynomial
+    return polynomial.rational
 
 
 def _tokens(text: str) -> list[str]:
-    tokens = []
-    at = 0
     stripped = text.rstrip()
-    while at < len(stripped):
-        match = _TOKEN.match(stripped, at)
+    tokens = []
+    end = 0
+    while end < len(stripped):
+        match = _TOKEN.match(stripped, end)
         if match is None:
             raise NotPolynomial
         tokens.append(match[0].strip())
-        at = match.end()
+        end = match.end()
     return tokens
 
 
