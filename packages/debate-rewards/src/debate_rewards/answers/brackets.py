@@ -8,13 +8,14 @@ _CLOSING = frozenset((")", "]", "}", "\\}"))
 
 
 def enclosed(text: str, opening: str, closing: str) -> str | None:
-    """Return what two brackets around a whole text enclose, None where they are not a pair."""
+    """Take the inside of two brackets around a whole text; None where they are not a pair."""
     if not (text.startswith(opening) and text.endswith(closing)):
         return None
     depth = 0
     for match in _BRACKET.finditer(text):
-        depth += (match[0] in _OPENING) - (match[0] in _CLOSING)
+        depth = _depth_behind(match[0], depth)
         if depth == 0:
+            # In `(1,2)+(3,4)` the first bracket closes before the end.
             is_last = match.end() == len(text)
             return text[len(opening) : match.start()].strip() if is_last else None
     return None
@@ -25,11 +26,19 @@ def split_outside(text: str, separator: str) -> list[str]:
     if separator not in text:
         return [text.strip()]
     pieces = []
-    start = depth = 0
+    piece_start = 0
+    depth = 0
     for match in re.finditer(rf"{re.escape(separator)}|{_BRACKET.pattern}", text, re.DOTALL):
         if match[0] == separator and depth == 0:
-            pieces.append(text[start : match.start()].strip())
-            start = match.end()
-        depth += (match[0] in _OPENING) - (match[0] in _CLOSING)
-    pieces.append(text[start:].strip())
+            pieces.append(text[piece_start : match.start()].strip())
+            piece_start = match.end()
+        depth = _depth_behind(match[0], depth)
+    pieces.append(text[piece_start:].strip())
     return pieces
+
+
+def _depth_behind(token: str, depth: int) -> int:
+    if token in _OPENING:
+        return depth + 1
+    # Interval ends such as `(2,5]` close with the other kind of bracket, so kinds do not count.
+    return depth - 1 if token in _CLOSING else depth

@@ -4,7 +4,7 @@ import re
 import unicodedata
 
 MAX_FOLDED_CHARS = 4096
-"""Longest text whose compatible characters are folded: sorting a run of combining marks takes time
+"""Longest text with folding of compatible characters: sorting a run of combining marks takes time
 that grows with its square."""
 
 TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|emph|mbox)\s*+\{([^{}]*+)\}")
@@ -14,7 +14,7 @@ _EDGES = "\"'`.“”‘’*_ "
 
 
 def plain_text(text: str) -> str:
-    r"""Return the text without font commands, math dollars at its ends and escapes of braces."""
+    r"""Strip font commands, math dollars at both ends and escapes of braces."""
     if "\\" in text:
         text = TEXT_COMMAND.sub(r"\1", text).replace("\\{", "{").replace("\\}", "}")
     stripped = text.strip()
@@ -24,10 +24,10 @@ def plain_text(text: str) -> str:
 
 
 def text_form(text: str) -> str:
-    """Return the form in which texts are equal.
+    """Fold a text into the form that equal texts share.
 
-    Braces may be escaped, as they must be inside of a box that they do not balance. Compatible
-    characters such as `ﬁ` and `fi` count as one (NFKC).
+    Braces may be escaped, as unbalanced ones in a box must be. Compatible characters such as `ﬁ`
+    and `fi` count as one (NFKC).
     """
     plain = plain_text(text)
     if not plain.isascii() and len(plain) <= MAX_FOLDED_CHARS:

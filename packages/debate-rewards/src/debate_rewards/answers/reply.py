@@ -1,9 +1,9 @@
 r"""Where a reply's final answer stands.
 
-Read are the solution section where there are sections, and what follows the thinking where it ends.
-There the later of the last `\boxed{…}` and the last line `Answer: …` counts. Without either it is
-what follows `####` or "the answer is", else the last line, or all of a text. So no earlier box,
-quoted or not, matters.
+Only the solution section counts where there are sections, and only the text behind the thinking
+where that ends. There the later of the last `\boxed{…}` and the last line `Answer: …` counts.
+Without either it is the text behind `####` or "the answer is", else the last line, or all of a
+text. So no earlier box, quoted or not, matters.
 """
 
 import re
@@ -17,6 +17,7 @@ KINDS: tuple[Kind, ...] = ("math", "choice", "yes_no", "number", "text")
 
 MAX_LINE_CHARS = 4096
 """Of an unmarked last line only its end is read."""
+_MAX_BOX_COMMAND_CHARS = 40
 
 _SOLUTION = re.compile(r"<\s*solution\s*>", re.IGNORECASE)
 _THINKING_ENDS = re.compile(r"</\s*think\s*>", re.IGNORECASE)
@@ -45,28 +46,32 @@ class Unreadable:
 
 
 def final_answer(reply: str, kind: Kind, *, holds_braces: bool = False) -> FinalAnswer | None:
-    """Return a reply's own final answer, or None where there is none.
+    """Find a reply's own final answer; None where there is no answer.
 
     Args:
         reply: A whole reply, or its solution.
         kind: How the question's answers are compared.
-        holds_braces: Whether answers to this question may hold braces that close nothing. A box
+        holds_braces: Whether answers to this question may have braces that close nothing. A box
             then ends with the last brace of its line.
     """
     text: str | None = reply
+    # The plain search is fast, and most replies have no sections.
     if "olution" in reply.lower() and _SOLUTION.search(reply):
         text = parse(reply, "three_section").answer
     text = _after_thinking(text or "")
     if not text.strip():
         return None
+
     span = _marked_span(text)
     if span is not None:
         start, end = span
-        in_box = _BOX.search(text[max(0, start - 40) : start]) is not None
+        command_start = max(0, start - _MAX_BOX_COMMAND_CHARS)
+        in_box = _BOX.search(text[command_start:start]) is not None
         if in_box and holds_braces:
             end = _end_of_braces(text, end)
-        inner = text[start:end].strip()
-        return FinalAnswer(inner, marked=True, in_box=in_box) if inner else None
+        answer = text[start:end].strip()
+        return FinalAnswer(answer, marked=True, in_box=in_box) if answer else None
+
     stated = _after_hashes(text) or _after_answer_is(text, kind)
     if stated:
         return FinalAnswer(stated, marked=True)
@@ -80,8 +85,8 @@ def _after_thinking(text: str) -> str:
     if "think" not in text.lower():
         return text
     ends = [match.end() for match in _THINKING_ENDS.finditer(text)]
-    after = text[ends[-1] :] if ends else ""
-    return after if after.strip() else text
+    behind = text[ends[-1] :] if ends else ""
+    return behind if behind.strip() else text
 
 
 def _marked_span(text: str) -> tuple[int, int] | None:
@@ -89,33 +94,36 @@ def _marked_span(text: str) -> tuple[int, int] | None:
     line = answer_line(text)
     if line is None or line[0] == line[1]:
         return box
+    # The later one counts; a box inside of the line `Answer: \boxed{5}` is later than its start.
     if box is not None and box[1] > line[0]:
         return box
     return line
 
 
 def _end_of_braces(text: str, end: int) -> int:
-    """Return where a box ends that may hold closing braces of its own."""
-    closes_box = text.find("}", end)
-    more = _ONLY_CLOSING.match(text, closes_box + 1, (text + "\n").find("\n", closes_box))
-    return end if more is None else more.end() - 1
+    """Find the end of a box that may have closing braces of its own."""
+    closing_brace = text.find("}", end)
+    line_end = (text + "\n").find("\n", closing_brace)
+    more_braces = _ONLY_CLOSING.match(text, closing_brace + 1, line_end)
+    return end if more_braces is None else more_braces.end() - 1
 
 
 def _after_hashes(text: str) -> str | None:
     if "####" not in text:
         return None
-    marked = [line.strip()[4:].strip() for line in text.splitlines() if line.strip()[:4] == "####"]
+    lines = [line.strip() for line in text.splitlines()]
+    marked = [line.removeprefix("####").strip() for line in lines if line.startswith("####")]
     return marked[-1] if marked else None
 
 
 def _after_answer_is(text: str, kind: Kind) -> str | None:
-    """Return what follows the last "answer is", for a text only where the last line says it."""
-    last = None
-    start = text.rstrip().rfind("\n") + 1 if kind == "text" else 0
-    for match in _ANSWER_IS.finditer(text, start):
-        last = match
-    if last is None:
+    # An answer in words may say "the answer is" itself, so only its last line is searched.
+    search_start = text.rstrip().rfind("\n") + 1 if kind == "text" else 0
+    last_match = None
+    for match in _ANSWER_IS.finditer(text, search_start):
+        last_match = match
+    if last_match is None:
         return None
-    line_end = text.find("\n", last.end())
-    stated = text[last.end() : len(text) if line_end < 0 else line_end].strip()
+    line_end = text.find("\n", last_match.end())
+    stated = text[last_match.end() : len(text) if line_end < 0 else line_end].strip()
     return stated.removesuffix(".").strip()

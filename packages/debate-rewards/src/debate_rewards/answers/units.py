@@ -33,16 +33,16 @@ euro: euros
 degree: degrees deg
 radian: radians rad
 """
-UNITS = {
-    spelling: name
-    for name, _, spellings in (line.partition(":") for line in _SPELLINGS.strip().splitlines())
-    for spelling in (name, *spellings.split())
-}
+UNITS: dict[str, str] = {}
 """Each spelling of a unit with the unit's name. Powers do not count: cm and cm² are one."""
+for _line in _SPELLINGS.strip().splitlines():
+    _name, _, _others = _line.partition(":")
+    UNITS |= dict.fromkeys((_name, *_others.split()), _name)
 LETTER_UNITS = {"m": "meter", "g": "gram", "s": "second", "h": "hour", "L": "liter"}
-"""Units that are variables, too, and so are read only inside of text commands."""
+"""Units that are variables, too: they are read only inside of text commands."""
 
-_LONGEST_TAIL = 60
+_MAX_TAIL_CHARS = 60
+_MAX_HEAD_CHARS = 40
 _SYMBOLS = re.compile(r"\\(?:text|mbox|mathrm|textrm|textbf)|\^\s*\{?\d\}?|[²³{}\\,!~$.)*]")
 _LAST_WORD = re.compile(r"(?<![a-zA-Z])([a-zA-Z]+)\s*$")
 _BEFORE_PER = re.compile(r"([a-zA-Z]+)\s*(?:/|\bper\b)")
@@ -52,16 +52,23 @@ _SIGNS = {"€": "euro", "¢": "cent", "°": "degree", "\\circ": "degree", "\\de
 
 
 def unit_of(text: str) -> str | None:
-    """Return the name of the unit that an answer is written with, None for none that is known."""
-    tail = text[-_LONGEST_TAIL:]
-    if (letter := _LETTER_IN_TEXT.search(tail)) is not None:
+    """Name the unit that an answer is written with; None for no unit, or an unknown one."""
+    tail = text[-_MAX_TAIL_CHARS:]
+    letter = _LETTER_IN_TEXT.search(tail)
+    if letter is not None:
         return LETTER_UNITS[letter[1]]
+
     words = _SYMBOLS.sub(" ", tail)
+    # "miles per hour" is no unit of the list, and its last word is not the unit.
     is_rate = "/" in words or " per " in words
-    match = None if is_rate else _LAST_WORD.search(words)
-    if match is not None and match[1].lower() in UNITS:
-        return UNITS[match[1].lower()]
+    last_word = None if is_rate else _LAST_WORD.search(words)
+    if last_word is not None and last_word[1].lower() in UNITS:
+        return UNITS[last_word[1].lower()]
+
     for sign, name in _SIGNS.items():
-        if sign in tail or (sign == "€" and sign in text[:3]):
+        is_before_number = sign == "€" and sign in text[:3]
+        if sign in tail or is_before_number:
             return name
-    return "dollar" if _MONEY.match(text[:40]) and text.count("$") % 2 else None
+    # An even number of dollar signs marks a formula.
+    is_money = _MONEY.match(text[:_MAX_HEAD_CHARS]) and text.count("$") % 2
+    return "dollar" if is_money else None
