@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from debate_rewards.turn_rewards import Persuasion as Persuasion
     from debate_rewards.turn_rewards import StateValue as StateValue
     from debate_rewards.turn_rewards import state_values as state_values
-    from debate_rewards.vote_rewards import V2 as V2
+    from debate_rewards.v2 import V2 as V2
     from debate_rewards.vote_rewards import BradleyTerry as BradleyTerry
     from debate_rewards.vote_rewards import WinMinusLoss as WinMinusLoss
     from debate_rewards.vote_rewards import WinRate as WinRate

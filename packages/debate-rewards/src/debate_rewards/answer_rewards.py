@@ -15,48 +15,74 @@ from debate_rewards.reward import (
     FAILURE_VALUE,
     Credit,
     ReadDebate,
-    ReadTurn,
     Requirement,
     RewardConfig,
     RewardContext,
     Score,
+    build_score,
     known_mean,
     read_debate,
-    scored,
     turn_credits,
 )
-from debate_rewards.votes import JUDGE, JudgeSettings, VoteReward, all_votes, ballots, truth_values
-
-
-class YardstickJudge(JudgeSettings, VoteReward):
-    """What rewards have in common that value a judge's votes by which turns count as right."""
-
-    @property
-    def streams(self) -> tuple[str, ...]:
-        """The streams that get values."""
-        return (JUDGE,)
-
-    def score_votes(self, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> Score:
-        """Return the values of a debate's judges.
-
-        Args:
-            debate: The debate.
-            right: Whether each judged turn counts as right; votes about turns that are missing
-                have no value.
-        """
-        cast = ballots(debate, self.duplicates)
-        values = truth_values(all_votes(cast), right)
-        credits = self.judge_credits(debate, cast, values)
-        metrics = {
-            f"{self.type}/votes": float(len(values)),
-            f"{self.type}/votes_with_value": float(sum(value is not None for value in values)),
-            "reward/judge/mean": known_mean(c.value for c in credits if c.span is None),
-        }
-        return scored(debate.transcript, credits, metrics)
-
+from debate_rewards.v2 import JudgeSettings
+from debate_rewards.votes import JUDGE, Vote, VoteReward, all_votes, ballots
 
 _log = logging.getLogger(__name__)
+
 Verdicts = dict[TurnKey, Verdict]
+# Turns whose answers are counted together, each with the index of its debate.
+Group = list[tuple[int, TurnKey]]
+# Whether a turn is compared with its own round (`each`) or with the `last` rounds.
+Against = Literal["each", "last"]
+_LAST_ROUNDS = -1
+
+
+def usable_verdicts(debates: Sequence[ReadDebate]) -> list[Verdicts | None]:
+    """Check each debate's answers; None where the question's own answer is unusable.
+
+    A warning names each question that is left out.
+    """
+    usable: list[Verdicts | None] = []
+    for debate, verdicts in zip(debates, turn_verdicts(debates), strict=True):
+        reasons = [v.reason for v in verdicts.values() if v.verdict == "unverifiable"]
+        if reasons:
+            _log.warning("question %r is left out: %s", debate.transcript.question.id, reasons[0])
+            usable.append(None)
+        else:
+            usable.append(verdicts)
+    return usable
+
+
+def turn_verdicts(debates: Sequence[ReadDebate]) -> list[Verdicts]:
+    """Check every turn's answer, those of failed turns too, per debate.
+
+    A question of an unknown kind is unverifiable, which leaves out one debate and not all.
+    """
+    # All answers are checked in one call, so that worker processes share them out.
+    answers: list[tuple[Question, str | None]] = []
+    for debate in debates:
+        question = debate.transcript.question
+        if has_known_kind(question):
+            for turn in debate.turns.values():
+                answers.append((question, None if turn.failed else turn.parsed.answer))
+    next_verdict = iter(check_many(answers))
+    verdicts: list[Verdicts] = []
+    for debate in debates:
+        if has_known_kind(debate.transcript.question):
+            verdicts.append({key: next(next_verdict) for key in debate.turns})
+        else:
+            unknown_kind = Verdict("unverifiable", "unknown_kind")
+            verdicts.append(dict.fromkeys(debate.turns, unknown_kind))
+    return verdicts
+
+
+def has_known_kind(question: Question) -> bool:
+    """Tell whether the question's kind of answer is a known one."""
+    try:
+        kind_of(question)
+    except ValueError:
+        return False
+    return True
 
 
 class Verifiable(RewardConfig):
@@ -79,87 +105,98 @@ class Verifiable(RewardConfig):
     without it an answer that can be read is paid in full, whatever stands around it."""
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
-        """Return one score a transcript, in order."""
+        """Score a batch of debates, in order."""
         debates = [read_debate(transcript) for transcript in transcripts]
-        return [self._score(*one) for one in zip(debates, usable_verdicts(debates), strict=True)]
+        scores = []
+        for debate, verdicts in zip(debates, usable_verdicts(debates), strict=True):
+            scores.append(self._score(debate, verdicts))
+        return scores
 
     def _score(self, debate: ReadDebate, verdicts: Verdicts | None) -> Score:
         if verdicts is None:
             credits = [Credit(*key, "generator", None, expected=False) for key in debate.turns]
-            return scored(debate.transcript, credits, {"verifiable/unverifiable_gold": 1.0})
-        wrong = -1.0 if self.values == "plus_minus" else 0.0
-        right = {key: one.verdict == "right" for key, one in verdicts.items()}
-        credits = turn_credits(
-            debate,
-            {
-                key: max((1.0 if one else wrong) + self._penalty(debate.turns[key]), FAILURE_VALUE)
-                for key, one in right.items()
-            },
-        )
-        unread = sum(
-            one.verdict == "wrong" and one.reason != "different" and not debate.turns[key].failed
-            for key, one in verdicts.items()
-        )
+            return build_score(debate.transcript, credits, {"verifiable/unverifiable_gold": 1.0})
+        wrong_value = -1.0 if self.values == "plus_minus" else 0.0
+        values: dict[TurnKey, float | None] = {}
+        num_right = num_unreadable = 0
+        for key, verdict in verdicts.items():
+            turn = debate.turns[key]
+            is_right = verdict.verdict == "right"
+            num_right += is_right
+            # Neither right nor compared and found different: it could not be read as an answer.
+            is_unreadable = verdict.verdict == "wrong" and verdict.reason != "different"
+            num_unreadable += is_unreadable and not turn.failed
+            value = 1.0 if is_right else wrong_value
+            if turn.parsed.problems:
+                value += self.contract_penalty
+            values[key] = max(value, FAILURE_VALUE)
         metrics = {
             "verifiable/unverifiable_gold": 0.0,
-            "verifiable/unreadable_predictions": float(unread),
-            "verifiable/right": known_mean(map(float, right.values())),
+            "verifiable/unreadable_predictions": float(num_unreadable),
+            "verifiable/right": num_right / len(verdicts) if verdicts else None,
         }
-        return scored(debate.transcript, credits, metrics)
-
-    def _penalty(self, turn: ReadTurn) -> float:
-        return self.contract_penalty if turn.parsed.problems else 0.0
+        return build_score(debate.transcript, turn_credits(debate, values), metrics)
 
 
-def usable_verdicts(debates: Sequence[ReadDebate]) -> list[Verdicts | None]:
-    """Return the verdicts on each debate's turns, None where the question's answer is unusable.
+def truth_values(votes: Sequence[Vote], right: Mapping[TurnKey, bool]) -> list[float | None]:
+    """Compute +1 for a vote that names the right turn of a pair, −1 for the wrong one, 0 for `=`.
 
-    A warning names each question that is left out.
+    None where both turns are right or both are wrong, as the truth does not say which is better,
+    and where it is not known of one of them.
+
+    Args:
+        votes: Counted votes of one debate.
+        right: Whether the answer of a judged turn is right, where the truth is known.
     """
-    found: list[Verdicts | None] = []
-    for debate, verdicts in zip(debates, turn_verdicts(debates), strict=True):
-        unusable = [v.reason for v in verdicts.values() if v.verdict == "unverifiable"]
-        if unusable:
-            _log.warning("question %r is left out: %s", debate.transcript.question.id, unusable[0])
-        found.append(None if unusable else verdicts)
-    return found
+    values: list[float | None] = []
+    for vote in votes:
+        left_is_right = right.get(vote.left)
+        right_is_right = right.get(vote.right)
+        if left_is_right is None or right_is_right is None or left_is_right == right_is_right:
+            values.append(None)
+        elif vote.verdict == "=":
+            # The chance level of a guess and not None: a judge who says `=` whenever in doubt
+            # would raise the mean of its other votes.
+            values.append(0.0)
+        else:
+            names_left = vote.verdict == ">"
+            values.append(1.0 if names_left == left_is_right else -1.0)
+    return values
 
 
-def turn_verdicts(debates: Sequence[ReadDebate]) -> list[Verdicts]:
-    """Return the verdict on every turn's answer, failed turns included, per debate.
+class YardstickJudge(JudgeSettings, VoteReward):
+    """Base class of rewards that value a judge's votes by which turns count as right."""
 
-    A question of an unknown kind is unverifiable, so that it leaves out one debate and not all.
-    """
-    usable = [has_known_kind(debate.transcript.question) for debate in debates]
-    asked = [
-        (debate.transcript.question, None if turn.failed else turn.parsed.answer)
-        for debate, is_usable in zip(debates, usable, strict=True)
-        if is_usable
-        for turn in debate.turns.values()
-    ]
-    verdicts = iter(check_many(asked))
-    unknown = Verdict("unverifiable", "unknown_kind")
-    return [
-        {key: next(verdicts) if is_usable else unknown for key in debate.turns}
-        for debate, is_usable in zip(debates, usable, strict=True)
-    ]
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Streams with values."""
+        return (JUDGE,)
 
+    def score_votes(self, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> Score:
+        """Score a debate's judges.
 
-def has_known_kind(question: Question) -> bool:
-    """Return whether the question's kind of answer is a known one."""
-    try:
-        kind_of(question)
-    except ValueError:
-        return False
-    return True
+        Args:
+            debate: The debate.
+            right: Whether each judged turn counts as right; votes about turns that are missing
+                have no value.
+        """
+        turn_ballots = ballots(debate, self.duplicates)
+        values = truth_values(all_votes(turn_ballots), right)
+        credits = self.judge_credits(debate, turn_ballots, values)
+        metrics = {
+            f"{self.type}/votes": float(len(values)),
+            f"{self.type}/votes_with_value": float(sum(value is not None for value in values)),
+            "reward/judge/mean": known_mean(c.value for c in credits if c.span is None),
+        }
+        return build_score(debate.transcript, credits, metrics)
 
 
 class TruthJudge(YardstickJudge):
-    """What each turn's comparisons are worth against the truth, stream `judge`.
+    """The value of each turn's comparisons against the truth, stream `judge`.
 
     A vote on a right and a wrong turn is worth +1 if it names the right one, −1 if it names the
     other, 0 if it is `=`; None where both are right or both wrong. A turn's value is the mean over
-    its valued votes, or `format_penalty` where comparisons were owed and none counted. Votes,
+    its valued votes, or `format_penalty` where comparisons were expected and none counted. Votes,
     `duplicates` and `judge_credit` are as in `v2`; unlike there, three agents are enough.
 
     A question whose own answer is missing or cannot be read has no signal, and a warning names it.
@@ -175,24 +212,21 @@ class TruthJudge(YardstickJudge):
     type: Literal["truth_judge"] = "truth_judge"
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
-        """Return one score a transcript, in order."""
+        """Score a batch of debates, in order."""
         debates = [read_debate(transcript) for transcript in transcripts]
-        return [self._score(*one) for one in zip(debates, usable_verdicts(debates), strict=True)]
+        scores = []
+        for debate, verdicts in zip(debates, usable_verdicts(debates), strict=True):
+            scores.append(self._score(debate, verdicts))
+        return scores
 
     def _score(self, debate: ReadDebate, verdicts: Verdicts | None) -> Score:
         if verdicts is None:
-            valid = [key for key, turn in debate.judges.items() if not turn.failed]
-            credits = [Credit(*key, JUDGE, None, expected=False) for key in valid]
-            return scored(debate.transcript, credits, {"truth_judge/unverifiable_gold": 1.0})
+            valid_keys = [key for key, turn in debate.judges.items() if not turn.failed]
+            credits = [Credit(*key, JUDGE, None, expected=False) for key in valid_keys]
+            return build_score(debate.transcript, credits, {"truth_judge/unverifiable_gold": 1.0})
         right = {key: verdict.verdict == "right" for key, verdict in verdicts.items()}
         score = self.score_votes(debate, right)
         return replace(score, metrics={"truth_judge/unverifiable_gold": 0.0, **score.metrics})
-
-
-# Turns whose answers are counted together, each with the number of its debate.
-Group = list[tuple[int, TurnKey]]
-# Whether a turn is compared with its own round (`each`) or with the `last` rounds.
-Against = Literal["each", "last"]
 
 
 def in_majority(
@@ -202,71 +236,74 @@ def in_majority(
     against: Against,
     is_verified: bool,
 ) -> list[dict[TurnKey, bool]]:
-    """Return whether each turn gives the majority's answer, per debate; left out without one.
+    """Tell whether each turn gives the majority's answer; turns without a majority are left out.
 
     Args:
         debates: The debates of a batch.
-        scope: Whose majority: that of a `debate`, or of all debates of a `question`.
-        against: Which round a turn is compared with.
+        scope: The majority of a `debate`, or of all debates of a `question`.
+        against: The round that a turn is compared with.
         is_verified: Whether debates whose peers' votes decide for another answer are left out.
     """
-    found: list[dict[TurnKey, bool]] = [{} for _ in debates]
-    for group in _groups(debates, scope, against):
-        agreement = _agreement(debates, group, against, is_verified)
-        for (number, key), value in zip(group, agreement, strict=True):
-            if value is not None:
-                found[number][key] = value
-    return found
+    agreement_by_debate: list[dict[TurnKey, bool]] = [{} for _ in debates]
+    for group in _majority_groups(debates, scope, against):
+        for (index, key), agrees in _agreement(debates, group, against, is_verified).items():
+            agreement_by_debate[index][key] = agrees
+    return agreement_by_debate
+
+
+def _majority_groups(debates: Sequence[ReadDebate], scope: str, against: Against) -> list[Group]:
+    groups: dict[tuple[object, int], Group] = {}
+    for index, debate in enumerate(debates):
+        question = debate.transcript.question
+        if not has_known_kind(question):
+            _log.warning("question %r is left out: unknown_kind", question.id)
+            continue
+        voters: object = index if scope == "debate" else question.id
+        for key in debate.turns:
+            round_ = key.round if against == "each" else _LAST_ROUNDS
+            groups.setdefault((voters, round_), []).append((index, key))
+    return list(groups.values())
+
+
+def _agreement(
+    debates: Sequence[ReadDebate], group: Group, against: Against, is_verified: bool
+) -> dict[tuple[int, TurnKey], bool]:
+    """Compare the turns of a group with its majority, without those of debates left out."""
+    answers = []
+    for index, key in group:
+        turn = debates[index].turns[key]
+        answers.append(None if turn.failed else turn.parsed.answer)
+    debate_indices = list(dict.fromkeys(index for index, _ in group)) if is_verified else []
+    peer_answers = [peer_vote(debates[index], 0) for index in debate_indices]
+    # Answers of peers are classed with those of turns, so that equal ones have one number.
+    question = debates[group[0][0]].transcript.question
+    classes = answer_classes(question, [*answers, *peer_answers])
+    turn_classes = classes[: len(group)]
+    peer_classes = dict(zip(debate_indices, classes[len(group) :], strict=True))
+
+    class_sizes: Counter[int] = Counter()
+    for (index, key), number in zip(group, turn_classes, strict=True):
+        if number is not None and (against == "each" or key.round == debates[index].last_round):
+            class_sizes[number] += 1
+    largest = class_sizes.most_common(2)
+    if not largest or (len(largest) == 2 and largest[0][1] == largest[1][1]):
+        return {}
+    majority = largest[0][0]
+    agreement = {}
+    for (index, key), number in zip(group, turn_classes, strict=True):
+        if peer_classes.get(index, majority) == majority:
+            agreement[index, key] = number == majority
+    return agreement
 
 
 def nobody_outvoted(context: RewardContext) -> str | None:
-    """Return why no turn of a debate can differ from its majority, None if one can."""
+    """Explain why no turn of a debate can differ from its majority, None if one can."""
     if context.rules.num_agents >= 3:
         return None
     return (
         f"in a debate of {context.rules.num_agents} nobody is outvoted; expected at least 3, "
         "or majority with scope question and several debates on each question"
     )
-
-
-def _groups(debates: Sequence[ReadDebate], scope: str, against: Against) -> list[Group]:
-    groups: dict[tuple[object, int], Group] = {}
-    for number, debate in enumerate(debates):
-        question = debate.transcript.question
-        if not has_known_kind(question):
-            _log.warning("question %r is left out: unknown_kind", question.id)
-            continue
-        whose: object = number if scope == "debate" else question.id
-        for key in debate.turns:
-            round_ = key.round if against == "each" else -1
-            groups.setdefault((whose, round_), []).append((number, key))
-    return list(groups.values())
-
-
-def _agreement(
-    debates: Sequence[ReadDebate], group: Group, against: Against, is_verified: bool
-) -> list[bool | None]:
-    """Return per turn of a group whether it agrees with the majority; None without one."""
-    turns = [debates[number].turns[key] for number, key in group]
-    answers = [None if turn.failed else turn.parsed.answer for turn in turns]
-    numbers = list(dict.fromkeys(number for number, _ in group)) if is_verified else []
-    decided = [peer_vote(debates[number], 0) for number in numbers]
-    question = debates[group[0][0]].transcript.question
-    classes = answer_classes(question, [*answers, *decided])
-    chosen = dict(zip(numbers, classes[len(group) :], strict=True))
-    classes = classes[: len(group)]
-    sizes = Counter(
-        of
-        for (number, key), of in zip(group, classes, strict=True)
-        if of is not None and (against == "each" or key.round == debates[number].last_round)
-    ).most_common(2)
-    if not sizes or (len(sizes) == 2 and sizes[0][1] == sizes[1][1]):
-        return [None] * len(group)
-    most = sizes[0][0]
-    return [
-        of == most if chosen.get(number, most) == most else None
-        for (number, _), of in zip(group, classes, strict=True)
-    ]
 
 
 class Majority(RewardConfig):
@@ -300,38 +337,39 @@ class Majority(RewardConfig):
     """Whether the peers' votes must decide for the majority's answer, too."""
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
-        """Return one score a transcript, in order."""
+        """Score a batch of debates, in order."""
         debates = [read_debate(transcript) for transcript in transcripts]
-        found = in_majority(
+        agreement = in_majority(
             debates, scope=self.scope, against=self.round, is_verified=self.verified
         )
-        return [self._score(*one) for one in zip(debates, found, strict=True)]
+        minority_value = -1.0 if self.values == "plus_minus" else 0.0
+        scores = []
+        for debate, agrees in zip(debates, agreement, strict=True):
+            values: dict[TurnKey, float | None] = {}
+            for key, in_majority_ in agrees.items():
+                values[key] = 1.0 if in_majority_ else minority_value
+            valid_keys = [key for key, turn in debate.turns.items() if not turn.failed]
+            decided = [agrees[key] for key in valid_keys if key in agrees]
+            share_undecided = None
+            if valid_keys:
+                share_undecided = 1 - len(decided) / len(valid_keys)
+            metrics = {"majority/undecided": share_undecided, "majority/share": known_mean(decided)}
+            scores.append(build_score(debate.transcript, turn_credits(debate, values), metrics))
+        return scores
 
     def needed(self) -> frozenset[Requirement]:
-        """Return votes, where these verify the majority."""
+        """Require votes where these verify the majority."""
         return frozenset(("votes",)) if self.verified else frozenset()
 
     def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
-        """Return why no turn can differ from the majority."""
-        return (
-            nobody_outvoted(context) if stream == "generator" and self.scope == "debate" else None
-        )
-
-    def _score(self, debate: ReadDebate, in_majority: dict[TurnKey, bool]) -> Score:
-        minority = -1.0 if self.values == "plus_minus" else 0.0
-        values = {key: 1.0 if agrees else minority for key, agrees in in_majority.items()}
-        valid = [in_majority.get(key) for key, turn in debate.turns.items() if not turn.failed]
-        metrics = {
-            "majority/undecided": 1 - sum(v is not None for v in valid) / len(valid)
-            if valid
-            else None,
-            "majority/share": known_mean(valid),
-        }
-        return scored(debate.transcript, turn_credits(debate, values), metrics)
+        """Explain why no turn can differ from the majority."""
+        if stream == "generator" and self.scope == "debate":
+            return nobody_outvoted(context)
+        return None
 
 
 class MajorityJudge(YardstickJudge):
-    """What each turn's comparisons are worth against the majority's answer, stream `judge`.
+    """The value of each turn's comparisons against the majority's answer, stream `judge`.
 
     As `truth_judge`, with the answer that most agents of a round give in the place of the truth: a
     vote on a turn with it and a turn without it is worth +1 if it names the first, −1 if it names
@@ -352,11 +390,14 @@ class MajorityJudge(YardstickJudge):
     """Whether the peers' votes must decide for the majority's answer, too."""
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
-        """Return one score a transcript, in order."""
+        """Score a batch of debates, in order."""
         debates = [read_debate(transcript) for transcript in transcripts]
-        yardsticks = in_majority(debates, scope="debate", against="each", is_verified=self.verified)
-        return [self.score_votes(*one) for one in zip(debates, yardsticks, strict=True)]
+        agreement = in_majority(debates, scope="debate", against="each", is_verified=self.verified)
+        scores = []
+        for debate, agrees in zip(debates, agreement, strict=True):
+            scores.append(self.score_votes(debate, agrees))
+        return scores
 
     def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
-        """Return why no turn can differ from the majority."""
-        return nobody_outvoted(context) if stream == "judge" else None
+        """Explain why no turn can differ from the majority."""
+        return nobody_outvoted(context) if stream == JUDGE else None

@@ -11,22 +11,21 @@ from debate_rewards.reward import (
     ReadDebate,
     RewardContext,
     Score,
+    build_score,
     known_mean,
-    scored,
     turn_credits,
 )
 from debate_rewards.strengths import log_strengths, wins_of
 from debate_rewards.turn_rewards import CRITIC, critique_credits, critique_targets
+from debate_rewards.v2 import JudgeSettings, consensus_values
 from debate_rewards.votes import (
     JUDGE,
     Ballot,
-    JudgeSettings,
     PeerReward,
     Ties,
     Vote,
     all_votes,
     ballots,
-    consensus_values,
     points,
 )
 
@@ -132,7 +131,7 @@ class ConlReward(JudgeSettings, PeerReward):
             "conl/agreement_before": known_mean(consensus_values(all_votes(blind), self.consensus)),
             "conl/agreement_after": known_mean(agreement),
         }
-        return scored(debate.transcript, credits, metrics)
+        return build_score(debate.transcript, credits, metrics)
 
     def _paid(self, value_before: float | None, value_after: float | None) -> float | None:
         if value_before is None or value_after is None:

@@ -28,9 +28,9 @@ from debate_rewards.reward import (
     RewardConfig,
     RewardContext,
     Score,
+    build_score,
     known_mean,
     read_debate,
-    scored,
 )
 from debate_rewards.votes import JUDGE, Judgment, judgments
 
@@ -146,7 +146,7 @@ class JudgedReward(RewardConfig):
             "judged/vote": mean,
             "judged/unread": known_mean(float(one.decision is None) for one in made),
         }
-        return scored(debate.transcript, credits, metrics)
+        return build_score(debate.transcript, credits, metrics)
 
     def _excess(self, debate: ReadDebate, turn: ReadTurn) -> float:
         """Return by what share of its limit a speech is too long, at most 1."""
@@ -172,7 +172,9 @@ class JudgedReward(RewardConfig):
                 continue
             expected = [truth]
             if self.judge == "agreement":
-                expected = [one.decision for one in made if one.backwards != own.backwards]
+                expected = [
+                    one.decision for one in made if one.order_reversed != own.order_reversed
+                ]
             agreed = [2.0 * (own.decision == one) - 1 for one in expected if one is not None]
             value = known_mean(agreed)
             credits.append(Credit(*own.turn.key, JUDGE, value, expected=value is not None))
@@ -229,7 +231,7 @@ def add_judged(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | N
     _add_speeches(sums, debate)
     if rules.extra.get("opponent") == "rival":
         _add_habits(sums, debate, made)
-    either = [[m.decision for m in made if m.backwards is order] for order in (False, True)]
+    either = [[m.decision for m in made if m.order_reversed is order] for order in (False, True)]
     for left, other in product(*either):
         if left is not None and other is not None:
             sums.add("judged/both_orders", float(left == other))
@@ -263,7 +265,7 @@ def _add_habits(sums: Sums, debate: ReadDebate, made: Sequence[Judgment]) -> Non
     for one in made:
         if one.decision is not None:
             sums.add("judged/for_agent_0", float(one.decision == 0))
-            sums.add("judged/first_shown", float(one.decision == int(one.backwards)))
+            sums.add("judged/first_shown", float(one.decision == int(one.order_reversed)))
             if said[0] != said[1]:
                 sums.add("judged/longer", float(said[one.decision] > said[1 - one.decision]))
 

@@ -97,7 +97,7 @@ def mean_returns(credits: Iterable[Credit], num_agents: int) -> tuple[float | No
     return tuple(map(known_mean, earned))
 
 
-def scored(
+def build_score(
     transcript: Transcript, credits: Iterable[Credit], metrics: Mapping[str, float | None]
 ) -> Score:
     """Return the score of a debate, in which an agent's return is the mean over its turns.
@@ -198,7 +198,9 @@ class ReadDebate:
     compares: bool
     judges: Mapping[TurnKey, ReadTurn]
     # What `votes.ballots` has read: figures and decisions ask for the same votes many times.
-    cast: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    ballot_cache: dict[str, Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def shown_to(self, judge: ReadTurn) -> list[ReadTurn]:
         """Return the turns of other agents that `judge` was given, and its own if it ranks it."""

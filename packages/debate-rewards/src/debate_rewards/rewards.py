@@ -33,7 +33,8 @@ from debate_rewards.reward import (
     score_debates,
 )
 from debate_rewards.turn_rewards import Certainty, Overlong, PartialTrajectory, Persuasion
-from debate_rewards.vote_rewards import V2, BradleyTerry, WinMinusLoss, WinRate
+from debate_rewards.v2 import V2
+from debate_rewards.vote_rewards import BradleyTerry, WinMinusLoss, WinRate
 from debate_rewards.votes import all_votes, ballots, by_pair
 
 # Rewards that can be a part of a mixed one.

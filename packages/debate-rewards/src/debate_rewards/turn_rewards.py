@@ -22,9 +22,9 @@ from debate_rewards.reward import (
     RewardConfig,
     RewardContext,
     Score,
+    build_score,
     check_turns,
     known_mean,
-    scored,
     turn_credits,
 )
 from debate_rewards.votes import PeerReward, ballots, tally
@@ -180,7 +180,7 @@ def _state_score(transcript: Transcript, found: _Found) -> Score:
         "unverifiable_gold": float(found.left_out is not None),
     }
     named = {f"partial_trajectory/{name}": value for name, value in metrics.items()}
-    return scored(transcript, credits, named)
+    return build_score(transcript, credits, named)
 
 
 # The stream's name; it covers the evaluation.
@@ -247,7 +247,7 @@ class Persuasion(PeerReward):
             "persuasion/critiques_with_value": float(sum(value is not None for value in values)),
             "persuasion/mean": known_mean(values),
         }
-        return scored(debate.transcript, credits, metrics)
+        return build_score(debate.transcript, credits, metrics)
 
 
 _Part = tuple[int, tuple[int, int]]
@@ -385,7 +385,7 @@ class Overlong(RewardConfig):
             "overlong/tokens": known_mean(known),
             "overlong/penalised": known_mean(length > allowed for length in known),
         }
-        return scored(debate.transcript, credits, metrics)
+        return build_score(debate.transcript, credits, metrics)
 
 
 class Certainty(RewardConfig):
@@ -410,4 +410,6 @@ class Certainty(RewardConfig):
         logps = {key: mean_logp(one.turn) for key, one in debate.turns.items() if not one.failed}
         values = {key: math.exp(logp) for key, logp in logps.items() if logp is not None}
         credits = turn_credits(debate, values, always_expected=False)
-        return scored(debate.transcript, credits, {"certainty/mean": known_mean(values.values())})
+        return build_score(
+            debate.transcript, credits, {"certainty/mean": known_mean(values.values())}
+        )

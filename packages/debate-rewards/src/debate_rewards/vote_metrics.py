@@ -12,7 +12,7 @@ from debate_rewards.answer_rewards import turn_verdicts
 from debate_rewards.estimates import Moments, Sums
 from debate_rewards.reward import ReadDebate, ReadTurn, Score, read_debate
 from debate_rewards.turn_rewards import critique_targets
-from debate_rewards.votes import Verdict, Vote, ballots, by_pair, owed_verdicts, tally
+from debate_rewards.votes import Verdict, Vote, ballots, by_pair, expected_verdicts, tally
 
 
 def successive(turns: Iterable[TurnKey]) -> Iterator[tuple[TurnKey, TurnKey]]:
@@ -234,7 +234,7 @@ def owed_values(
 
     `=` and a pair that was left out are worth 1/2, so that leaving out hard pairs gains nothing.
     """
-    for (left, other), verdict in owed_verdicts(debate, judge):
+    for (left, other), verdict in expected_verdicts(debate, judge):
         if right[left] != right[other]:
             yield 0.5 if verdict in ("=", None) else float((verdict == ">") == right[left])
 
