@@ -8,64 +8,74 @@ from torch import Tensor, nn
 
 __all__ = ["fuse"]
 
-_HALF = (torch.bfloat16, torch.float16)
+HALF_PRECISION = (torch.bfloat16, torch.float16)
 
 
 class _LowRankUpdate(torch.autograd.Function):
     """x Wᵀ + b + s (x Aᵀ) Bᵀ (Hu et al. 2021, eq. 3), for a frozen W.
 
     peft copies x and the sum to float32, the adapter's type; the matrix products are then a small
-    part of the time. Here A and B are rounded to x's type, as autocast does, and nothing of the
-    size of x or of the output is made but the output and the gradient of x.
+    part of the time. Here A and B are rounded to x's type, as autocast does, and only the output
+    and the gradient of x take memory of their size.
+
+    Shape letters: N rows of x, I inputs, O outputs, R the adapter's rank.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, layer: nn.Linear, a: Tensor, b: Tensor, scale: float
+        ctx: Any, x: Tensor, layer: nn.Linear, a_RI: Tensor, b_OR: Tensor, scale: float
     ) -> Tensor:
-        """Return [..., out] for x [..., in], a [rank, in] and b [out, rank]."""
-        rows = x.reshape(-1, x.shape[-1])
-        a, b = a.to(x.dtype), (b * scale).to(x.dtype)
-        low = rows @ a.T
-        result = nn.functional.linear(rows, layer.weight, layer.bias).addmm_(low, b.T)
-        ctx.save_for_backward(rows, layer.weight, a, b, low)
+        """Compute [..., O] for x [..., I]."""
+        x_NI = x.reshape(-1, x.shape[-1])
+        a_RI = a_RI.to(x.dtype)
+        # Scaled in float32, so that the product is rounded once.
+        b_OR = (b_OR * scale).to(x.dtype)
+        low_NR = x_NI @ a_RI.T
+        output_NO = nn.functional.linear(x_NI, layer.weight, layer.bias)
+        output_NO.addmm_(low_NR, b_OR.T)
+        ctx.save_for_backward(x_NI, layer.weight, a_RI, b_OR, low_NR)
         ctx.scale = scale
-        return result.view(*x.shape[:-1], -1)
+        return output_NO.view(*x.shape[:-1], -1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, a and b, the last two in float32."""
-        rows, weight, a, b, low = ctx.saved_tensors
-        of_x, _, of_a, of_b, _ = ctx.needs_input_grad
+        """Compute the gradients of x, a and b, the last two in float32."""
+        x_NI, weight_OI, a_RI, b_OR, low_NR = ctx.saved_tensors
+        x_needs_grad, _, a_needs_grad, b_needs_grad, _ = ctx.needs_input_grad
         (grad,) = grads
-        out = grad.reshape(-1, grad.shape[-1])
-        back = out @ b
-        x = (out @ weight).addmm_(back, a).view(*grad.shape[:-1], -1) if of_x else None
-        grad_a = (back.T @ rows).float() if of_a else None
-        grad_b = (out.T @ low).float().mul_(ctx.scale) if of_b else None
-        return x, None, grad_a, grad_b, None
+        grad_NO = grad.reshape(-1, grad.shape[-1])
+        grad_NR = grad_NO @ b_OR
+        grad_x = grad_a = grad_b = None
+        if x_needs_grad:
+            grad_NI = (grad_NO @ weight_OI).addmm_(grad_NR, a_RI)
+            grad_x = grad_NI.view(*grad.shape[:-1], -1)
+        if a_needs_grad:
+            grad_a = (grad_NR.T @ x_NI).float()
+        if b_needs_grad:
+            grad_b = (grad_NO.T @ low_NR).float().mul_(ctx.scale)
+        return grad_x, None, grad_a, grad_b, None
 
 
 class _Fused(Linear):  # type: ignore[misc]
-    """peft's layer, which it remains wherever more is asked of it than one plain adapter."""
+    """peft's layer, and its own computation for anything but one plain adapter."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the layer's output with its adapter."""
+        """Compute the layer's output with its adapter."""
         names = [name for name in self.active_adapters if name in self.lora_A]
         base = self.base_layer
         weight = base.weight
-        if (
-            len(names) != 1
-            or (self.disable_adapters or self.merged or args or kwargs)
-            or (x.dtype not in _HALF or weight.dtype != x.dtype or weight.requires_grad)
-            or hasattr(weight, "ds_id")  # ZeRO-3 gathers it when the layer itself is called.
-        ):
-            result: Tensor = super().forward(x, *args, **kwargs)
-            return result
-        a, b = (part[names[0]].weight for part in (self.lora_A, self.lora_B))
-        scale = self.scaling[names[0]]
-        sum_: Tensor = _LowRankUpdate.apply(x, base, a, b, scale)  # type: ignore[no-untyped-call]
-        return sum_
+        is_one_adapter = len(names) == 1 and not (self.disable_adapters or self.merged)
+        is_half = x.dtype in HALF_PRECISION and weight.dtype == x.dtype
+        # ZeRO-3 gathers a weight with `ds_id` when the layer itself is called.
+        is_plain_weight = not weight.requires_grad and not hasattr(weight, "ds_id")
+        if args or kwargs or not (is_one_adapter and is_half and is_plain_weight):
+            output: Tensor = super().forward(x, *args, **kwargs)
+            return output
+        name = names[0]
+        fused: Tensor = _LowRankUpdate.apply(  # type: ignore[no-untyped-call]
+            x, base, self.lora_A[name].weight, self.lora_B[name].weight, self.scaling[name]
+        )
+        return fused
 
 
 def fuse(model: nn.Module) -> None:

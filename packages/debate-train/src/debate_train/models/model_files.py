@@ -16,14 +16,35 @@ if TYPE_CHECKING:
 
 
 ADAPTER = "adapter_config.json"
-"""What a folder with an adapter holds."""
-_REASON = 300
-_SHOWN = 3
+"""Name of the file that makes a folder an adapter's."""
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+MAX_REASON = 300
+"""Characters of a library's message in ours."""
+MAX_SHOWN = 3
+MAX_CHAIN = 8
+"""Adapters that may be trained each on the one before."""
+TEMPLATE_ROLES = (("user",), ("user", "assistant", "user"))
+"""Roles of the conversations on which a chat template is tried."""
+# Settings that change an adapter in ways that are not merged here, with their neutral values.
+NEUTRAL_SETTINGS: dict[str, tuple[object, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none", None),
+    "modules_to_save": (None, []),
+    "use_dora": (False, None),
+}
+MERGED_SETTINGS = (
+    "r",
+    "lora_alpha",
+    "use_rslora",
+    "rank_pattern",
+    "alpha_pattern",
+    "target_modules",
+)
 
 
 @contextmanager
-def reading_model(name: str, what: str) -> Iterator[None]:
-    """Turn whatever is raised while a model is read into a `ModelError` of one line.
+def reading_model(name: str, part: str) -> Iterator[None]:
+    """Turn every error of reading a model into a `ModelError` of one line.
 
     Libraries answer a damaged or unfitting folder with errors of many types, some of which are
     no `Exception` (a panic of the tokenizers library).
@@ -34,51 +55,54 @@ def reading_model(name: str, what: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise ModelError(
-            f"model.name: no {what} could be loaded from {name!r} ({reason_of(error)}); expected a "
+            f"model.name: no {part} could be loaded from {name!r} ({reason_of(error)}); expected a "
             "directory written by save_pretrained, or a hub id that can be reached from here"
         ) from error
 
 
 @contextmanager
 def without_report() -> Iterator[None]:
-    """Keep transformers from printing bars, and a table of what does not fit: one line says it."""
+    """Keep transformers from printing bars and tables: our refusals say the same in one line."""
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
     logger = logging.getLogger("transformers")
-    before = logger.level
+    level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(level)
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the type of an error and the first two lines of what it says."""
+    """Write the type of an error and the first two lines of its message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = " ".join(lines[:2])[:_REASON]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    message = " ".join(lines[:2])[:MAX_REASON]
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def check_files(name: str, wanted: Mapping[str, str]) -> None:
-    """Refuse a local folder that lacks one of the files, given by name with what each is.
+def check_files(name: str, descriptions: Mapping[str, str]) -> None:
+    """Refuse a local folder that lacks one of the files, given by name with a description.
 
     Raises:
-        ModelError: A file is missing; a hub id is left to those who load it.
+        ModelError: A file is missing. A hub id passes: loading it will tell.
     """
-    for file, what in wanted.items():
-        if is_folder(name) and not (Path(name) / file).is_file():
-            within = ", ".join(sorted(one.parent.name for one in Path(name).glob(f"*/{ADAPTER}")))
-            other = f", or one of its adapters ({within}), each a policy of its own"
+    if not is_folder(name):
+        return
+    folder = Path(name)
+    for file, description in descriptions.items():
+        if not (folder / file).is_file():
+            adapters = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{ADAPTER}")))
+            hint = f", or one of its adapters ({adapters}), each a policy of its own"
             raise ModelError(
-                f"model.name: {name!r} holds no {file}; expected {what} beside the weights, as "
-                f"save_pretrained writes it{other if within else ''}"
+                f"model.name: {name!r} holds no {file}; expected {description} beside the weights, "
+                f"as save_pretrained writes it{hint if adapters else ''}"
             )
 
 
 def is_folder(name: str) -> bool:
-    """Return whether a model's name names a folder here; False where no file can have it."""
+    """Tell whether a model's name names a folder here; False where no file can have it."""
     try:
         return Path(name).is_dir()
     except (OSError, ValueError):
@@ -86,27 +110,28 @@ def is_folder(name: str) -> bool:
 
 
 def is_meant_as_path(name: str) -> bool:
-    """Return whether a name that is no folder here is no hub id either, such as a mistyped run."""
-    is_path = name.startswith(("/", ".", "~")) or name.count("/") > 1
-    return is_path or ("/" in name and is_folder(str(Path(name).parent)))
+    """Tell whether a name that is no folder here is no hub id either, such as a mistyped run."""
+    if name.startswith(("/", ".", "~")) or name.count("/") > 1:
+        return True
+    return "/" in name and is_folder(str(Path(name).parent))
 
 
-def read_json(file: Path, what: str) -> dict[str, object]:
-    """Return the mapping that a JSON file holds.
+def read_json(file: Path, description: str) -> dict[str, object]:
+    """Read the object of a JSON file.
 
     Raises:
-        ModelError: It is not readable, or no mapping.
+        ModelError: It is not readable, or no object.
     """
-    expected = f"expected {what}, as save_pretrained writes it"
+    expected = f"expected {description}, as save_pretrained writes it"
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
             f"model.name: {str(file)!r} cannot be read as JSON ({error}); {expected}"
         ) from error
-    if not isinstance(found, dict):
-        raise ModelError(f"model.name: {str(file)!r} holds a {type(found).__name__}; {expected}")
-    return found
+    if not isinstance(content, dict):
+        raise ModelError(f"model.name: {str(file)!r} holds a {type(content).__name__}; {expected}")
+    return content
 
 
 def refuse_foreign_code(name: str, config: "PreTrainedConfig") -> None:
@@ -133,18 +158,18 @@ def refuse_unfitting(name: str, model: "PreTrainedModel", info: Mapping[str, Any
             another shape, are not finite, or belong to layers or modules that the configuration
             does not have; or the configuration ties a head that is not tied in the files.
     """
-    surplus = sorted(map(str, info["unexpected_keys"]))
+    mismatched = [
+        f"{key} of shape {tuple(stored)} instead of {tuple(expected)}"
+        for key, stored, expected in info["mismatched_keys"]
+    ]
+    errors = [str(message)[:MAX_REASON] for message in info.get("error_msgs") or ()]
+    unexpected = sorted(str(key) for key in info["unexpected_keys"])
     problems = {
-        "its weights have other shapes than its config.json says": sorted(
-            f"{key} of shape {tuple(a)} instead of {tuple(b)}"
-            for key, a, b in info["mismatched_keys"]
-        ),
-        "weights are missing": sorted(map(str, info["missing_keys"])),
-        "weights cannot be read": [
-            str(message)[:_REASON] for message in info.get("error_msgs") or ()
-        ],
+        "its weights have other shapes than its config.json says": sorted(mismatched),
+        "weights are missing": sorted(str(key) for key in info["missing_keys"]),
+        "weights cannot be read": errors,
         "it holds weights of layers or modules that its config.json does not have": [
-            key for key in surplus if _is_of_model(key, model)
+            key for key in unexpected if _is_of_model(key, model)
         ],
         "weights are not finite": not_finite(model),
         "its config.json ties the output head to the embedding, but it holds a head of its own "
@@ -152,9 +177,12 @@ def refuse_unfitting(name: str, model: "PreTrainedModel", info: Mapping[str, Any
     }
     for problem, names in problems.items():
         if names:
-            rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            num_more = len(names) - MAX_SHOWN
+            listed = ", ".join(names[:MAX_SHOWN]) + (
+                f" and {num_more} more" if num_more > 0 else ""
+            )
             raise ModelError(
-                f"model.name: {name!r}: {problem}: {', '.join(names[:_SHOWN])}{rest}; expected the "
+                f"model.name: {name!r}: {problem}: {listed}; expected the "
                 "weights that its config.json describes, as save_pretrained names them"
             )
 
@@ -186,7 +214,7 @@ def untied_head(model: "PreTrainedModel") -> list[str]:
 
 
 def not_finite(model: "PreTrainedModel") -> list[str]:
-    """List the parameters that hold NaN or infinity; those without values are left out."""
+    """List the parameters with NaN or infinity; those without values are left out."""
     import torch
 
     names = []
@@ -200,9 +228,6 @@ def not_finite(model: "PreTrainedModel") -> list[str]:
     return names
 
 
-_ROLES = (("user",), ("user", "assistant", "user"))
-
-
 def check_template(
     name: str, tokenizer: "PreTrainedTokenizerFast", template_kwargs: Mapping[str, object]
 ) -> None:
@@ -211,8 +236,12 @@ def check_template(
     Raises:
         ModelError: The template cannot be used.
     """
-    for roles in _ROLES if tokenizer.chat_template else ():
-        messages = [{"role": role, "content": f"text {at}"} for at, role in enumerate(roles)]
+    if not tokenizer.chat_template:
+        return
+    for roles in TEMPLATE_ROLES:
+        messages = []
+        for index, role in enumerate(roles):
+            messages.append({"role": role, "content": f"text {index}"})
         try:
             tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True, **template_kwargs
@@ -224,36 +253,26 @@ def check_template(
             ) from error
 
 
-_WEIGHTS = "adapter_model.safetensors"
-_LONGEST_CHAIN = 8
-_NEUTRAL: dict[str, tuple[object, ...]] = {
-    "peft_type": ("LORA",),
-    "bias": ("none", None),
-    "modules_to_save": (None, []),
-    "use_dora": (False, None),
-}
-"""What settings of an adapter must say, as what else they may say is not merged here."""
-
-
 def is_adapter(name: str) -> bool:
-    """Return whether a model's name names a folder with an adapter and no model of its own."""
+    """Tell whether a model's name names a folder with an adapter and no model of its own."""
+    if not is_folder(name):
+        return False
     folder = Path(name)
-    is_whole = is_folder(name) and (folder / "config.json").is_file()
-    return is_folder(name) and (folder / ADAPTER).is_file() and not is_whole
+    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
 
 
 def bases_of(name: str) -> tuple[str, ...]:
-    """Return a model's adapters from itself down, and last the model that they all adapt.
+    """List a model's adapters from itself down, and last the model that they all adapt.
 
-    The base of an adapter is what its `adapter_config.json` names. A base that is itself a folder
+    The base of an adapter is named in its `adapter_config.json`. A base that is itself a folder
     with an adapter was trained on from, and is merged first.
 
     Raises:
         ModelError: An adapter names no base, its base is not there, or they lead in a ring.
     """
-    found = [name]
-    while is_adapter(found[-1]):
-        file = Path(found[-1]) / ADAPTER
+    chain = [name]
+    while is_adapter(chain[-1]):
+        file = Path(chain[-1]) / ADAPTER
         base = read_json(file, "the configuration of an adapter").get("base_model_name_or_path")
         if (
             not isinstance(base, str)
@@ -264,26 +283,26 @@ def bases_of(name: str) -> tuple[str, ...]:
                 f"model.name: {str(file)!r} names the base {base!r}, which is not there; expected "
                 "the folder (from the working directory) or hub id that the adapter was trained on"
             )
-        if base in found or len(found) > _LONGEST_CHAIN:
+        if base in chain or len(chain) > MAX_CHAIN:
             raise ModelError(
                 f"model.name: the bases of {name!r} lead back to {base!r}; expected a model with "
                 "weights of its own at their end"
             )
-        found.append(base)
-    if is_folder(found[-1]) and (Path(found[-1]) / ADAPTER).is_file():
+        chain.append(base)
+    if is_folder(chain[-1]) and (Path(chain[-1]) / ADAPTER).is_file():
         raise ModelError(
-            f"model.name: {found[-1]!r} holds {ADAPTER} beside a model of its own; expected one of "
+            f"model.name: {chain[-1]!r} holds {ADAPTER} beside a model of its own; expected one of "
             "them: take the other out of the folder"
         )
-    return tuple(found)
+    return tuple(chain)
 
 
 def merge_adapter(name: str, model: "PreTrainedModel") -> "PreTrainedModel":
-    """Return a model with an adapter's product added to its weights, in their own dtype.
+    """Add an adapter's product to a model's weights, in their own dtype.
 
     Args:
         name: The adapter's folder.
-        model: What it was trained on; changed.
+        model: The model that it was trained on; changed.
 
     Raises:
         ModelError: The adapter is damaged, of another kind than LoRA, or of another model.
@@ -295,35 +314,42 @@ def merge_adapter(name: str, model: "PreTrainedModel") -> "PreTrainedModel":
     settings = _lora_settings(name)
     with reading_model(name, "adapter"):
         adapted: PeftModel = get_peft_model(model, LoraConfig(**settings, task_type="CAUSAL_LM"))
-        own = get_peft_model_state_dict(adapted, state_dict=adapted.state_dict(keep_vars=True))
-        held = load_file(Path(name) / _WEIGHTS)
-        shapes = [{key: tuple(one.shape) for key, one in each.items()} for each in (held, own)]
-        if other := sorted({key for key, _ in shapes[0].items() ^ shapes[1].items()}):
+        state = adapted.state_dict(keep_vars=True)
+        parameters = get_peft_model_state_dict(adapted, state_dict=state)
+        stored = load_file(Path(name) / ADAPTER_WEIGHTS)
+        stored_shapes = {(key, tuple(tensor.shape)) for key, tensor in stored.items()}
+        own_shapes = {(key, tuple(parameter.shape)) for key, parameter in parameters.items()}
+        unfitting = sorted({key for key, _ in stored_shapes ^ own_shapes})
+        if unfitting:
             raise ModelError(
                 f"model.name: the adapter {name!r} is not one of its base: missing, unexpected or "
-                f"of another shape: {', '.join(other[:_SHOWN])}; expected what peft saves of it"
+                f"of another shape: {', '.join(unfitting[:MAX_SHOWN])}; expected what peft saves "
+                "of it"
             )
         with torch.no_grad():
-            for key, parameter in own.items():
-                parameter.copy_(held[key])
-        merged: PreTrainedModel = adapted.merge_and_unload().requires_grad_(True)  # peft froze it
-    # A later adapter names what it was trained on, which is this one and not its base.
-    merged.name_or_path = merged.config.name_or_path = name
+            for key, parameter in parameters.items():
+                parameter.copy_(stored[key])
+        merged: PreTrainedModel = adapted.merge_and_unload()
+        merged.requires_grad_(True)  # peft froze it
+    # A later adapter names the model that it was trained on, which is this one and not its base.
+    merged.config.name_or_path = name
+    merged.name_or_path = name
     return merged
 
 
 def _lora_settings(name: str) -> dict[str, object]:
-    """Return the settings of an adapter that decide what it adds."""
+    """Read the settings of an adapter that decide its product."""
     file = Path(name) / ADAPTER
-    held = read_json(file, "the configuration of an adapter")
-    check_files(name, {_WEIGHTS: "an adapter's weights"})
-    layers = held.get("target_modules")
-    odd = [key for key, plain in _NEUTRAL.items() if held.get(key) not in plain]
-    odd += ["target_modules"] if not isinstance(layers, list) and layers != "all-linear" else []
-    if odd:
+    config = read_json(file, "the configuration of an adapter")
+    check_files(name, {ADAPTER_WEIGHTS: "an adapter's weights"})
+    unmerged = [key for key, neutral in NEUTRAL_SETTINGS.items() if config.get(key) not in neutral]
+    layers = config.get("target_modules")
+    if not isinstance(layers, list) and layers != "all-linear":
+        unmerged.append("target_modules")
+    if unmerged:
         raise ModelError(
-            f"model.name: {str(file)!r} has settings that are not merged here: {', '.join(odd)}; "
-            "expected a LoRA adapter on named layers, or a model that peft merged"
+            f"model.name: {str(file)!r} has settings that are not merged here: "
+            f"{', '.join(unmerged)}; expected a LoRA adapter on named layers, or a model that "
+            "peft merged"
         )
-    taken = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "target_modules")
-    return {key: held[key] for key in taken if held.get(key) is not None}
+    return {key: config[key] for key in MERGED_SETTINGS if config.get(key) is not None}

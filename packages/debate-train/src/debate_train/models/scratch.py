@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
+TAGS = ("solution", "evaluation", "comparison", "consensus", "consensus_reason")
+WORDS = ("Agent", ":", ">", "=", "+", "-", "N/A", "YES", "NO", "ok", "no", "valid", "response",
+         "evaluation", "make", "Q")  # fmt: skip
+SPECIAL_TOKENS = ["<pad>", "<unk>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+SMALLEST = -40
+LARGEST = 50
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
 class ScratchModel(Config):
     """A small Qwen3-shaped model with random weights and a word-level tokenizer."""
 
@@ -42,7 +54,7 @@ class ScratchModel(Config):
 
     @property
     def source(self) -> None:
-        """It comes from no folder and no hub."""
+        """None: it comes from no folder and no hub."""
         return None
 
     @property
@@ -51,7 +63,7 @@ class ScratchModel(Config):
         return {}
 
     def folder(self) -> None:
-        """Return None: its weights are on no disk."""
+        """Name no folder: its weights are on no disk."""
         return None
 
     def load(self, seed: int, *, with_values: bool = True) -> LoadedModel:
@@ -75,34 +87,24 @@ class ScratchModel(Config):
             pad_token_id=tokenizer.pad_token_id,
         )
 
-        def made() -> Qwen3ForCausalLM:
+        def make_model() -> Qwen3ForCausalLM:
             import torch
 
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 return Qwen3ForCausalLM(config)
 
-        return LoadedModel(made(), tokenizer, again=made)
+        return LoadedModel(make_model(), tokenizer, again=make_model)
 
     def load_tokenizer(self) -> "PreTrainedTokenizerFast":
         """Build the word-level tokenizer."""
         return word_tokenizer(self.extra_words)
 
 
-TAGS = ("solution", "evaluation", "comparison", "consensus", "consensus_reason")
-WORDS = ("Agent", ":", ">", "=", "+", "-", "N/A", "YES", "NO", "ok", "no", "valid", "response",
-         "evaluation", "make", "Q")  # fmt: skip
-SMALLEST, LARGEST = -40, 50
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>"
-    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-
-
 def word_tokenizer(extra_words: Sequence[str] = ()) -> "PreTrainedTokenizerFast":
-    r"""Return a tokenizer for compact debates: one token a word, tag, sign or small number.
+    r"""Build a tokenizer for compact debates: one token a word, tag, sign or small number.
 
-    A token is a word with the space before it, or a line break; text is first normalised to one
+    A token is a word with the space before it, or a line break; text is first normalized to one
     space before each word. An extra word may consist of several, such as `Agent 1`: then these are
     one token wherever they follow each other, the longest first. Tokens are spelled in the byte
     alphabet of GPT-2, as byte-level BPE tokenizers do, so that the bytes of each token are known.
@@ -111,13 +113,14 @@ def word_tokenizer(extra_words: Sequence[str] = ()) -> "PreTrainedTokenizerFast"
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    tags = [f"<{slash}{name}>" for name in TAGS for slash in ("", "/")]
-    numbers = [str(n) for n in range(SMALLEST, LARGEST + 1)]
-    special = ["<pad>", "<unk>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
-    words = ["Ċ", *("Ġ" + w.replace(" ", "Ġ") for w in (*tags, *WORDS, *numbers, *extra_words))]
-    phrases = sorted((w for w in extra_words if " " in w), key=len, reverse=True)
-    whole = "".join(rf" {re.escape(phrase)}(?!\S)|" for phrase in phrases)
-    vocabulary = {token: i for i, token in enumerate([*special, *words])}
+    tags = []
+    for name in TAGS:
+        tags += [f"<{name}>", f"</{name}>"]
+    numbers = [str(number) for number in range(SMALLEST, LARGEST + 1)]
+    words = [*tags, *WORDS, *numbers, *extra_words]
+    # Ċ and Ġ are line break and space in GPT-2's alphabet.
+    spelled = ["Ċ", *(f"Ġ{word.replace(' ', 'Ġ')}" for word in words)]
+    vocabulary = {token: token_id for token_id, token in enumerate(SPECIAL_TOKENS + spelled)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Sequence(
         [
@@ -127,9 +130,12 @@ def word_tokenizer(extra_words: Sequence[str] = ()) -> "PreTrainedTokenizerFast"
             normalizers.Replace(Regex(r" +$"), ""),
         ]
     )
+    # Alternatives are tried in order: the longest phrase goes first, single words last.
+    phrases = sorted((word for word in extra_words if " " in word), key=len, reverse=True)
+    phrase_patterns = "".join(rf" {re.escape(phrase)}(?!\S)|" for phrase in phrases)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(rf"{whole}\n| [^\s]+"), "isolated"),
+            pre_tokenizers.Split(Regex(rf"{phrase_patterns}\n| [^\s]+"), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -139,6 +145,6 @@ def word_tokenizer(extra_words: Sequence[str] = ()) -> "PreTrainedTokenizerFast"
         unk_token="<unk>",
         pad_token="<pad>",
         eos_token="<|end|>",
-        additional_special_tokens=special[3:],
+        additional_special_tokens=SPECIAL_TOKENS[3:],
         chat_template=CHAT_TEMPLATE,
     )
