@@ -26,7 +26,7 @@ from debate_rollout.engine import (
     Weights,
 )
 from debate_rollout.engines import VllmServerEngine
-from debate_rollout.engines.vllm.pool import Member, Pool
+from debate_rollout.engines.vllm.pool import Pool, PooledServer
 from debate_rollout.pacing import FreeRunning
 from debate_rollout.testing import turn_request
 
@@ -77,7 +77,7 @@ def test_session_stays_with_its_server_and_shares_are_even(
 
 
 def test_session_stays_with_its_engine_where_a_server_has_several() -> None:
-    member = Member(None, None, sessions=[0, 0, 0])  # type: ignore[arg-type]
+    member = PooledServer(None, None, sessions=[0, 0, 0])  # type: ignore[arg-type]
     pool = Pool([member], 1)
     first = [pool.pick(session) for session in range(6)]
     assert [engine for _, engine in first] == [0, 1, 2, 0, 1, 2]

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
-from debate_studies.lines import Finished, Lines, interval
+from debate_studies.lines import FinishedRun, Lines, interval
 from debate_studies.runs import Figure, Results, Runs, Train, call_rates, first_warnings
-from debate_studies.study_file import Arm, Compared, Start, Study, read_study
+from debate_studies.study_file import Arm, Compared, StartingRun, Study, read_study
 from debate_studies.tables import differences, tables
 from debate_train.checkpoints.run_directory import with_hash, write_json
 from debate_train.commands.cli import main as debate_train
@@ -139,7 +139,7 @@ def test_start_that_misses_its_criterion_is_counted_and_in_no_mean(tmp_path: Pat
 
 def test_gains_are_compared_where_arms_begin_apart() -> None:
     runs = {
-        (arm, 1): Finished(
+        (arm, 1): FinishedRun(
             arm=arm, seed=1, start_met=True, steps=1, before={"m": before}, after={"m": after}
         )
         for arm, before, after in (("a", 0.25, 0.5), ("b", 0.375, 0.75))
@@ -183,7 +183,7 @@ def test_table_of_warnings_says_in_how_many_runs_and_from_when(tmp_path: Path) -
         {"arm": "grpo", "seed": 2, "warnings": {}, **side},
         {"arm": "other", "seed": 0, **side},
     ]
-    runs = [Finished.model_validate(line) for line in lines]
+    runs = [FinishedRun.model_validate(line) for line in lines]
     assert tables(study, runs, tmp_path / "plot.svg")[-5:] == [
         "| arm | the watch warned of | runs | first at step |",
         "|---|---|---|---|",
@@ -214,9 +214,9 @@ def test_start_goes_on_from_another_and_arms_take_the_rates_of_its_judge(tmp_pat
         write_json(folder / "results.json", with_hash(found | {"exit_criteria": {}}))
         return 0
 
-    solver = Start(recipe=RECIPE, settings=("a=1",), phases=("solver",))
-    judge = Start(recipe=RECIPE, start="solver", settings=("b=2",), phases=("judge",))
-    better = Start(recipe=RECIPE, start="judge", phases=("judge",))
+    solver = StartingRun(recipe=RECIPE, settings=("a=1",), phases=("solver",))
+    judge = StartingRun(recipe=RECIPE, start="solver", settings=("b=2",), phases=("judge",))
+    better = StartingRun(recipe=RECIPE, start="judge", phases=("judge",))
     votes = "reward.votes_from={tpr: {tpr}, fpr: {fpr}}"
     study = Study(
         name="x",

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from debate_studies.command import main as debate_study
-from debate_studies.lines import Finished, Lines
+from debate_studies.lines import FinishedRun, Lines
 from debate_studies.study_file import made_by, read_study
 from studies.test_study import MINIATURE
 
@@ -20,10 +20,10 @@ def written(folder: Path, **changes: Any) -> Path:
     return file
 
 
-def line(arm: str, seed: int, after: float) -> Finished:
+def line(arm: str, seed: int, after: float) -> FinishedRun:
     before = {"direct": 0.25, "format": 1.0}
     sides = {"before": before, "after": before | {"direct": after}}
-    return Finished(arm=arm, seed=seed, start_met=True, steps=2, seconds=1.0, **sides)
+    return FinishedRun(arm=arm, seed=seed, start_met=True, steps=2, seconds=1.0, **sides)
 
 
 def test_study_runs_what_is_missing_in_processes_and_writes_its_page(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from debate_studies.lines import Finished
+from debate_studies.lines import FinishedRun
 from debate_studies.study_file import Study
 from debate_studies.tables import tables
 
@@ -18,7 +18,7 @@ def test_plot_holds_every_dot_and_interval_in_its_panel(tmp_path: Path) -> None:
     study = Study.model_validate(named | {"arms": arms, "plot": ["gain", "other"]})
     gains = {("one", 0): 0.02, ("one", 1): 0.04, ("two", 0): -0.1}
     lines = [
-        Finished(arm=arm, seed=seed, start_met=True, steps=1, before={"gain": 0, "other": 0},
+        FinishedRun(arm=arm, seed=seed, start_met=True, steps=1, before={"gain": 0, "other": 0},
                  after={"gain": gain, "other": gain})
         for (arm, seed), gain in gains.items()
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import debate_train
-from debate_studies.runs import STOPPED, Processes, Task, work
+from debate_studies.runs import STOPPED, Task, TrainProcesses, work
 from debate_train.interrupts import RunFailure
 
 pytestmark = pytest.mark.slow
@@ -41,14 +41,14 @@ def variables(tmp_path: Path) -> dict[str, str]:
 def test_run_has_one_thread_its_device_and_the_variables(
     tmp_path: Path, variables: dict[str, str]
 ) -> None:
-    run, log = Processes(variables, [{DEVICES: "2,3"}], ["--nproc", "2"]), tmp_path / "log"
+    run, log = TrainProcesses(variables, [{DEVICES: "2,3"}], ["--nproc", "2"]), tmp_path / "log"
     assert (run(["ok"], log), run(["fail"], log)) == (0, 1)
     of_both = "--nproc 2 OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES=2,3 A_RUN=plain"
     assert log.read_text().splitlines() == [f"ok {of_both}", f"fail {of_both}"]
 
 
 def test_runs_at_once_have_devices_of_their_own(tmp_path: Path, variables: dict[str, str]) -> None:
-    run = Processes(variables, [{DEVICES: "0"}, {DEVICES: "1"}])
+    run = TrainProcesses(variables, [{DEVICES: "0"}, {DEVICES: "1"}])
     tasks = {f"{n}": Task(lambda n=n: run([f"{n}"], tmp_path / f"{n}.log")) for n in range(4)}
     assert work(tasks, 2, run.stop) == ({}, [])
     used = [(tmp_path / f"{n}.log").read_text().split("CUDA_VISIBLE_DEVICES=")[1][0] for n in tasks]
@@ -58,7 +58,7 @@ def test_runs_at_once_have_devices_of_their_own(tmp_path: Path, variables: dict[
 
 
 def test_stop_ends_what_runs_and_begins_nothing(tmp_path: Path, variables: dict[str, str]) -> None:
-    run, log = Processes(variables), tmp_path / "log"
+    run, log = TrainProcesses(variables), tmp_path / "log"
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(run(["wait"], log)))
     thread.start()
@@ -186,8 +186,8 @@ except KeyboardInterrupt:
 STUDY = """
 import sys
 from pathlib import Path
-from debate_studies.runs import Processes, Task, work
-run = Processes({})
+from debate_studies.runs import TrainProcesses, Task, work
+run = TrainProcesses({})
 work({"a": Task(lambda: run([], Path(sys.argv[1])))}, 1, run.stop)
 """
 

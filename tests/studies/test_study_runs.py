@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from debate_studies.lines import Finished, Lines, holm, interval
+from debate_studies.lines import FinishedRun, Lines, holm, interval
 from debate_studies.runs import Runs, Task, without, work
 from debate_studies.study_file import Compared, Study
 from debate_studies.tables import differences, failed_starts, tables
@@ -174,14 +174,14 @@ def test_file_that_cannot_be_written_stops_no_other_run(tmp_path: Path) -> None:
     assert str(failed["a"]) == "no space left on device" and (done, lost) == (["b"], [])
 
 
-def line_of_earlier(run: Finished) -> str:
+def line_of_earlier(run: FinishedRun) -> str:
     """Return a line as versions wrote it that kept no hash."""
     return json.dumps(run.model_dump(exclude_defaults=True)) + "\n"
 
 
 def test_whole_last_line_without_its_end_counts_and_a_torn_one_goes(tmp_path: Path) -> None:
-    def run(seed: int) -> Finished:
-        return Finished(arm="arm", seed=seed, start_met=True, steps=1, before={}, after={})
+    def run(seed: int) -> FinishedRun:
+        return FinishedRun(arm="arm", seed=seed, start_met=True, steps=1, before={}, after={})
 
     lines = Lines(tmp_path / "lines.jsonl")
     lines.add(run(0))
@@ -196,9 +196,11 @@ def test_whole_last_line_without_its_end_counts_and_a_torn_one_goes(tmp_path: Pa
 
 
 def test_differences_are_of_seeds_that_have_both_sides(tmp_path: Path) -> None:
-    def run(arm: str, seed: int, after: float, *, met: bool = True) -> Finished:
+    def run(arm: str, seed: int, after: float, *, met: bool = True) -> FinishedRun:
         sides = [{"direct": 0.5 if met else after}, {"direct": after}]
-        return Finished(arm=arm, seed=seed, start_met=met, steps=1, before=sides[0], after=sides[1])
+        return FinishedRun(
+            arm=arm, seed=seed, start_met=met, steps=1, before=sides[0], after=sides[1]
+        )
 
     lines = [run("grpo", 0, 0.75), run("grpo", 1, 0.25, met=False), run("grpo", 2, 1.0)]
     lines += [run("other", 0, 0.5), run("other", 2, 0.875), run("other", 3, 0.1)]
@@ -215,12 +217,12 @@ def test_differences_are_of_seeds_that_have_both_sides(tmp_path: Path) -> None:
 
 def test_lines_of_one_run_that_differ_are_refused(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "lines.jsonl")
-    lines.add(Finished(arm="arm", seed=0, start_met=True, steps=1, before={}, after={}))
+    lines.add(FinishedRun(arm="arm", seed=0, start_met=True, steps=1, before={}, after={}))
     text = lines.file.read_text()
     lines.file.write_text(text.replace('"steps": 1', '"steps": 2'))
     with pytest.raises(UsageError, match=r"lines\.jsonl:1: is not as it was written"):
         lines.read()
-    text = line_of_earlier(Finished.model_validate(as_written(text)))
+    text = line_of_earlier(FinishedRun.model_validate(as_written(text)))
     lines.file.write_text(text + text)  # As two branches that were merged may have it.
     assert len(lines.read()) == 1
     lines.file.write_text(text + text.replace('"steps": 1', '"steps": 2'))
@@ -233,9 +235,9 @@ def test_start_that_failed_is_in_no_interval_and_counted_beside(tmp_path: Path) 
     # freedom is 12.706, so half the interval is 3.177. With a third gain of 0: mean 1/3,
     # s² = (1/144 + 25/144 + 16/144) / 2 = 7/48, standard error √(7/144) = .2205; t is 4.303 of
     # two degrees of freedom, half the interval .949.
-    def run(seed: int, after: float, *, is_met: bool) -> Finished:
+    def run(seed: int, after: float, *, is_met: bool) -> FinishedRun:
         before = {"direct": 0.0 if is_met else after}
-        return Finished(
+        return FinishedRun(
             arm="grpo", seed=seed, start_met=is_met, steps=1, before=before, after={"direct": after}
         )
 
@@ -252,8 +254,8 @@ def test_start_that_failed_is_in_no_interval_and_counted_beside(tmp_path: Path) 
 
 def test_start_that_failed_counts_on_both_sides() -> None:
     direct = {"direct": 0.5}
-    failed = Finished(arm="a", seed=0, start_met=False, steps=1, before=direct, after=direct)
-    ran = Finished(arm="b", seed=0, start_met=True, steps=1, before=direct, after=direct)
+    failed = FinishedRun(arm="a", seed=0, start_met=False, steps=1, before=direct, after=direct)
+    ran = FinishedRun(arm="b", seed=0, start_met=True, steps=1, before=direct, after=direct)
     runs = {("a", 0): failed, ("b", 0): ran}
     for arm, over in (("a", "b"), ("b", "a")):
         one = Compared(arm=arm, over=over, measures=())
@@ -275,9 +277,11 @@ def test_equal_differences_have_no_p() -> None:
 
 
 def test_differences_that_survive_holm_are_marked(tmp_path: Path) -> None:
-    def run(seed: int, **after: float) -> Finished:
+    def run(seed: int, **after: float) -> FinishedRun:
         before = dict.fromkeys(after, 0.0)
-        return Finished(arm="grpo", seed=seed, start_met=True, steps=1, before=before, after=after)
+        return FinishedRun(
+            arm="grpo", seed=seed, start_met=True, steps=1, before=before, after=after
+        )
 
     # Gains 1, 2, 3 have p = .0742 (t = 2√3, 2 degrees of freedom), 10, 10.1, 10.2 p = .000033.
     lines = [run(0, format=10.0, direct=1.0), run(1, format=10.1, direct=2.0)]

@@ -32,7 +32,7 @@ time.sleep(600)
 STUDY = """
 import sys
 from pathlib import Path
-from debate_studies.runs import Processes
+from debate_studies.runs import TrainProcesses
 import debate_studies.runs as runs
 program = "import sys, time; from pathlib import Path;"
 program += "from debate_train.trainers.launching import heed_interrupts;"
@@ -42,7 +42,7 @@ def started(command, **settings):
     return start([sys.executable, "-c", program, *command[3:]], **settings)
 runs.subprocess.Popen = started
 print(flush=True)
-Processes({})([sys.argv[1]], Path(sys.argv[1]))
+TrainProcesses({})([sys.argv[1]], Path(sys.argv[1]))
 """
 
 

@@ -327,7 +327,7 @@ Script = Callable[[TurnRequest], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TrainingSetup:
     """What an engine shares its machine with.
 
     Attributes:
@@ -429,7 +429,7 @@ class EngineSettings(Config):
             f"`{install_command(self.install)}`"
         )
 
-    def problems(self, place: Place) -> list[str]:
+    def problems(self, training: TrainingSetup) -> list[str]:
         """Return what keeps it from serving a trainer, each with the key that it is about."""
         return []
 

@@ -547,7 +547,7 @@ __all__ = [
     "CHECKS",
     "SAMPLING",
     "Bench",
-    "Check",
+    "EngineCheck",
     "Logps",
     "NotApplicable",
     "Refresh",
@@ -560,7 +560,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class EngineCheck:
     """One check, and the capabilities without which it is left out."""
 
     name: str
@@ -568,30 +568,30 @@ class Check:
     run: Callable[[Bench], None]
 
 
-CHECKS: tuple[Check, ...] = (
-    Check("one reply a request, in order", (), check_order),
-    Check("token limit", (), check_max_tokens),
-    Check("ids in, ids out, text of the ids", ("tokens",), check_ids),
-    Check("stop string", ("tokens",), check_stop),
-    Check("stop string inside a token", ("tokens", "logps"), check_stop_inside_token),
-    Check("same seed, same reply", ("seeds",), check_seeds),
-    Check("n samples of a prompt", ("logps",), check_samples),
-    Check("no influence of neighbours", ("tokens", "seeds"), check_batch),
-    Check("trainer's log-probabilities", ("logps",), check_trainer_logps),
-    Check("empty prompt", ("tokens",), check_empty_prompt),
-    Check("over-long prompt", ("tokens",), check_overflow),
-    Check("extended prompt keeps ids", ("tokens",), check_extension),
-    Check("each submitted request ends once", ("streams",), check_stream),
-    Check("collect keeps its time", ("streams",), check_collect),
-    Check("cancellation", ("streams",), check_cancel),
-    Check("overdue request is named", ("streams",), check_overdue),
-    Check("full refresh", ("full_weights",), check_full_refresh),
-    Check("LoRA refresh", ("lora",), check_lora_refresh),
-    Check("an adapter for each ask", ("adapters",), check_adapters),
-    Check("prefix cache dropped", ("prefix_cache",), check_prefix_cache),
-    Check("unfit weights refused", ("full_weights",), check_refused_weights),
-    Check("load in flight", ("load_in_flight",), check_load_in_flight),
-    Check("death is named", (), check_killed),
+CHECKS: tuple[EngineCheck, ...] = (
+    EngineCheck("one reply a request, in order", (), check_order),
+    EngineCheck("token limit", (), check_max_tokens),
+    EngineCheck("ids in, ids out, text of the ids", ("tokens",), check_ids),
+    EngineCheck("stop string", ("tokens",), check_stop),
+    EngineCheck("stop string inside a token", ("tokens", "logps"), check_stop_inside_token),
+    EngineCheck("same seed, same reply", ("seeds",), check_seeds),
+    EngineCheck("n samples of a prompt", ("logps",), check_samples),
+    EngineCheck("no influence of neighbours", ("tokens", "seeds"), check_batch),
+    EngineCheck("trainer's log-probabilities", ("logps",), check_trainer_logps),
+    EngineCheck("empty prompt", ("tokens",), check_empty_prompt),
+    EngineCheck("over-long prompt", ("tokens",), check_overflow),
+    EngineCheck("extended prompt keeps ids", ("tokens",), check_extension),
+    EngineCheck("each submitted request ends once", ("streams",), check_stream),
+    EngineCheck("collect keeps its time", ("streams",), check_collect),
+    EngineCheck("cancellation", ("streams",), check_cancel),
+    EngineCheck("overdue request is named", ("streams",), check_overdue),
+    EngineCheck("full refresh", ("full_weights",), check_full_refresh),
+    EngineCheck("LoRA refresh", ("lora",), check_lora_refresh),
+    EngineCheck("an adapter for each ask", ("adapters",), check_adapters),
+    EngineCheck("prefix cache dropped", ("prefix_cache",), check_prefix_cache),
+    EngineCheck("unfit weights refused", ("full_weights",), check_refused_weights),
+    EngineCheck("load in flight", ("load_in_flight",), check_load_in_flight),
+    EngineCheck("death is named", (), check_killed),
 )
 
 
@@ -636,7 +636,7 @@ def conformance_table(results: Mapping[str, Mapping[str, str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *marks))
 
 
-def _result(check: Check, bench: Bench) -> str:
+def _result(check: EngineCheck, bench: Bench) -> str:
     lacking = [name for name in check.needs if not bench.can(name)]
     if lacking:
         return f"without {', '.join(lacking)}"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from debate_protocol.command_line import DONE, add_options, heed_options, is_quiet
 from debate_protocol.transcripts.showing import escaped
-from debate_studies.lines import Finished, Lines
-from debate_studies.runs import Processes, Runs, Task, work
+from debate_studies.lines import FinishedRun, Lines
+from debate_studies.runs import Runs, Task, TrainProcesses, work
 from debate_studies.study_file import (
     Study,
     add_study_options,
@@ -78,7 +78,7 @@ def study(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def _write(chosen: Study, file: Path, root: Path, finished: list[Finished]) -> None:
+def _write(chosen: Study, file: Path, root: Path, finished: list[FinishedRun]) -> None:
     """Print and write tables, plot and page."""
     kept = (file.parent / chosen.page if chosen.page else root / "study.md").resolve()
     kept.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def _run(
     options = [] if arguments.nproc is None else ["--nproc", str(arguments.nproc)]
     places = [{"CUDA_VISIBLE_DEVICES": gpus} for gpus in arguments.devices]
     places = places or [{}] * (arguments.jobs or 1)
-    processes = Processes({str(k): v for k, v in chosen.environment.items()}, places, options)
+    processes = TrainProcesses({str(k): v for k, v in chosen.environment.items()}, places, options)
     runs = Runs(chosen, folder, root, lines, processes)
     tasks = _tasks(chosen, wanted, runs, lines)
 
@@ -200,7 +200,7 @@ def _say(text: str) -> None:
         print(escaped(text), flush=True)
 
 
-def _figures(run: Finished) -> str:
+def _figures(run: FinishedRun) -> str:
     """Return measures before and after, and how long it took."""
     if not run.start_met:
         return "not run, as the start missed its exit criterion"

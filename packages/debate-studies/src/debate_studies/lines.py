@@ -16,7 +16,7 @@ from debate_train.checkpoints.run_directory import as_written, with_hash
 from debate_train.interrupts import UsageError
 
 
-class Finished(Config):
+class FinishedRun(Config):
     """What is kept of a run."""
 
     arm: str
@@ -43,7 +43,7 @@ class Finished(Config):
     """The study's totals."""
 
 
-Runs = Mapping[tuple[str, int], Finished]
+Runs = Mapping[tuple[str, int], FinishedRun]
 """By arm and seed."""
 
 
@@ -62,7 +62,7 @@ class Lines:
     def __init__(self, file: Path) -> None:
         self.file = file
 
-    def read(self) -> list[Finished]:
+    def read(self) -> list[FinishedRun]:
         """Return the runs.
 
         Raises:
@@ -78,7 +78,7 @@ class Lines:
                 raise UsageError(f"{self.file}: {said}")
         return [*found.values()]
 
-    def _read(self, number: int, line: bytes) -> Finished:
+    def _read(self, number: int, line: bytes) -> FinishedRun:
         try:
             found = json.loads(line)
             if isinstance(found, dict) and "sha256" in found:  # Earlier versions wrote none.
@@ -88,7 +88,7 @@ class Lines:
                         f"{self.file}:{number}: is not as it was written (SHA-256 differs); put "
                         "the line back, or remove it to run its arm and seed again"
                     )
-            return Finished.model_validate(found)
+            return FinishedRun.model_validate(found)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
@@ -100,7 +100,7 @@ class Lines:
         """Return the arm and the seed of each."""
         return {(run.arm, run.seed) for run in self.read()}
 
-    def add(self, run: Finished) -> None:
+    def add(self, run: FinishedRun) -> None:
         """Write a line at the end, at once, unless another call has written one of its run."""
         line = json.dumps(with_hash(run.model_dump(exclude_defaults=True))) + "\n"
         with self.file.open("a+b") as file:

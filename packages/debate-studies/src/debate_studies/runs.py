@@ -18,10 +18,10 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter
 
-from debate_studies.lines import Finished, Lines
+from debate_studies.lines import FinishedRun, Lines
 from debate_studies.study_file import (
     Arm,
-    Start,
+    StartingRun,
     Study,
     filled,
     made_by,
@@ -39,7 +39,7 @@ STOPPED = 130
 """Exit code of a run that was not begun, as the study is being stopped."""
 
 
-class Processes:
+class TrainProcesses:
     """Runs `debate-train`, each run in a process of its own with one thread of OpenMP.
 
     Args:
@@ -232,7 +232,7 @@ class Runs:
         self.study, self.folder, self.root = study, folder, root
         self.lines, self.train = lines, train
 
-    def arm(self, name: str, seed: int) -> Finished:
+    def arm(self, name: str, seed: int) -> FinishedRun:
         """Run an arm of a seed, and what it begins with where that is missing; return its line.
 
         An arm whose start missed an exit criterion is not run: the measures of that start are its
@@ -248,7 +248,7 @@ class Runs:
             rates = {} if found is None else call_rates(found.after)
             settings += [filled(setting, rates) for setting in arm.settings]
             found = self._results(folder, arm, settings, seed)
-        line = Finished(
+        line = FinishedRun(
             arm=name,
             seed=seed,
             made_by=made_by(self.study, name),
@@ -284,7 +284,7 @@ class Runs:
         return found, (without(skipped, folder) if found.met else [])
 
     def _results(
-        self, folder: Path, run: Start | Arm, settings: Sequence[str], seed: int
+        self, folder: Path, run: StartingRun | Arm, settings: Sequence[str], seed: int
     ) -> Results:
         """Return the results of a run, which is done or ended first where they are missing."""
         file, log = folder / "results.json", self.root / f"{folder.name}.log"

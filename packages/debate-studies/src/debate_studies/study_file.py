@@ -55,7 +55,7 @@ class Run(Config):
     """May hold {seed}, and in arms {tpr} and {fpr}: `call_rates` of the judge of the start."""
 
 
-class Start(Run):
+class StartingRun(Run):
     """Phases that several arms begin with, trained once for each seed."""
 
     phases: tuple[str, ...]
@@ -105,7 +105,7 @@ class Study(Config):
     """Of every run; they may hold {seed}, as in data.seed={seed}."""
     environment: dict[Arithmetic, str] = Field(default_factory=dict)
     """Variables that every run has beside the caller's; those of another arithmetic alone."""
-    starts: dict[FolderName, Start] = Field(default_factory=dict)
+    starts: dict[FolderName, StartingRun] = Field(default_factory=dict)
     """By name."""
     arms: Annotated[dict[FolderName, Arm], BeforeValidator(_without_empty)] = Field(min_length=1)
     """By name; null takes away one of the study that this one extends."""
@@ -273,7 +273,7 @@ def output_problems(study: Study, folder: Path) -> Iterator[str]:
 
 
 def _loaded(
-    key: str, run: Start | Arm, study: Study, folder: Path, left_out: set[str]
+    key: str, run: StartingRun | Arm, study: Study, folder: Path, left_out: set[str]
 ) -> LoadedRecipe[Recipe]:
     """Return a run's recipe, of whose phases some are left out."""
     values = {"seed": study.all_seeds()[0]} | ({} if run.start is None else _RATES)

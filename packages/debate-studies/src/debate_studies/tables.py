@@ -11,7 +11,7 @@ from statistics import fmean
 
 from debate_report.charts import MAX_SERIES, Bound, Chart, Series, image
 from debate_report.timeline import PhaseAxis, phase_axis, plain_axis
-from debate_studies.lines import Finished, Runs, holm, interval, seeds_of, table, with_interval
+from debate_studies.lines import FinishedRun, Runs, holm, interval, seeds_of, table, with_interval
 from debate_studies.study_file import BEFORE, Compared, Study
 from debate_train.checkpoints.whole_files import write_whole
 from debate_train.recipe.files import opening
@@ -20,7 +20,7 @@ LEVEL = 0.05
 """A difference is marked up to this p, adjusted."""
 
 
-def tables(study: Study, lines: Sequence[Finished], plot: Path) -> list[str]:
+def tables(study: Study, lines: Sequence[FinishedRun], plot: Path) -> list[str]:
     """Return the study's tables as Markdown, and write its plot where there is one.
 
     Args:
@@ -78,16 +78,16 @@ def _levels(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
     return [said, "", *table(head, rows)]
 
 
-def _met(runs: Runs, arm: str, is_met: bool = True) -> list[Finished]:
+def _met(runs: Runs, arm: str, is_met: bool = True) -> list[FinishedRun]:
     own = [runs[arm, seed] for seed in seeds_of(runs, [arm])]
     return [run for run in own if run.start_met == is_met]
 
 
-def _seeds(own: Sequence[Finished]) -> str:
+def _seeds(own: Sequence[FinishedRun]) -> str:
     return ", ".join(str(run.seed) for run in own) or "–"
 
 
-def _level(own: Sequence[Finished], name: str) -> str:
+def _level(own: Sequence[FinishedRun], name: str) -> str:
     before = [run.before[name] for run in own if name in run.before]
     after = [run.after[name] for run in own if name in run.after]
     if not after:
@@ -139,7 +139,7 @@ def failed_starts(runs: Runs, one: Compared) -> list[int]:
     return failed
 
 
-def _start_failed(run: Finished, other: Finished | None) -> bool:
+def _start_failed(run: FinishedRun, other: FinishedRun | None) -> bool:
     return not run.start_met or (other is not None and not other.start_met)
 
 

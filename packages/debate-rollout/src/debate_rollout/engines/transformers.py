@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field
 
-from debate_rollout.engine import Capability, EngineSettings, Footprint, Place, needs_extra
+from debate_rollout.engine import Capability, EngineSettings, Footprint, TrainingSetup, needs_extra
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -67,7 +67,7 @@ class TransformersEngine(EngineSettings):
         """What the opened engine can do."""
         return frozenset(("tokens", "logps", "seeds", "full_weights", "lora", "adapters"))
 
-    def problems(self, place: Place) -> list[str]:
+    def problems(self, training: TrainingSetup) -> list[str]:
         """Return what keeps it from serving a trainer."""
         if self.copy_model:
             return []

@@ -7,7 +7,7 @@ from operator import attrgetter
 from debate_protocol.forms import DebateForm
 from debate_protocol.plugins import did_you_mean
 from debate_protocol.types import TRAINED, Question, Reply, TurnRequest, roles_of
-from debate_rollout.engine import EngineSettings, Place
+from debate_rollout.engine import EngineSettings, TrainingSetup
 from debate_rollout.engines.transformers import absent_device
 from debate_train.data import DataSource
 from debate_train.data.demonstrations import is_bare
@@ -221,9 +221,9 @@ def refuse_absent_devices(recipe: Recipe) -> None:
         raise RecipeError("\n".join(errors))
 
 
-def _place(recipe: Recipe, size: int) -> Place:
+def _place(recipe: Recipe, size: int) -> TrainingSetup:
     lora = recipe.model.lora
-    return Place(size, None if lora is None else lora.rank)
+    return TrainingSetup(size, None if lora is None else lora.rank)
 
 
 SHARED_BY_PHASES = ("name", "seed", "model", "checkpoint", "tracking", "rollout.policies")

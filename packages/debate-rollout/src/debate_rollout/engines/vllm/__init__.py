@@ -13,8 +13,8 @@ from debate_rollout.engine import (
     Capability,
     EngineSettings,
     Footprint,
-    Place,
     RolloutError,
+    TrainingSetup,
     WeightsError,
     needs_extra,
 )
@@ -118,9 +118,9 @@ class VllmSettings(EngineSettings):
         rests: set[Capability] = {"sleeps"} if self.sleep else set()
         return frozenset(shared | weights | rests | {"load_in_flight"})
 
-    def problems(self, place: Place) -> list[str]:
+    def problems(self, training: TrainingSetup) -> list[str]:
         """Return what keeps it from serving a trainer."""
-        served, rank = self.max_lora_rank, place.lora_rank
+        served, rank = self.max_lora_rank, training.lora_rank
         if rank is None and served is not None:
             return [
                 f"max_lora_rank: found {served}, but model.lora is null and every parameter is "
@@ -223,12 +223,12 @@ class VllmEngine(VllmSettings):
 
     type: Literal["vllm"] = "vllm"
 
-    def problems(self, place: Place) -> list[str]:
+    def problems(self, training: TrainingSetup) -> list[str]:
         """Return what keeps it from serving a trainer."""
-        found = super().problems(place)
-        if place.processes > 1:
+        found = super().problems(training)
+        if training.processes > 1:
             found.append(
-                f"type: found vllm in {place.processes} processes, whose group vLLM would take "
+                f"type: found vllm in {training.processes} processes, whose group vLLM would take "
                 "for its own; expected vllm_server"
             )
         return found

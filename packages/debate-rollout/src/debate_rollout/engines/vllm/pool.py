@@ -14,7 +14,7 @@ PASSING = (404, 500, 502, 503, 504)
 
 
 @dataclass(eq=False, slots=True)
-class Member:
+class PooledServer:
     """One server."""
 
     client: httpx.AsyncClient
@@ -57,10 +57,10 @@ class Pool:
         least: While fewer are up, nobody is asked.
     """
 
-    def __init__(self, members: Sequence[Member], least: int) -> None:
+    def __init__(self, members: Sequence[PooledServer], least: int) -> None:
         self.members = members
         self._least = least
-        self._places: dict[int, tuple[Member, int | None]] = {}
+        self._places: dict[int, tuple[PooledServer, int | None]] = {}
 
     @property
     def is_several(self) -> bool:
@@ -68,11 +68,11 @@ class Pool:
         return len(self.members) > 1
 
     @property
-    def up(self) -> list[Member]:
+    def up(self) -> list[PooledServer]:
         """Servers that serve the current weights."""
         return [member for member in self.members if member.is_up]
 
-    def pick(self, session: int) -> tuple[Member, int | None]:
+    def pick(self, session: int) -> tuple[PooledServer, int | None]:
         """Return the server of a session, and which of its engines if it has several.
 
         Raises:

@@ -52,7 +52,7 @@ from debate_rollout.engines.vllm.model import (
     free_cache,
     write_weights,
 )
-from debate_rollout.engines.vllm.pool import PASSING, Member, Pool
+from debate_rollout.engines.vllm.pool import PASSING, Pool, PooledServer
 from debate_rollout.pacing import CacheRoom
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class VllmServer(HttpEngine):
         self._served = ServedModel(config, model, tokenizer, template_kwargs, config.shared_folder)
         self.renderer = self._served.renderer
         self._pool = Pool([], config.min_servers)
-        self._behind: list[Member] = []
+        self._behind: list[PooledServer] = []
         self._device_transfer: DeviceTransfer | None = None
         self._slots = asyncio.Semaphore(config.max_connections * config.count)
         self._turnstile, self._loading = asyncio.Lock(), asyncio.Lock()
@@ -157,7 +157,7 @@ class VllmServer(HttpEngine):
         return ", ".join(member.control.url for member in self._pool.members)
 
     @property
-    def _loaded(self) -> list[Member]:
+    def _loaded(self) -> list[PooledServer]:
         """The servers that are loaded: behind a router each of those there."""
         return self._behind or self._pool.up
 
@@ -189,7 +189,9 @@ class VllmServer(HttpEngine):
         command = [*server_command(model, arguments), "--port", str(port)]
         return f"http://127.0.0.1:{port}", ServerProcess(command, environment, log)
 
-    def _member(self, url: str, key: str | None, process: ServerProcess | None = None) -> Member:
+    def _member(
+        self, url: str, key: str | None, process: ServerProcess | None = None
+    ) -> PooledServer:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         headers["Accept-Encoding"] = "identity"
         # vLLM drops idle connections after 5 s: ours end first, or a request meets a closing one.
@@ -204,7 +206,7 @@ class VllmServer(HttpEngine):
         client = httpx.AsyncClient(
             base_url=url, headers=headers, timeout=timeout, transport=transport, trust_env=False
         )
-        member = Member(client, ServerControl(url, client, process, self._passing), process)
+        member = PooledServer(client, ServerControl(url, client, process, self._passing), process)
         if process is not None:
             member.sessions = [0] * self._config.data_parallel_size
         return member
@@ -216,7 +218,7 @@ class VllmServer(HttpEngine):
     def _connect(self, model: "PreTrainedModel | str") -> None:
         """Start or find the servers, and check that they sample as training needs it."""
         config, key = self._config, os.environ.get(self._config.api_key_env)
-        members: list[Member] = []
+        members: list[PooledServer] = []
         self._pool = Pool(members, config.min_servers)
         for url in config.running:
             members.append(self._member(url, key))
@@ -326,7 +328,7 @@ class VllmServer(HttpEngine):
                 _LOG.warning("%s; trying again for up to %g s", problem, patience_s)
                 await asyncio.sleep(min(1.0, patience_s))
 
-    async def _one_try(self, member: Member, engine: int | None, request: Request) -> Reply:
+    async def _one_try(self, member: PooledServer, engine: int | None, request: Request) -> Reply:
         began: int | str = self._served.label
         if "lora" in self.capabilities:
             began = self._version
@@ -355,7 +357,7 @@ class VllmServer(HttpEngine):
         finish = finish_of(answer.finish, answer.stop)
         return self._served.reply(request, answer.ids, answer.logps, finish, spans)
 
-    def _lose(self, member: Member, error: Exception) -> None:
+    def _lose(self, member: PooledServer, error: Exception) -> None:
         """Ask a server nothing more until it is healthy and has the current weights."""
         if not member.is_up:
             return
@@ -366,7 +368,7 @@ class VllmServer(HttpEngine):
         self._nurses.add(nurse)
         nurse.add_done_callback(self._nurses.discard)
 
-    async def _nurse(self, member: Member) -> None:
+    async def _nurse(self, member: PooledServer) -> None:
         while not member.is_up:
             await asyncio.sleep(_LOOK_S)
             if member.process is not None and member.process.code is not None:
