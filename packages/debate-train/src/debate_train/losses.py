@@ -1,14 +1,14 @@
-"""Losses: what an update lowers, as pure functions over the sampled tokens of a pack.
+"""Losses of the sampled tokens of a pack: equations as functions, and settings beside them.
 
-Shapes: A actions, the sampled tokens of one pack. A loss returns its pack's share of the step's
-loss: the weights hold denominators over the whole optimizer step, so the shares of all
-micro-batches and ranks add up to it.
+Shapes: A actions, the sampled tokens of one pack; P pairs. A loss computes its pack's share of the
+step's loss: weights hold denominators over the whole optimizer step, so the shares of all
+micro-batches and ranks add up to the step's loss.
 """
 
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 Material = Literal["samples", "demonstrations", "pairs"]
-"""Replies that a policy sampled, replies to imitate, or pairs of which one is preferred."""
+"""Replies sampled by a policy, replies to imitate, or pairs with a preferred reply."""
 ReferencePolicy = Literal["phase_start", "base"] | Path
 """The policy at the phase's start, the model as the recipe names it, or one in a directory."""
 OldPolicy = Literal["auto", "sampler", "trainer"]
@@ -47,10 +47,10 @@ OldPolicy = Literal["auto", "sampler", "trainer"]
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """What a loss reads, all of shape (A,); `advantages_A` is 0 where there is no credit.
+    """Inputs of a loss, all of shape (A,); `advantages_A` is 0 where there is no credit.
 
-    `old_logps_A` is what ratios are against, `sampler_logps_A` what the engine sampled with.
-    `rows_A` numbers the row that an action stands in, `pairs_A` its preference pair (-1: none).
+    `old_logps_A` is the denominator of ratios, `sampler_logps_A` the engine's log-probability.
+    `rows_A` numbers the row of an action, `pairs_A` the preference pair (-1: no pair).
     """
 
     logps_A: "Tensor"
@@ -61,6 +61,150 @@ class LossInputs:
     rows_A: "Tensor"
     pairs_A: "Tensor"
     reference_logps_A: "Tensor | None" = None
+
+
+def policy_gradient_loss(x: LossInputs) -> "Tensor":
+    """Compute -A·log p of each action, shape (A,).
+
+    Source: Williams 1992 (REINFORCE); with A the weight of a turn, supervised learning.
+    """
+    return -x.logps_A * x.advantages_A
+
+
+def importance_sampling_loss(x: LossInputs, importance_cap: float | None) -> "Tensor":
+    """Compute -exp(p - old)·A of each action, shape (A,).
+
+    Args:
+        x: log-probabilities and advantages of a pack.
+        importance_cap: see `mismatch_correction`.
+
+    Source: the implementation note of the Tinker debate recipe, "RL objective used".
+    """
+    ratio_A = (x.logps_A - x.old_logps_A).exp()
+    losses_A = -ratio_A * x.advantages_A
+    if importance_cap is not None:
+        losses_A = losses_A * mismatch_correction(x, importance_cap)
+    return losses_A
+
+
+def clipped_loss(
+    x: LossInputs,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None,
+    importance_cap: float | None,
+) -> "Tensor":
+    """Compute -min(ρ·A, clip(ρ, 1-low, 1+high)·A) of each action, shape (A,); ρ = exp(p - old).
+
+    Args:
+        x: log-probabilities and advantages of a pack.
+        clip_low, clip_high: the ratio's range is [1 - clip_low, 1 + clip_high].
+        dual_clip: c; where A < 0 the loss is at most -c·A. None: no bound.
+        importance_cap: see `mismatch_correction`; None: no correction.
+
+    Source: Schulman et al. 2017 (PPO), eq. 7; a higher upper bound: Yu et al. 2025 (DAPO), eq. 8;
+    c: Ye et al. 2020, "Mastering Complex Control in MOBA Games with Deep Reinforcement Learning",
+    eq. 8.
+    """
+    ratio_A = (x.logps_A - x.old_logps_A).exp()
+    if dual_clip is not None:
+        # Where A < 0 the minimum below leaves ρ·A without a bound, and a single ratio that has
+        # grown large would dominate the batch.
+        ratio_A = ratio_A.where(x.advantages_A >= 0, ratio_A.clamp(max=dual_clip))
+    clipped_ratio_A = ratio_A.clamp(1 - clip_low, 1 + clip_high)
+    losses_A = -(ratio_A * x.advantages_A).minimum(clipped_ratio_A * x.advantages_A)
+
+    # Outside the ratio, so that clipping sees only the policy's own change.
+    if importance_cap is not None:
+        losses_A = losses_A * mismatch_correction(x, importance_cap)
+    return losses_A
+
+
+def without_gradient(
+    x: LossInputs, clip_low: float, clip_high: float, dual_clip: float | None
+) -> "Tensor":
+    """Find the actions without a gradient in `clipped_loss`, booleans of shape (A,)."""
+    ratio_A = (x.logps_A - x.old_logps_A).exp()
+    # The minimum takes the clipped side only where the ratio has already moved as far as the
+    # advantage wants: a ratio of 3 with a negative advantage still has its whole gradient.
+    is_clipped_A = (ratio_A > 1 + clip_high) & (x.advantages_A > 0)
+    is_clipped_A |= (ratio_A < 1 - clip_low) & (x.advantages_A < 0)
+    if dual_clip is not None:
+        is_clipped_A |= (ratio_A > dual_clip) & (x.advantages_A < 0)
+    return is_clipped_A
+
+
+def sampler_mismatch(x: LossInputs) -> "Tensor":
+    """Compute exp(old - sampler) of each action: 1 where the two policies are the same."""
+    return (x.old_logps_A - x.sampler_logps_A).exp()
+
+
+def mismatch_correction(x: LossInputs, importance_cap: float) -> "Tensor":
+    """Compute min(exp(old - sampler), cap) of each action, shape (A,).
+
+    Where old is the trainer's own policy, the factor corrects for kernels in which the engine
+    differs, and for staleness.
+
+    Source: Yao et al., "Your efficient RL framework secretly brings you off-policy RL training"
+    (2025), truncated importance sampling; as in the paper's equation for PPO, the ratio stays
+    apart.
+    """
+    return sampler_mismatch(x).clamp(max=importance_cap)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Preference pairs of a pack, all of shape (P,).
+
+    `margins_P` is β·(Δ chosen - Δ rejected), `rewards_P` β·Δ of the chosen reply, `chosen_logps_P`
+    the mean log p of chosen tokens, and `weights_P` the weight of a pair.
+    """
+
+    margins_P: "Tensor"
+    rewards_P: "Tensor"
+    chosen_logps_P: "Tensor"
+    weights_P: "Tensor"
+
+
+def preference_pairs(x: LossInputs, beta: float) -> Pairs:
+    """Sum the actions of each pair; every action of a pair has the pair's weight.
+
+    P equals A, and unused places are zeros of weight 0: to count the pairs, the host would have to
+    wait for the GPU.
+    """
+    import torch
+
+    assert x.reference_logps_A is not None
+    is_paired_A = x.pairs_A >= 0
+    zero = x.logps_A.new_zeros(())
+
+    def paired(values_A: "Tensor") -> "Tensor":
+        return torch.where(is_paired_A, values_A.to(x.logps_A.dtype), zero)
+
+    def dense_indices(numbers_A: "Tensor") -> "Tensor":
+        # Equal numbers get the position of the first of them in sorted order, which is below A.
+        return torch.searchsorted(numbers_A.sort().values, numbers_A)
+
+    def sum_by(index_A: "Tensor", values_A: "Tensor") -> "Tensor":
+        return torch.zeros_like(values_A).index_add(0, index_A, values_A)
+
+    logps_A = paired(x.logps_A)
+    pair_A = dense_indices(x.pairs_A)
+    row_A = dense_indices(x.rows_A)
+
+    # A row is chosen or rejected as a whole, by the sign of its advantages' sum.
+    row_credits_A = sum_by(row_A, paired(x.advantages_A))
+    is_chosen_A = (row_credits_A[row_A] > 0).to(logps_A.dtype)
+    rewards_A = beta * (logps_A - paired(x.reference_logps_A))
+
+    num_actions_P = sum_by(pair_A, torch.ones_like(is_chosen_A))
+    num_chosen_P = sum_by(pair_A, is_chosen_A)
+    return Pairs(
+        margins_P=sum_by(pair_A, rewards_A * (2 * is_chosen_A - 1)),
+        rewards_P=sum_by(pair_A, rewards_A * is_chosen_A),
+        chosen_logps_P=sum_by(pair_A, logps_A * is_chosen_A) / num_chosen_P.clamp(min=1),
+        weights_P=sum_by(pair_A, paired(x.weights_A)) / num_actions_P.clamp(min=1),
+    )
 
 
 class Loss(Config):
@@ -85,7 +229,7 @@ class Loss(Config):
 
     @property
     def ratio_against(self) -> OldPolicy:
-        """Whose log-probabilities the old ones are."""
+        """Policy in the denominator of the ratio."""
         return "sampler"
 
     @property
@@ -95,10 +239,10 @@ class Loss(Config):
 
     @abstractmethod
     def __call__(self, x: LossInputs) -> "Tensor":
-        """Return this pack's share of the step's loss, a scalar."""
+        """Compute the pack's share of the step's loss, a scalar."""
 
     def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
-        """Return what this loss is watched by, of each action and by name."""
+        """Compute per-action metrics of the loss, keyed by metric name."""
         return {}
 
 
@@ -119,9 +263,9 @@ class Kl(Config):
     """The policy that is not to be left: `phase_start`, `base`, or a directory with weights."""
 
     def __call__(self, logps_A: "Tensor", reference_logps_A: "Tensor") -> "Tensor":
-        """Return k3 of each action, shape (A,), without the weight."""
-        difference = reference_logps_A - logps_A
-        return difference.exp() - difference - 1
+        """Compute k3 of each action, shape (A,), without the weight."""
+        log_ratio_A = reference_logps_A - logps_A
+        return log_ratio_A.exp() - log_ratio_A - 1
 
 
 class TokenLoss(Loss):
@@ -133,11 +277,11 @@ class TokenLoss(Loss):
 
     @property
     def reference_policy(self) -> ReferencePolicy | None:
-        """The policy that the penalty compares with."""
+        """The policy of the penalty."""
         return self.kl.reference if self.kl.weight > 0 else None
 
     def __call__(self, x: LossInputs) -> "Tensor":
-        """Return this pack's share of the step's loss, a scalar."""
+        """Compute the pack's share of the step's loss, a scalar."""
         losses_A = self.per_action(x)
         if x.reference_logps_A is not None:
             losses_A = losses_A + self.kl.weight * self.kl(x.logps_A, x.reference_logps_A)
@@ -145,10 +289,10 @@ class TokenLoss(Loss):
 
     @abstractmethod
     def per_action(self, x: LossInputs) -> "Tensor":
-        """Return the loss of each action, shape (A,), before weights and penalty."""
+        """Compute the loss of each action, shape (A,), before weights and penalty."""
 
     def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
-        """Return the penalty and its share of the loss."""
+        """Compute the penalty of each action and both shares of the loss."""
         if x.reference_logps_A is None:
             return {}
         kl_A = self.kl(x.logps_A, x.reference_logps_A)
@@ -159,15 +303,8 @@ class TokenLoss(Loss):
         }
 
 
-class RatioLoss(TokenLoss):
-    """A loss of the ratio exp(p - old) to the old policy.
-
-    Where old is the trainer's own policy and not the sampler q, min(exp(old - q), cap) corrects
-    for what the two computed differently, and for staleness.
-
-    Source: Yao et al., "Your efficient RL framework secretly brings you off-policy RL training"
-    (2025), truncated importance sampling; the ratio of its eq. for PPO is kept apart, as here.
-    """
+class _RatioSettings(TokenLoss):
+    """Keys of losses of the ratio exp(p - old) to the old policy."""
 
     old_policy: OldPolicy = "auto"
     """`sampler`, `trainer` as the batch began, or `auto`: trainer where a batch makes several."""
@@ -176,37 +313,37 @@ class RatioLoss(TokenLoss):
 
     @property
     def ratio_against(self) -> OldPolicy:
-        """Whose log-probabilities the old ones are."""
+        """Policy in the denominator of the ratio."""
         return self.old_policy
 
-    def per_action(self, x: LossInputs) -> "Tensor":
-        """Return the loss of each action, shape (A,), before weights and penalty."""
-        losses_A = self.per_ratio((x.logps_A - x.old_logps_A).exp(), x.advantages_A)
-        if self.importance_cap is None:
-            return losses_A
-        return losses_A * _mismatch(x).clamp(max=self.importance_cap)
-
     def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
-        """Return which corrections were cut, too."""
-        found = super().diagnostics(x)
+        """Compute `TokenLoss`'s metrics, and which corrections were capped."""
+        metrics = super().diagnostics(x)
         if self.importance_cap is not None:
-            found["optim/mismatch_capped_fraction"] = _mismatch(x) > self.importance_cap
-        return found
+            metrics["optim/mismatch_capped_fraction"] = sampler_mismatch(x) > self.importance_cap
+        return metrics
+
+
+class RatioLoss(_RatioSettings):
+    """A base class for losses of the ratio exp(p - old), with `mismatch_correction`."""
+
+    def per_action(self, x: LossInputs) -> "Tensor":
+        """Compute the loss of each action, shape (A,), before weights and penalty."""
+        ratio_A = (x.logps_A - x.old_logps_A).exp()
+        losses_A = self.per_ratio(ratio_A, x.advantages_A)
+        if self.importance_cap is not None:
+            losses_A = losses_A * mismatch_correction(x, self.importance_cap)
+        return losses_A
 
     @abstractmethod
     def per_ratio(self, ratio_A: "Tensor", advantages_A: "Tensor") -> "Tensor":
-        """Return the loss of each action, shape (A,), from ratios and advantages."""
+        """Compute the loss of each action, shape (A,), from ratios and advantages."""
 
 
-def _mismatch(x: LossInputs) -> "Tensor":
-    """Old over sampler of each action: 1 where they are the same."""
-    return (x.old_logps_A - x.sampler_logps_A).exp()
-
-
-class ImportanceSampling(RatioLoss):
+class ImportanceSampling(_RatioSettings):
     """Policy gradient by the unclipped ratio to the sampler: -exp(p - q)·A.
 
-    Source: the implementation note of the Tinker debate recipe, "RL objective used".
+    Source: see `importance_sampling_loss`.
     """
 
     type: Literal["importance_sampling"] = "importance_sampling"
@@ -219,9 +356,9 @@ class ImportanceSampling(RatioLoss):
         """Nothing bounds the ratios."""
         return self.allow_off_policy
 
-    def per_ratio(self, ratio_A: "Tensor", advantages_A: "Tensor") -> "Tensor":
-        """Return the loss of each action, shape (A,)."""
-        return -ratio_A * advantages_A
+    def per_action(self, x: LossInputs) -> "Tensor":
+        """Compute `importance_sampling_loss`."""
+        return importance_sampling_loss(x, self.importance_cap)
 
 
 class Reinforce(TokenLoss):
@@ -240,16 +377,12 @@ class Reinforce(TokenLoss):
         return self.allow_off_policy
 
     def per_action(self, x: LossInputs) -> "Tensor":
-        """Return the loss of each action, shape (A,)."""
-        return -x.logps_A * x.advantages_A
+        """Compute `policy_gradient_loss`."""
+        return policy_gradient_loss(x)
 
 
-class _Clipped(RatioLoss):
-    """Clipped ratio: -min(ρ·A, clip(ρ, 1-low, 1+high)·A), where A < 0 at most -c·A.
-
-    Source: c is taken from Ye et al. 2020, "Mastering Complex Control in MOBA Games with Deep
-    Reinforcement Learning", eq. 8.
-    """
+class _ClipSettings(_RatioSettings):
+    """Keys of `clipped_loss`."""
 
     clip_low: float = Field(0.2, gt=0, lt=1)
     """Ratios below 1 - this are cut where the advantage is negative."""
@@ -258,26 +391,19 @@ class _Clipped(RatioLoss):
     dual_clip: float | None = Field(None, gt=1)
     """Ratios above this are cut where the advantage is negative, too; null cuts none."""
 
-    def per_ratio(self, ratio_A: "Tensor", advantages_A: "Tensor") -> "Tensor":
-        """Return the loss of each action, shape (A,)."""
-        if self.dual_clip is not None:
-            ratio_A = ratio_A.where(advantages_A >= 0, ratio_A.clamp(max=self.dual_clip))
-        clipped_A = ratio_A.clamp(1 - self.clip_low, 1 + self.clip_high)
-        return -(ratio_A * advantages_A).minimum(clipped_A * advantages_A)
+    def per_action(self, x: LossInputs) -> "Tensor":
+        """Compute `clipped_loss`."""
+        return clipped_loss(
+            x, self.clip_low, self.clip_high, self.dual_clip, importance_cap=self.importance_cap
+        )
 
     def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
-        """Return which actions have no gradient because of a clip, too."""
-        ratio_A = (x.logps_A - x.old_logps_A).exp()
-        # The minimum takes the clipped side only where the ratio has already moved as far as the
-        # advantage wants: a ratio of 3 with a negative advantage still has its whole gradient.
-        is_clipped_A = (ratio_A > 1 + self.clip_high) & (x.advantages_A > 0)
-        is_clipped_A |= (ratio_A < 1 - self.clip_low) & (x.advantages_A < 0)
-        if self.dual_clip is not None:
-            is_clipped_A |= (ratio_A > self.dual_clip) & (x.advantages_A < 0)
+        """Compute metrics of the ratio, and which actions have no gradient because of a clip."""
+        is_clipped_A = without_gradient(x, self.clip_low, self.clip_high, self.dual_clip)
         return super().diagnostics(x) | {"optim/clip_fraction": is_clipped_A}
 
 
-class PpoClip(_Clipped):
+class PpoClip(_ClipSettings):
     """The clipped ratio of PPO.
 
     Source: Schulman et al. 2017, eq. 7; the higher upper bound is DAPO's.
@@ -286,7 +412,7 @@ class PpoClip(_Clipped):
     type: Literal["ppo_clip"] = "ppo_clip"
 
 
-class Dapo(_Clipped):
+class Dapo(_ClipSettings):
     """The clipped ratio with a higher upper bound and a mean over tokens.
 
     Source: Yu et al. 2025, eq. 8. Its mean is over the tokens of a prompt's group
@@ -297,7 +423,7 @@ class Dapo(_Clipped):
     type: Literal["dapo"] = "dapo"
 
 
-class Grpo(_Clipped):
+class Grpo(_ClipSettings):
     """The clipped ratio with a KL penalty, a mean over each reply and then over replies.
 
     Source: Shao et al. 2024, eq. 3 and 4; the group's advantage is `advantage.scale: std`.
@@ -318,21 +444,8 @@ class Sft(TokenLoss):
     type: Literal["sft"] = "sft"
 
     def per_action(self, x: LossInputs) -> "Tensor":
-        """Return the loss of each action, shape (A,)."""
-        return -x.logps_A * x.advantages_A
-
-
-class Pairs(NamedTuple):
-    """What a pack says of its pairs, all of shape (P,).
-
-    `margins_P` is β·(Δ chosen - Δ rejected), `rewards_P` β·Δ of the chosen reply, `chosen_logps_P`
-    the mean log p of its tokens, and `weights_P` what the pair counts.
-    """
-
-    margins_P: "Tensor"
-    rewards_P: "Tensor"
-    chosen_logps_P: "Tensor"
-    weights_P: "Tensor"
+        """Compute `policy_gradient_loss`, in which A is the weight of the turn."""
+        return policy_gradient_loss(x)
 
 
 class Dpo(Loss):
@@ -361,67 +474,32 @@ class Dpo(Loss):
 
     @property
     def reference_policy(self) -> ReferencePolicy | None:
-        """The policy whose log-probabilities the loss reads."""
+        """The policy of Δ."""
         return self.reference
 
     def __call__(self, x: LossInputs) -> "Tensor":
-        """Return this pack's share of the step's loss, a scalar: the mean over all its pairs."""
+        """Compute the pack's share of the step's loss, a scalar: a mean over all pairs."""
         from torch.nn.functional import logsigmoid
 
-        pairs = self.pairs(x)
+        pairs = preference_pairs(x, self.beta)
         losses_P = -logsigmoid(pairs.margins_P) - self.nll_weight * pairs.chosen_logps_P
         return (losses_P * pairs.weights_P).sum()
 
     def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
-        """Return this pack's share of means over pairs, by name.
-
-        Of the margin, of how many have a positive one, of the implicit rewards β·Δ of the chosen
-        and of the rejected reply, and of the mean log p of a chosen token.
-        """
-        pairs = self.pairs(x)
-        found = {
+        """Compute the pack's shares of means over pairs, keyed by metric name."""
+        pairs = preference_pairs(x, self.beta)
+        values = {
             "margin": pairs.margins_P,
             "accuracy": pairs.margins_P > 0,
             "reward_chosen": pairs.rewards_P,
+            # margin = chosen - rejected
             "reward_rejected": pairs.rewards_P - pairs.margins_P,
             "chosen_logp": pairs.chosen_logps_P,
         }
-        return {f"optim/preference_{name}": each * pairs.weights_P for name, each in found.items()}
-
-    def pairs(self, x: LossInputs) -> Pairs:
-        """Return the pairs of a pack; every action of a pair has the pair's weight.
-
-        There are as many places as actions: those that no pair has are zeros of weight 0. How many
-        pairs there are is not asked for, since a GPU would be waited for.
-        """
-        import torch
-
-        assert x.reference_logps_A is not None
-        paired_A = x.pairs_A >= 0
-        zero = x.logps_A.new_zeros(())
-        logps_A, reference_A, credits_A, weights_A = (
-            torch.where(paired_A, values.to(x.logps_A.dtype), zero)
-            for values in (x.logps_A, x.reference_logps_A, x.advantages_A, x.weights_A)
-        )
-
-        def places(numbers_A: "Tensor") -> "Tensor":
-            # Equal numbers share a place below A: where the first of them stands when sorted.
-            return torch.searchsorted(numbers_A.sort().values, numbers_A)
-
-        def summed(values_A: "Tensor", into_A: "Tensor") -> "Tensor":
-            return torch.zeros_like(values_A).index_add(0, into_A, values_A)
-
-        pair_A, row_A = places(x.pairs_A), places(x.rows_A)
-        chosen_A = (summed(credits_A, row_A)[row_A] > 0).to(logps_A.dtype)
-        moved_A = self.beta * (logps_A - reference_A)
-        counts_A = (weights_A, torch.ones_like(chosen_A), chosen_A)
-        weights_P, actions_P, lengths_P = (summed(values_A, pair_A) for values_A in counts_A)
-        return Pairs(
-            margins_P=summed(moved_A * (2 * chosen_A - 1), pair_A),
-            rewards_P=summed(moved_A * chosen_A, pair_A),
-            chosen_logps_P=summed(logps_A * chosen_A, pair_A) / lengths_P.clamp(min=1),
-            weights_P=weights_P / actions_P.clamp(min=1),
-        )
+        return {
+            f"optim/preference_{name}": values_P * pairs.weights_P
+            for name, values_P in values.items()
+        }
 
 
 LOSSES: Variants[Loss] = Variants(
@@ -434,7 +512,7 @@ LossConfig = Annotated[Loss, LOSSES]
 
 
 def reference_error(policy: ReferencePolicy | None) -> str | None:
-    """Return what is wrong with a reference that is neither a name nor a directory."""
+    """Describe the fault of a reference that is neither a name nor a directory, if any."""
     if not isinstance(policy, Path) or policy.is_dir():
         return None
     return (
@@ -444,27 +522,32 @@ def reference_error(policy: ReferencePolicy | None) -> str | None:
 
 
 def gradient_shares(batch: Batch, loss: Loss) -> dict[str, float]:
-    """Return each agent's and each stream's share of the gradient.
+    """Compute each agent's and each stream's share of the gradient, keyed by metric name.
 
-    Shares are taken of Σ w·|A|, w what a token counts and A its advantage: the size of the slopes
-    of the loss in log p where ratios are 1. |A| is taken of each stream, before streams are summed.
+    Shares are taken of Σ w·|A|, w a token's weight and A its advantage: the size of the slopes of
+    the loss in log p where ratios are 1. Each stream's |A| is taken before streams are summed.
 
     Args:
         batch: all rows of the step.
-        loss: whose denominators count.
+        loss: gives the denominators.
     """
-    ready, weights = weigh(batch, loss.aggregation)
-    agents: dict[str, float] = {}
-    streams = dict.fromkeys(batch.streams, 0.0)
-    for row, weight in zip(ready.rows, weights, strict=True):
-        size = float(weight @ np.abs(row.advantages))
-        agents[f"agent_{row.agent}"] = agents.get(f"agent_{row.agent}", 0.0) + size
+    weighed_batch, row_weights = weigh(batch, loss.aggregation)
+    agent_sizes: dict[str, float] = {}
+    stream_sizes = dict.fromkeys(batch.streams, 0.0)
+    for row, weights_A in zip(weighed_batch.rows, row_weights, strict=True):
+        agent = f"agent_{row.agent}"
+        slope_size = float(weights_A @ np.abs(row.advantages))
+        agent_sizes[agent] = agent_sizes.get(agent, 0.0) + slope_size
         if row.credits is not None:
-            sizes = np.abs(row.credits) @ weight
-            for name, value in zip(batch.streams, sizes, strict=True):
-                streams[name] += float(value)
-    found: dict[str, float] = {}
-    for shared in (dict(sorted(agents.items())), streams):
-        if (total := sum(shared.values())) > 0:
-            found |= {f"optim/gradient_share/{name}": s / total for name, s in shared.items()}
-    return found
+            sizes_S = np.abs(row.credits) @ weights_A
+            for stream, size in zip(batch.streams, sizes_S, strict=True):
+                stream_sizes[stream] += float(size)
+
+    shares: dict[str, float] = {}
+    for sizes in (dict(sorted(agent_sizes.items())), stream_sizes):
+        total = sum(sizes.values())
+        # Without any gradient there is nothing to share.
+        if total > 0:
+            for name, size in sizes.items():
+                shares[f"optim/gradient_share/{name}"] = size / total
+    return shares

@@ -1,0 +1,24 @@
+"""Errors with one clear message instead of a traceback."""
+
+from debate_protocol.command_line import UsageError as UsageError
+from debate_rollout.engine import EngineConfigError, MissingExtraError
+
+
+class RunFailure(RuntimeError):
+    """A run that cannot go on through no fault of its recipe: one clear message, exit code 1."""
+
+
+class RecipeError(UsageError):
+    """A recipe that cannot be run as written."""
+
+
+class DataError(UsageError):
+    """Questions that are missing, empty or malformed."""
+
+
+class ModelError(UsageError):
+    """A model or tokenizer that cannot be used."""
+
+
+REFUSALS = (UsageError, EngineConfigError, MissingExtraError)
+"""Errors that end a command with exit code 2."""
