@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from debate_protocol.forms import Judged
+from debate_protocol.types import Question, Reply, Transcript
+from debate_rewards import debate_metrics
 from debate_train.monitoring.detectors import OWN, Facts
 from debate_train.monitoring.health import is_evaluation, results
 from train.health_watching import (
@@ -235,3 +238,31 @@ def test_a_judge_that_always_says_the_same_is_a_finding(vote: float, statuses: l
     facts = SimpleNamespace(**dict.fromkeys(Facts.__dataclass_fields__, False))
     found = results(facts, {"train/judged/for_agent_0": vote}, {})  # type: ignore[arg-type]
     assert [result.status for result in found] == statuses
+
+
+def proposal(number: int, is_right: bool) -> Transcript:
+    """Play a debate of one proposer, whose judge knows the truth."""
+    verdict = "right" if is_right else "wrong"
+    replies = [Reply("It is \\boxed{4}" if is_right else "It is \\boxed{5}")]
+    replies += [Reply("Let us see."), Reply(f"<decision>{verdict}</decision>")]
+    form = Judged(judges=1, reasons=False, opponent="critic")
+    run = form.start(Question(f"q{number}", "?", "4", {"kind": "number"}), seed=0)
+    try:
+        requests = next(run)
+        while True:
+            requests = run.send([replies.pop(0) for _ in requests])
+    except StopIteration as end:
+        transcript: Transcript = end.value
+        return transcript
+
+
+def test_a_judge_that_rightly_says_right_of_single_answers_is_not_one_sided() -> None:
+    # 100 debates of one proposer each: 99 right ones that the judge calls right, one wrong one that
+    # it calls wrong. The share of decisions for agent 0 is 0.99, beyond the bound of 0.98.
+    debates = [proposal(number, is_right=number > 0) for number in range(100)]
+    row = {f"train/{name}": value for name, value in debate_metrics(debates).items()}
+    assert row["train/judged/vote"] == pytest.approx(0.99)
+    findings = {result.name: result.status for result in results(Facts(), row, {})}
+    assert "judges decide for others, too" not in findings
+    assert findings["judges' Matthews coefficient"] == "green"  # it is 1
+    assert "red" not in findings.values()

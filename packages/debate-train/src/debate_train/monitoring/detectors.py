@@ -1,7 +1,7 @@
-"""What is watched while a policy trains: detectors, the history that they judge, derived figures.
+"""Detectors of training that goes wrong, the history that they judge, and derived figures.
 
-`OWN` is the table of our detectors: what each measures, its bounds, and what to do about an alarm.
-docs/health.md says why the bounds are these.
+Most detectors are a row of data: a metric, its bounds, and what to do about an alarm; `OWN` lists
+them. docs/health.md explains the bounds.
 """
 
 from collections import deque
@@ -18,23 +18,46 @@ from debate_report.nothing_learned import ZERO, why_nothing_learned
 
 Row = Mapping[str, Any]
 Due = Literal["step", "evaluation"]
-"""After which rows of metrics a detector speaks: steps, or evaluations on the dev split."""
+"""The rows of metrics that a detector judges: steps, or evaluations on the dev split."""
+
+# Values of states after these replies, which should fall in this order.
+GUIDED = ("offline/value_guided_right", "offline/value_natural", "offline/value_guided_wrong")
+# Shares of pairs on one of two sides: chosen replies that agree with the answer before them, and
+# answers that are right.
+PAIR_SIDE_SHARES = ("offline/chosen_ok_share", "offline/actor_right_share")
+# The smaller side of fewer pairs says too little.
+FEWEST_PAIRS = 16
+# Figures that are a difference of two metrics.
+DIFFERENCES = {
+    "judge/youden": ("judge/tpr", "judge/fpr"),
+    "pairs/gained": ("offline/value_guided_right", "offline/value_natural"),
+    "pairs/lost": ("offline/value_natural", "offline/value_guided_wrong"),
+    "pairs/truth": ("offline/chosen_right_share", "offline/rejected_right_share"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What detectors and preflight checks need to know of a phase besides its metrics."""
+    """Facts of a phase that detectors and preflight checks need beside its metrics."""
 
     agents: int = 2
-    several_updates: bool = False  # Whether a step may make several.
-    keeps_start: bool = False  # Whether the KL reference is the policy at the phase's start.
-    questions: int = 1  # Of an evaluation on the dev split.
-    pairs: bool = False  # Whether steps learn from pairs.
-    imitates: bool = False  # Whether steps learn from demonstrations.
-    votes: bool = False  # Whether a part of the reward counts votes,
-    peers_alone: bool = False  # and no part looks at the questions' own answers.
+    several_updates: bool = False
+    """Whether a step may make several updates."""
+    keeps_start: bool = False
+    """Whether the KL reference is the policy at the phase's start."""
+    questions: int = 1
+    """Number of questions of an evaluation on the dev split."""
+    pairs: bool = False
+    """Whether steps learn from pairs."""
+    imitates: bool = False
+    """Whether steps learn from demonstrations."""
+    votes: bool = False
+    """Whether a part of the reward counts votes."""
+    peers_alone: bool = False
+    """Whether votes count, and no part of the reward reads the questions' own answers."""
     judges_learn: bool = False
-    merges_turns: bool = False  # Whether the turns of an agent are to share a row.
+    merges_turns: bool = False
+    """Whether the turns of an agent are to share a row."""
 
 
 @dataclass(slots=True)
@@ -54,7 +77,8 @@ class History:
     def add(self, row: Row, due: Due) -> None:
         """Take one more row of the phase."""
         if due == "evaluation":
-            self.start = row if self.start is None else self.start
+            if self.start is None:
+                self.start = row
             self.evaluations.append({**row, "reward/total": self.now("reward/total")})
             return
         self.steps += 1
@@ -65,30 +89,35 @@ class History:
             self.last.popleft()
 
     def now(self, metric: str) -> float | None:
-        """Return the mean over the last `window` steps, None before there are as many."""
+        """Average a metric over the last `window` steps; None before there are as many."""
         values = numbers(self.last, metric)
         return fmean(values) if len(values) == self.window else None
 
     def begun(self, metric: str) -> float | None:
-        """Return the mean over the first `window` steps of the phase."""
+        """Average a metric over the first `window` steps of the phase."""
         values = numbers(self.first, metric)
         return fmean(values) if len(values) == self.window else None
 
     def noise(self, metric: str) -> float:
-        """Return the standard error of `now` − `begun`, from the spread within both windows."""
-        spread = [pstdev(values) for w in (self.first, self.last) if (values := numbers(w, metric))]
-        return sqrt(sum(one**2 for one in spread) / max(1, self.window - 1))
+        """Estimate the standard error of `now` − `begun` from the spread within both windows."""
+        variance = 0.0
+        for rows in (self.first, self.last):
+            values = numbers(rows, metric)
+            if values:
+                variance += pstdev(values) ** 2
+        # pstdev² / (n − 1) is s² / n with the sample's s: the variance of a window's mean.
+        return sqrt(variance / max(1, self.window - 1))
 
 
 def numbers(rows: Iterable[Row], metric: str) -> list[float]:
-    """Return the values of a metric that were observed and are finite."""
-    found = (row.get(metric) for row in rows)
-    return [float(v) for v in found if isinstance(v, int | float) and isfinite(v)]
+    """Collect the finite values of a metric."""
+    values = [row.get(metric) for row in rows]
+    return [float(value) for value in values if isinstance(value, int | float) and isfinite(value)]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The figure of a detector, and why it is alarming, if it is."""
+    """The figure of a detector, and the reason for an alarm, if there is one."""
 
     value: float
     alarm: str | None = None
@@ -128,95 +157,92 @@ class Detector(Config):
     """Whether the first alarm ends the run, as if `health.stop_on` named the detector."""
 
     def figure(self, seen: History) -> float | None:
-        """Return the figure after the last row, None where it is not known."""
+        """Compute the figure after the last row; None where it is not known."""
         return seen.now(self.metric)
 
     def compared(self, seen: History) -> tuple[float | None, float]:
-        """Return what a change is measured from, and the standard error of such a change."""
+        """Compute the start of a change, and the standard error of such a change."""
         return seen.begun(self.metric), seen.noise(self.metric)
 
     def is_excused(self, seen: History) -> bool:
-        """Return whether the figure is no cause for alarm, whatever it is."""
+        """Whether the figure is no cause for alarm, however bad it is."""
         return False
 
     def judge(self, seen: History) -> Finding | None:
-        """Return what the last row shows, None where it shows nothing yet."""
+        """Judge the last row; None where the figure is not known yet."""
         value = self.figure(seen)
         if value is None or not isfinite(value):
             return None
-        alarm = self._beyond(value) or self._changed(value, seen)
+        alarm = self._bound_alarm(value) or self._change_alarm(value, seen)
         return Finding(value, None if self.is_excused(seen) else alarm)
 
-    def _beyond(self, value: float) -> str | None:
+    def _bound_alarm(self, value: float) -> str | None:
         if self.above is not None and value > self.above:
             return f"{value:.3g}, above {self.above:g}"
         if self.below is not None and value < self.below:
             return f"{value:.3g}, below {self.below:g}"
         return None
 
-    def _changed(self, value: float, seen: History) -> str | None:
-        start, error = self.compared(seen)
-        if start is None or abs(value - start) <= self.sigmas * error:
+    def _change_alarm(self, value: float, seen: History) -> str | None:
+        start, standard_error = self.compared(seen)
+        if start is None or abs(value - start) <= self.sigmas * standard_error:
             return None
-        said = f"{value:.3g}, at the phase's start {start:.3g}"
+        change = f"{value:.3g}, at the phase's start {start:.3g}"
         if self.fall is not None and value < start - self.fall:
-            return f"{said}: it fell by more than {self.fall:g}"
+            return f"{change}: it fell by more than {self.fall:g}"
         if self.rise is not None and value > start + self.rise:
-            return f"{said}: it rose by more than {self.rise:g}"
+            return f"{change}: it rose by more than {self.rise:g}"
+        # Multiples and shares of 0 or of a negative figure say nothing.
         if self.times is not None and start > 0 and value > self.times * start:
-            return f"{said}: more than {self.times:g} times as much"
+            return f"{change}: more than {self.times:g} times as much"
         if self.share is not None and start > 0 and value < self.share * start:
-            return f"{said}: less than {self.share:g} of it"
+            return f"{change}: less than {self.share:g} of it"
         return None
 
 
-GUIDED = "offline/value_guided_right", "offline/value_natural", "offline/value_guided_wrong"
-"""Values of states after these replies, which should fall in this order."""
-_RIGHT = "offline/chosen_right_share", "offline/rejected_right_share"
-_SIDES = "offline/chosen_ok_share", "offline/actor_right_share"
-"""Of pairs whose chosen reply agrees with the answer before it, and whose answer is right."""
-_FEWEST_PAIRS = 16
-
-
 def derived(row: Row) -> dict[str, float]:
-    """Return a row with the figures that are made of several, where these were measured.
+    """Add the figures that are computed from several metrics, where these were measured.
 
     - `judge/youden`: J = TPR − FPR of judges.
-    - `pairs/gained`, `pairs/lost`: what guiding to the right answer gains, and to a wrong one
-      loses, of the value of natural states.
+    - `pairs/gained`, `pairs/lost`: the value that guiding to the right answer gains over natural
+      states, and that guiding to a wrong one loses.
     - `pairs/truth`: right chosen replies minus right rejected ones, as shares of the pairs.
-    - `pairs/smaller_side`: the share of the pairs on the side that has fewer: of those whose chosen
-      reply agrees and objects, of those about right and about wrong answers.
-    - `kept_right`, `turned_right`: in an evaluation on the dev split, how many answers are right
-      among those whose agent was right, and was wrong, in the round before.
+    - `pairs/smaller_side`: the share of the pairs on the side with fewer: chosen replies that agree
+      or object, answers that are right or wrong.
+    - `kept_right`, `turned_right`: in an evaluation on the dev split, the share of right answers
+      after a right one, and after a wrong one, of the same agent in the round before.
     """
-    differences = {
-        "judge/youden": ("judge/tpr", "judge/fpr"),
-        "pairs/gained": GUIDED[:2],
-        "pairs/lost": GUIDED[1:],
-        "pairs/truth": _RIGHT,
-    }
-    found: dict[str, float] = {
-        name: float(row[more] - row[less])
-        for name, (more, less) in differences.items()
-        if row.get(more) is not None and row.get(less) is not None
-    }
-    kept = sum(value for name, value in row.items() if name.startswith("offline/kept/"))
-    shares = [float(row[name]) for name in _SIDES if row.get(name) is not None]
-    if shares and kept >= _FEWEST_PAIRS:
-        found["pairs/smaller_side"] = min(min(share, 1 - share) for share in shares)
-    return {**row, **found, **_transitions(row)}
+    figures: dict[str, float] = {}
+    for name, (more, less) in DIFFERENCES.items():
+        if row.get(more) is not None and row.get(less) is not None:
+            figures[name] = float(row[more] - row[less])
+    num_pairs = sum(value for name, value in row.items() if name.startswith("offline/kept/"))
+    shares = [float(row[name]) for name in PAIR_SIDE_SHARES if row.get(name) is not None]
+    if shares and num_pairs >= FEWEST_PAIRS:
+        figures["pairs/smaller_side"] = min(min(share, 1 - share) for share in shares)
+    return {**row, **figures, **_transitions(row)}
 
 
 def _transitions(row: Row) -> dict[str, float]:
-    """Return the shares of answers that stay right, and that become right, over all rounds."""
-    lost, won = row.get("eval/flips/right_to_wrong"), row.get("eval/flips/wrong_to_right")
-    rounds = [row[n] for r in range(len(row)) if (n := f"eval/accuracy/round_{r}") in row][:-1]
-    if lost is None or won is None or not rounds:
+    """Compute the shares of answers that stay right, and that become right, over all rounds."""
+    lost_share = row.get("eval/flips/right_to_wrong")
+    won_share = row.get("eval/flips/wrong_to_right")
+    accuracies = []
+    for round_number in range(len(row)):
+        name = f"eval/accuracy/round_{round_number}"
+        if name in row:
+            accuracies.append(row[name])
+    # Flips go from each round but the last to the next.
+    accuracies_before = accuracies[:-1]
+    if lost_share is None or won_share is None or not accuracies_before:
         return {}
-    before = fmean(rounds)
-    found = {"kept_right": 1 - lost / before} if before > 0 else {}
-    return found | ({"turned_right": won / (1 - before)} if before < 1 else {})
+    share_right_before = fmean(accuracies_before)
+    shares = {}
+    if share_right_before > 0:
+        shares["kept_right"] = 1 - lost_share / share_right_before
+    if share_right_before < 1:
+        shares["turned_right"] = won_share / (1 - share_right_before)
+    return shares
 
 
 class EvaluationDetector(Detector):
@@ -228,11 +254,11 @@ class EvaluationDetector(Detector):
     due: ClassVar[Due] = "evaluation"
 
     def figure(self, seen: History) -> float | None:
-        """Return what the last evaluation has."""
+        """Read the last evaluation."""
         return seen.evaluations[-1].get(self.metric) if seen.facts.pairs else None
 
     def compared(self, seen: History) -> tuple[float | None, float]:
-        """Return what the evaluation of the phase's start has; nothing is known of the error."""
+        """Read the evaluation of the phase's start; its standard error is not known."""
         return (seen.start or {}).get(self.metric), 0.0
 
 
@@ -240,7 +266,7 @@ class SetDetector(Detector):
     """The base class of figures of a phase's set of examples, which are known from step 1 on."""
 
     def figure(self, seen: History) -> float | None:
-        """Return what the last step has: a phase has one set."""
+        """Read the last step: a phase has one set."""
         return seen.last[-1].get(self.metric)
 
 
@@ -286,11 +312,12 @@ class Transition(EvaluationDetector):
     sigmas: float = 2.0
 
     def compared(self, seen: History) -> tuple[float | None, float]:
-        """Return the start's share, and the error as if each question had one such answer."""
-        start, now = (seen.start or {}).get(self.metric), self.figure(seen)
-        shares = [one for one in (start, now) if one is not None]
-        spread = sum(max(0.0, share * (1 - share)) for share in shares)
-        return start, sqrt(spread / max(1, seen.facts.questions))
+        """Read the start's share; estimate the error as if each question had one such answer."""
+        start = (seen.start or {}).get(self.metric)
+        shares = [share for share in (start, self.figure(seen)) if share is not None]
+        # A share that is computed from rounded figures may lie a little outside [0, 1].
+        variance = sum(max(0.0, share * (1 - share)) for share in shares)
+        return start, sqrt(variance / max(1, seen.facts.questions))
 
 
 class KeptRight(Transition):
@@ -358,29 +385,36 @@ class SelfPlayStrength(Detector):
     advice: str = "its own start now wins: mix in verifiable rewards, or go back to the best"
 
     def figure(self, seen: History) -> float | None:
-        """Return the policy's accuracy minus its start's in the last evaluation."""
+        """Compute the policy's accuracy minus its start's in the last evaluation."""
         return _strength(seen.evaluations[-1])
 
-    def _changed(self, value: float, seen: History) -> str | None:
-        known = [
-            (s, n) for n, row in enumerate(seen.evaluations) if (s := _strength(row)) is not None
-        ]
-        best, at = max(known, default=(0.0, None))
-        then = None if at is None else seen.evaluations[at]["reward/total"]
-        if best < 0:  # At its start the policy is as strong as that.
-            best, then = 0.0, seen.begun("reward/total")
-        now, noise = seen.now("reward/total"), self.sigmas * seen.noise("reward/total")
-        if self.fall is None or value >= best - self.fall or now is None or then is None:
+    def _change_alarm(self, value: float, seen: History) -> str | None:
+        # At its start the policy is as strong as that start.
+        best_strength = 0.0
+        reward_then = seen.begun("reward/total")
+        strengths = [_strength(row) for row in seen.evaluations]
+        for strength, row in zip(strengths, seen.evaluations, strict=True):
+            # Of equally strong evaluations the last one counts, and also before the start.
+            if strength is not None and strength >= best_strength:
+                best_strength = strength
+                reward_then = row["reward/total"]
+        reward_now = seen.now("reward/total")
+        if self.fall is None or value >= best_strength - self.fall:
             return None
-        if now < then - noise:
+        if reward_now is None or reward_then is None:
             return None
-        said = f"while the reward went from {then:.3g} to {now:.3g}"
-        return f"{value:+.3g}, at best {best:+.3g}, {said}"
+        if reward_now < reward_then - self.sigmas * seen.noise("reward/total"):
+            return None  # the reward fell, too, so that it shows the loss of strength
+        rewards = f"while the reward went from {reward_then:.3g} to {reward_now:.3g}"
+        return f"{value:+.3g}, at best {best_strength:+.3g}, {rewards}"
 
 
-def _strength(found: Row) -> float | None:
-    own, start = (found.get(f"eval/start/{side}/accuracy") for side in ("learned", "opponent"))
-    return None if own is None or start is None else float(own) - float(start)
+def _strength(evaluation: Row) -> float | None:
+    accuracy = evaluation.get("eval/start/learned/accuracy")
+    start_accuracy = evaluation.get("eval/start/opponent/accuracy")
+    if accuracy is None or start_accuracy is None:
+        return None
+    return float(accuracy) - float(start_accuracy)
 
 
 class OneWinner(Detector):
@@ -391,9 +425,9 @@ class OneWinner(Detector):
     advice: str = "votes follow who speaks: hide the names of personas, or take personas: none"
 
     def figure(self, seen: History) -> float | None:
-        """Return the largest share of verdicts other than `=` that an agent wins."""
-        names = (f"judge/wins/agent_{agent}" for agent in range(seen.facts.agents))
-        return max((s for name in names if (s := seen.now(name)) is not None), default=None)
+        """Find the largest share of verdicts other than `=` that an agent wins."""
+        shares = [seen.now(f"judge/wins/agent_{agent}") for agent in range(seen.facts.agents)]
+        return max((share for share in shares if share is not None), default=None)
 
 
 class FirstPosition(Detector):
@@ -453,12 +487,15 @@ class Diversity(Detector):
     advice: str = "take harder questions, more agents, personas or a higher temperature"
 
     def figure(self, seen: History) -> float | None:
-        """Return (classes / answers − 1/N) / (1 − 1/N) of the first round."""
-        classes, agents = seen.now(self.metric), seen.facts.agents
-        return None if classes is None or agents < 2 else (classes * agents - 1) / (agents - 1)
+        """Compute (classes / answers − 1/N) / (1 − 1/N) of the first round."""
+        class_share = seen.now(self.metric)
+        num_agents = seen.facts.agents
+        if class_share is None or num_agents < 2:
+            return None
+        return (class_share * num_agents - 1) / (num_agents - 1)
 
     def is_excused(self, seen: History) -> bool:
-        """Return whether the answers agree because they are right."""
+        """Whether the answers agree because they are right."""
         return (seen.now("train/accuracy/round_0") or 0.0) >= 0.9
 
 
@@ -480,16 +517,16 @@ class Reference(Detector):
     advice: str = "look at loss.kl.reference and, after a resume, at reference-*.safetensors"
 
     def figure(self, seen: History) -> float | None:
-        """Return the KL of the phase's first step, before its update."""
-        facts = seen.facts
-        if not (facts.keeps_start and not facts.several_updates and seen.first):
+        """Read the KL of the phase's first step, before its update."""
+        # Later updates of one step measure the KL after the first of them.
+        starts_at_zero = seen.facts.keeps_start and not seen.facts.several_updates
+        if not starts_at_zero or not seen.first:
             return None
         value = seen.first[0].get(self.metric)
         return None if value is None else float(value)
 
-    def _changed(self, value: float, seen: History) -> str | None:
-        now, moved = seen.now(self.metric), seen.now("optim/grad_norm")
-        if now == 0 and moved:
+    def _change_alarm(self, value: float, seen: History) -> str | None:
+        if seen.now(self.metric) == 0 and seen.now("optim/grad_norm"):
             return f"0 for {seen.window} steps, though each moves the policy"
         return None
 
@@ -502,7 +539,7 @@ class NoSignal(Detector):
     stops: bool = True
     advice: str = "look at the debates of these steps in transcripts/, and at --check"
 
-    def _changed(self, value: float, seen: History) -> str | None:
+    def _change_alarm(self, value: float, seen: History) -> str | None:
         reason = why_nothing_learned(list(seen.last))
         return None if reason is None else f"1 for {seen.window} steps: {reason}"
 
@@ -532,7 +569,7 @@ class PreferenceMargin(Detector):
     metric: str = "optim/preference_margin"
     advice: str = "raise learning_rate where optim/grad_norm is steady, lower it where that grows"
 
-    def _changed(self, value: float, seen: History) -> str | None:
+    def _change_alarm(self, value: float, seen: History) -> str | None:
         start = seen.begun(self.metric)
         if start is None or seen.steps < 2 * seen.window or value > start:
             return None
@@ -548,23 +585,34 @@ class PreferenceAccuracy(Detector):
     advice: str = PreferenceMargin().advice
 
     def is_excused(self, seen: History) -> bool:
-        """Return whether there were too few steps: of the first one none has gained."""
+        """Whether there were too few steps: at the first one no reply has gained."""
         return seen.steps < 2 * seen.window
 
 
+# All that are on unless the recipe changes them.
 OWN = (
-    *(RewardAccuracy, FooledJudge, Collapse, KeptRight, TurnedRight, EqualVotes, Coverage),
-    *(Format, StrictFormat),
-    *(SelfPlayStrength, OneWinner, FirstPosition, Length, AnswerLength, Truncation, Entropy),
-    *(
-        NoSignal,
-        Diversity,
-        Unheard,
-        Reference,
-        PairSides,
-        PairTruth,
-        PreferenceMargin,
-        PreferenceAccuracy,
-    ),
+    RewardAccuracy,
+    FooledJudge,
+    Collapse,
+    KeptRight,
+    TurnedRight,
+    EqualVotes,
+    Coverage,
+    Format,
+    StrictFormat,
+    SelfPlayStrength,
+    OneWinner,
+    FirstPosition,
+    Length,
+    AnswerLength,
+    Truncation,
+    Entropy,
+    NoSignal,
+    Diversity,
+    Unheard,
+    Reference,
+    PairSides,
+    PairTruth,
+    PreferenceMargin,
+    PreferenceAccuracy,
 )
-"""All that are watched unless the recipe says otherwise."""
