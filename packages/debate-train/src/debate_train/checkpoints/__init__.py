@@ -1,4 +1,4 @@
-"""Checkpoints: complete or absent, sealed by a manifest that hashes every file."""
+"""Checkpoints: complete or absent, sealed by a manifest with the hash of every file."""
 
 from debate_train.checkpoints.manifest import MANIFEST as MANIFEST
 from debate_train.checkpoints.manifest import RefusedCheckpoint as RefusedCheckpoint

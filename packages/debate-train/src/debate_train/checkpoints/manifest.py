@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: the hash of every file, and the run that it belongs to."""
+"""The manifest of a checkpoint: the hash of every file, and the hash of the run."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ class RefusedCheckpoint(Exception):
 
 
 class Manifest(Config):
-    """Contents of a checkpoint: the SHA-256 of each file, and the hash of its run."""
+    """Contents of a checkpoint: the SHA-256 of each file, and the hash of the run."""
 
     format: Literal["debate-checkpoint/4"] = FORMAT
     run: Sha256
@@ -33,7 +33,7 @@ class Manifest(Config):
 
 
 def run_hash(recipe_yaml: str, base: str = "") -> str:
-    """Hash the meaning of the recipe that a run was started with.
+    """Hash the meaning of a run's first recipe.
 
     Args:
         recipe_yaml: The resolved recipe.
@@ -69,11 +69,11 @@ def seal(directory: Path, run: str) -> None:
 
 
 def verify(directory: Path, run: str | None) -> None:
-    """Read every byte of a checkpoint and compare it with its manifest.
+    """Read every byte of a checkpoint and compare it with the manifest.
 
     Args:
         directory: The checkpoint.
-        run: Hash of the run that it must belong to; None for any.
+        run: Hash of the expected run; None for any.
 
     Raises:
         RefusedCheckpoint: It is torn, altered or of another run; the message says how.
@@ -100,7 +100,7 @@ def verify(directory: Path, run: str | None) -> None:
 
 
 def _files(directory: Path) -> dict[str, Path]:
-    """List all files of a checkpoint but its manifest, by name."""
+    """List all files of a checkpoint but the manifest, by name."""
     files = {}
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory).as_posix()

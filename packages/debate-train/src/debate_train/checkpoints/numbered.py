@@ -31,7 +31,7 @@ Check = Callable[[RunState], None]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that may be resumed from."""
+    """A whole checkpoint for a resume."""
 
     path: Path
     state: RunState
@@ -40,7 +40,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The numbered checkpoints of a run, `step-NNNNNN`: the last ones, and the best.
+    """The numbered checkpoints of a run, `step-NNNNNN`: the last, and the best.
 
     Args:
         root: their folder.
@@ -58,7 +58,7 @@ class Checkpoints:
     def write(self, state: RunState, save: Callable[[Path], None]) -> Path:
         """Write a checkpoint; `save(directory)` writes all files but the state.
 
-        The directory gets its name only when everything is in it and on the disk.
+        The directory gets the final name only when everything is in it and on the disk.
 
         Raises:
             RunFailure: It could not be written; earlier checkpoints are as they were.
@@ -93,7 +93,7 @@ class Checkpoints:
         return final
 
     def at(self, step: int) -> Path:
-        """Verify the checkpoint of a step; return its path.
+        """Verify the checkpoint of a step; return the path.
 
         Raises:
             RunFailure: It is missing or not as it was written.
@@ -108,23 +108,23 @@ class Checkpoints:
         return path
 
     def complete(self) -> list[Path]:
-        """List the checkpoints that got their name, oldest first."""
+        """List the complete checkpoints, oldest first."""
         numbered = [path for path in self._root.iterdir() if NUMBERED_NAME.fullmatch(path.name)]
         return sorted(numbered, key=_step_of)
 
     def newest(self, check: Check | None = None) -> Checkpoint | None:
-        """Find the newest checkpoint that is whole and belongs to this run.
+        """Find the newest whole checkpoint of this run.
 
-        Newer ones are renamed to `refused-NNNNNN`, so that no later resume tries them.
+        Refused checkpoints are renamed to `refused-NNNNNN`: no later resume tries them again.
 
         Args:
-            check: raises `RefusedCheckpoint` for a state that cannot be resumed from.
+            check: raises `RefusedCheckpoint` for a state without the files for a resume.
 
         Returns:
             None where no checkpoint was ever written.
 
         Raises:
-            UsageError: All are refused; the message says what is wrong with each.
+            UsageError: All are refused; the message gives the reason for each.
         """
         refused: list[tuple[Path, str]] = []
         for path in reversed(self.complete()):
@@ -173,7 +173,7 @@ class Checkpoints:
         write_whole(mark, (json.dumps(content, indent=1) + "\n").encode())
 
     def _rotate(self, state: RunState) -> None:
-        """Remove all but the last checkpoints, the best, and those that phases may go back to."""
+        """Remove all but the last checkpoints, the best, and those for phases to go back to."""
         needed = [self._path(step) for step, _ in state.starts.values()]
         if state.best is not None:
             needed.append(self._path(state.best.step))
@@ -193,7 +193,7 @@ def _step_of(path: Path) -> int:
 
 
 def finish_replacing(root: Path) -> None:
-    """Undo a replacement that was stopped between its two renames; remove all leftovers."""
+    """Undo a replacement stopped between the two renames; remove all leftovers."""
     for old in root.glob(f"{REPLACED}*"):
         final = root / old.name.replace(REPLACED, STEP)
         if not final.exists():

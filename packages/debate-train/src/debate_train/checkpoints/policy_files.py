@@ -1,4 +1,4 @@
-"""The policy in a checkpoint: files that transformers or peft load directly."""
+"""The policy in a checkpoint: files for transformers or peft to load directly."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ ReadTensor = Callable[[], Tensor]
 def write_tensors(
     directory: Path, stem: str, tensors: Iterable[tuple[str, Tensor]], file_bytes: int = FILE_BYTES
 ) -> None:
-    """Write `<stem>-00000.safetensors` and so on; at most one file's worth is held in memory."""
+    """Write `<stem>-00000.safetensors` and so on; at most a file's worth is in memory."""
     pending: dict[str, Tensor] = {}
     num_bytes = 0
     num_files = 0
@@ -60,7 +60,7 @@ class StoredTensors:
 
     @classmethod
     def of(cls, directory: Path, stem: str) -> "StoredTensors":
-        """Open the files that `write_tensors` wrote under this stem, if any."""
+        """Open the files of `write_tensors` with this stem, if any."""
         return cls(sorted(directory.glob(f"{stem}-*.safetensors")))
 
     def __contains__(self, name: str) -> bool:
@@ -71,14 +71,14 @@ class StoredTensors:
         return list(self._file_of)
 
     def read(self, name: str) -> Tensor:
-        """Read one tensor into memory of its own."""
+        """Read a tensor into separate memory."""
         with safe_open(self._file_of[name], framework="pt") as tensors:
             tensor: Tensor = tensors.get_tensor(name)
         return tensor
 
 
 def model_print(loaded: LoadedModel, frozen: str) -> str:
-    """Hash the tokenizer together with the hash of weights that no adapter changes (`frozen`).
+    """Hash the tokenizer together with the hash of the frozen weights (`frozen`).
 
     The hash stays the same when the model moves to another folder.
     """
@@ -125,14 +125,14 @@ def save_policy(directory: Path, loaded: LoadedModel, file_size: str = FILE_SIZE
 
 
 def _adapter_folders(loaded: LoadedModel) -> tuple[str, ...]:
-    """List the folders of adapters: none for a whole model, "" for the directory itself."""
+    """List the folders of adapters, "" for the directory itself; empty for a whole model."""
     if loaded.lora is None:
         return ()
     return loaded.lora.adapters or ("",)
 
 
 def _sort_sets(path: Path) -> None:
-    """Sort the lists that peft writes from sets: their order differs from process to process."""
+    """Sort the lists that peft writes from sets, in another order in each process."""
     config = json.loads(path.read_text(encoding="utf-8"))
     for key, value in config.items():
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -141,10 +141,10 @@ def _sort_sets(path: Path) -> None:
 
 
 def refuse_other_base(directory: Path, loaded: LoadedModel) -> None:
-    """Refuse an adapter that was trained on other weights than this model's.
+    """Refuse an adapter trained on other weights than this model's.
 
-    A run's own record has the hash of its base. An adapter without a run names the folder of its
-    base, which is compared if it is there. Without either the base is unknown, and passes.
+    The record of a run has the hash of the base. An adapter without a run names the folder of the
+    base, compared if it exists. Without either the base is unknown, and passes.
 
     Raises:
         ModelError: The adapter was trained on another base.
@@ -167,7 +167,7 @@ def refuse_other_base(directory: Path, loaded: LoadedModel) -> None:
 
 
 def _read_json_object(file: Path) -> dict[str, Any]:
-    """Read the object of a JSON file, an empty one where it cannot be read."""
+    """Read the object of a JSON file, an empty object where it cannot be read."""
     try:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -178,7 +178,7 @@ def _read_json_object(file: Path) -> dict[str, Any]:
 def load_policy(directory: Path, loaded: LoadedModel) -> None:
     """Read the trained weights of a checkpoint into a model of the same shape.
 
-    Only safetensors are read, one tensor at a time.
+    Only safetensors are read, tensor by tensor.
 
     Raises:
         ModelError: The checkpoint holds the weights of another model.
@@ -198,7 +198,7 @@ def load_policy(directory: Path, loaded: LoadedModel) -> None:
 
 
 def stored_policy(directory: Path, loaded: LoadedModel) -> Callable[[str], Tensor]:
-    """Build the function that reads a stored parameter by the model's name of it.
+    """Build the function to read a stored parameter, by the model's name of it.
 
     Raises:
         ValueError: The directory holds the weights of another model.
@@ -209,7 +209,7 @@ def stored_policy(directory: Path, loaded: LoadedModel) -> Callable[[str], Tenso
 
 
 def _stored_values(directory: Path, loaded: LoadedModel) -> list[tuple[Tensor, ReadTensor]]:
-    """Pair each tensor of the model with the function that reads its stored value."""
+    """Pair each tensor of the model with the function to read the stored value."""
     tensors = dict(loaded.model.state_dict(keep_vars=True))
     if loaded.lora is not None:
         tensors = adapter_tensors(loaded, loaded.lora.adapters, tensors)
@@ -245,7 +245,7 @@ def _read_shaped(read: ReadTensor, name: str, shape: torch.Size) -> Tensor:
 def _stored_reads(
     directory: Path, loaded: LoadedModel, model_names: Iterable[str]
 ) -> dict[str, ReadTensor]:
-    """Build the function that reads each stored tensor of the policy, by its name in the files."""
+    """Build the function to read each stored tensor of the policy, by the name in the files."""
     if loaded.lora is None:
         reads = _file_reads(directory, "model")
         if reads.keys() <= set(model_names):

@@ -1,4 +1,4 @@
-"""Resuming a run: what may differ in its recipe, and which files must be as they were."""
+"""Resuming a run: allowed changes of the recipe, and files to be found unchanged."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ def refuse_another_run(directory: RunDirectory, resolved_yaml: str) -> None:
     """Refuse to go on with another model or other phases.
 
     Raises:
-        RecipeError: They are not those of the recipe that the run was started with.
+        RecipeError: They differ from the run's first recipe.
     """
     before = _unchangeable(directory.recipe)
     now = _unchangeable(resolved_yaml)
@@ -53,7 +53,7 @@ def _unchangeable(recipe_yaml: str) -> dict[str, object]:
 
 
 def latest_recipe(folder: Path) -> Path:
-    """Find the file of the recipe that a run was last trained with.
+    """Find the file of a run's latest recipe.
 
     Raises:
         RunDirectoryError: There is no run in the folder.
@@ -67,7 +67,7 @@ def refuse_changes(directory: RunDirectory, resolved_yaml: str) -> None:
     """Refuse to go on with another recipe than the run was last trained with.
 
     Raises:
-        RecipeError: They differ; the message is a table of the keys that do.
+        RecipeError: They differ; the message is a table of the changed keys.
     """
     path = latest_recipe(directory.path)
     changes = recipe_changes(path.read_text(encoding="utf-8"), resolved_yaml)
@@ -116,7 +116,7 @@ def _leaf_values(values: Mapping[object, object], prefix: str = "") -> Iterator[
 
 
 def changes_since(directory: RunDirectory, step: int, resolved_yaml: str) -> Changes:
-    """Compare a recipe with the one that the run had after `step` steps."""
+    """Compare a recipe with the run's recipe after `step` steps."""
     recipe = directory.recipe
     for path in _later_recipes(directory.path):
         if _first_step(path) <= step:
@@ -136,7 +136,7 @@ def note_resume(directory: RunDirectory, step: int, resolved_yaml: str) -> Chang
     """Record a resume after `step` steps, once the run has gone back there.
 
     `environment.json` gets an entry in `resumed`. A changed recipe is written as
-    `recipe-from-step-NNNNNN.yaml`, named for the first step that is made with it.
+    `recipe-from-step-NNNNNN.yaml`, named for the first step made with it.
 
     Returns:
         The changes in the recipe.
@@ -160,16 +160,16 @@ def note_resume(directory: RunDirectory, step: int, resolved_yaml: str) -> Chang
 
 
 def shown_changes(changes: Changes, step: int) -> str:
-    """Write the changes after `step` steps as one line."""
+    """Write the changes after `step` steps as a line."""
     listed = "; ".join(f"{key}: {shown_change(change)}" for key, change in changes.items())
     return f"resumed with another recipe from step {step + 1} on: {listed}"
 
 
 def refuse_other_files(directory: RunDirectory, state: RunState) -> None:
-    """Refuse a checkpoint whose rows of metrics or samples are not those of the run directory.
+    """Refuse a checkpoint if its rows of metrics or samples differ from the run directory.
 
     Raises:
-        RefusedCheckpoint: They are not; the message says which.
+        RefusedCheckpoint: They differ; the message names the file.
     """
     lines = directory.metrics_path.read_bytes().splitlines(keepends=True)
     # Rows after the checkpoint are of steps that the resumed run makes again.

@@ -1,4 +1,4 @@
-"""The folder of one run: recipe, metrics, transcripts, tokens, checkpoints, environment."""
+"""The folder of a run: recipe, metrics, transcripts, tokens, checkpoints, environment."""
 
 import hashlib
 import json
@@ -49,14 +49,14 @@ MAX_SAME_NAME = 100
 
 
 class RunDirectoryError(UsageError):
-    """The output directory cannot be used; the message says which, why, and what to do."""
+    """The output directory cannot be used; the message gives the path, the reason and a remedy."""
 
 
 def refuse_used(path: Path) -> None:
     """Refuse to start a run in a folder with any file but a lock or a half written file.
 
     Raises:
-        RunDirectoryError: It has one, or cannot be read.
+        RunDirectoryError: There is such a file, or the folder cannot be read.
     """
     names = []
     try:
@@ -79,7 +79,7 @@ def refuse_no_run(path: Path) -> None:
     """Refuse to go on in a folder without a run.
 
     Raises:
-        RunDirectoryError: It has none.
+        RunDirectoryError: There is no run.
     """
     if not (path / RECIPE).is_file():
         problem = f"no {RECIPE}" if path.is_dir() else "no such folder"
@@ -90,7 +90,7 @@ def refuse_no_run(path: Path) -> None:
 
 
 def not_writable(path: Path, error: OSError) -> RunDirectoryError:
-    """Build the error about a folder in which a file cannot be written."""
+    """Build the error about a folder without space or permission for a file."""
     return RunDirectoryError(
         f"cannot write to {path}: {error.strerror or error}; "
         "choose an --output on a disk with space where you may write"
@@ -99,7 +99,7 @@ def not_writable(path: Path, error: OSError) -> RunDirectoryError:
 
 @contextmanager
 def written(path: Path) -> Iterator[None]:
-    """Turn an error of writing a file into one line.
+    """Turn an error of writing a file into a single line.
 
     Raises:
         RunFailure: It could not be written.
@@ -116,7 +116,7 @@ def written(path: Path) -> Iterator[None]:
 
 
 def plain(value: Any) -> Any:
-    """Convert to JSON's types: numbers of any library to Python's, not-finite ones to None."""
+    """Convert to JSON's types: numbers of any library to Python's, not-finite numbers to None."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, Mapping):
@@ -128,7 +128,7 @@ def plain(value: Any) -> Any:
 
 
 def write_json(path: Path, value: Mapping[str, object]) -> Path:
-    """Write one JSON object as a whole; return its path.
+    """Write a JSON object as a whole; return the path.
 
     Raises:
         RunFailure: It could not be written; an earlier file is as it was.
@@ -140,7 +140,7 @@ def write_json(path: Path, value: Mapping[str, object]) -> Path:
 
 
 def json_hash(value: object) -> str:
-    """Hash a value as JSON (SHA-256); a value that JSON has no type for counts as its text."""
+    """Hash a value as JSON (SHA-256); a value without a JSON type counts as text."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -181,7 +181,7 @@ def file_digest(path: Path) -> str | None:
 
 
 def describe_environment() -> dict[str, object]:
-    """Describe the software and hardware that are needed to repeat a run.
+    """Describe the software and hardware needed to repeat a run.
 
     Contains no value of an environment variable, no host or user name and no path.
     """
@@ -226,9 +226,9 @@ def new_folder(name: str) -> Path:
 
 
 class MetricsFile:
-    """Rows `{"phase", "step", "time_s", **metrics}`, appended one at a time.
+    """Rows `{"phase", "step", "time_s", **metrics}`, appended row by row.
 
-    `time_s` counts the seconds this run has worked, those before a resume included.
+    `time_s` counts the seconds this run has worked, the seconds before a resume included.
     """
 
     def __init__(self, path: Path) -> None:
@@ -238,7 +238,7 @@ class MetricsFile:
         self._opened_at = time.monotonic()
 
     def log(self, phase: str, step: int, metrics: Mapping[str, object]) -> None:
-        """Append one row and flush it. A number that is not finite is written as null.
+        """Append a row and flush it. A number without a finite value is written as null.
 
         Raises:
             RunFailure: It could not be written.
@@ -254,7 +254,7 @@ class MetricsFile:
                 file.write(line)
 
     def rows(self) -> list[dict[str, object]]:
-        """Parse all rows so far, in order; after `return_to` only those of the checkpoint."""
+        """Parse all rows so far, in order; after `return_to` only the rows of the checkpoint."""
         return [json.loads(line) for line in self._lines()]
 
     def _lines(self) -> list[bytes]:
@@ -280,7 +280,7 @@ class MetricsFile:
         self._max_rows = rows
 
     def go_back(self, rows: int) -> None:
-        """Remove all rows after those of a checkpoint."""
+        """Remove all rows after a checkpoint."""
         self._max_rows = None
         write_whole(self.path, b"".join(self._lines()[:rows]))
         self.go_on()
@@ -293,7 +293,7 @@ class MetricsFile:
 
 
 class RunDirectory:
-    """Writes the files of one run; made by `create` or `open`, and locked until `close`."""
+    """Writes the files of a run; made by `create` or `open`, and locked until `close`."""
 
     def __init__(self, path: Path, lock: DirectoryLock, *, was_there: bool = True) -> None:
         self.path = path
@@ -313,7 +313,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: str | Path, resolved_recipe_yaml: str) -> "RunDirectory":
-        """Start a new run in a folder that is new or empty.
+        """Start a run in a new or empty folder.
 
         Raises:
             RunDirectoryError: The folder has files, is a file, or cannot be written.
@@ -371,12 +371,12 @@ class RunDirectory:
 
     @property
     def recipe(self) -> str:
-        """The resolved recipe that the run was started with, as YAML."""
+        """The run's first resolved recipe, as YAML."""
         return (self.path / RECIPE).read_text(encoding="utf-8")
 
     @property
     def has_results(self) -> bool:
-        """Whether the run has its results, and they and their evaluations are as written."""
+        """Whether there are results, and they and all evaluations of them are as written."""
         results = read_as_written(self.path / RESULTS)
         if results is None:
             return False
@@ -397,7 +397,7 @@ class RunDirectory:
         self.records = dict(state.records)
 
     def begin(self, state: RunState | None = None) -> None:
-        """Begin to write; remove all files after a checkpoint, so that none comes twice."""
+        """Begin to write; remove all files after a checkpoint, or they would come twice."""
         self.has_begun = True
         if state is None:
             return
@@ -436,9 +436,9 @@ class RunDirectory:
         return digest
 
     def write_results(self, results: Mapping[str, object]) -> Path:
-        """Write `results.json`: the run's figures, with its `table` shown first in the report.
+        """Write `results.json`: the run's figures, with `table` shown first in the report.
 
-        The hashes of the evaluations that it is made of are written with it.
+        The hashes of the run's evaluations are written with the figures.
         """
         prefix = f"{self.evaluations_path.name}/after-"
         evaluations = {name: sha for name, sha in self.records.items() if name.startswith(prefix)}
@@ -446,14 +446,14 @@ class RunDirectory:
         return write_json(self.path / RESULTS, with_hash(values))
 
     def drop_results(self) -> None:
-        """Remove `results.json`, which is of another policy or of other measures."""
+        """Remove the `results.json` of another policy or of other measures."""
         (self.path / RESULTS).unlink(missing_ok=True)
 
     def _sample_folders(self) -> tuple[Path, ...]:
         return self.transcripts_path, self.tokens_path, self.evaluations_path
 
     def _mend(self) -> None:
-        """Make the folders, and remove files that a stop left half written."""
+        """Make the folders, and remove half written files of a stopped process."""
         for folder in (self.path, *self._sample_folders(), self.checkpoints_path):
             folder.mkdir(exist_ok=True)
             remove_unfinished(folder)

@@ -21,7 +21,7 @@ class Best:
 
 
 class KeepBest(Config):
-    """Which checkpoint is kept besides the last ones.
+    """Choice of a checkpoint to keep besides the last.
 
     Args:
         metric: Name as in the evaluation on the dev split, such as eval/majority/accuracy.
@@ -58,7 +58,7 @@ class Checkpointing(Config):
 
 @dataclass(slots=True)
 class RunState:
-    """Progress of a run: all that a checkpoint needs beside the trainer's own files."""
+    """Progress of a run: the part of a checkpoint beside the trainer's files."""
 
     phase: int = 0
     """Number of the phase, from 0."""

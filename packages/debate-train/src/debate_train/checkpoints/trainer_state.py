@@ -1,7 +1,7 @@
-"""The trainer's part of a checkpoint: one format for every trainer, ZeRO stage and process count.
+"""The trainer's part of a checkpoint, equal for every trainer, ZeRO stage and process count.
 
 Masters and moments are whole, under the names of the parameters, in `optimizer-*.safetensors`;
-counts are in `trainer.json`. Nothing depends on how a trainer splits them.
+counts are in `trainer.json`. No file depends on how a trainer splits them.
 """
 
 import json
@@ -52,7 +52,7 @@ def random_states() -> RandomStates:
 
 
 def save_random_states(directory: Path, states: RandomStates | None = None) -> None:
-    """Write random states that were read before, or else the present states."""
+    """Write earlier random states, or else the present states."""
     text = json.dumps(states or random_states())
     (directory / RANDOM_FILE).write_text(text, encoding="utf-8")
 
@@ -60,10 +60,10 @@ def save_random_states(directory: Path, states: RandomStates | None = None) -> N
 def load_random_states(directory: Path) -> None:
     """Restore the random states of a checkpoint.
 
-    Devices beyond those of the checkpoint keep their state.
+    Devices missing in the checkpoint keep their state.
 
     Raises:
-        ModelError: There are none, or they are not random states.
+        ModelError: There are no random states, or the file has other values.
     """
     file = directory / RANDOM_FILE
     try:
@@ -100,7 +100,7 @@ class Counts(Config):
 
 @dataclass(frozen=True, slots=True)
 class ParameterState:
-    """The tensors that an optimizer holds of one parameter."""
+    """The tensors of an optimizer for a parameter."""
 
     moments: Mapping[str, Tensor]
     """By name; of the parameter's shape, but for the `others` of `StateLayout`."""
@@ -132,7 +132,7 @@ class StoredTrainerState:
     Args:
         directory: the checkpoint.
         shapes: of the trained parameters, by name.
-        layout: names of the tensors that the optimizer holds of a parameter.
+        layout: names of the optimizer's tensors for a parameter.
 
     Raises:
         ModelError: It is not whole, or belongs to other parameters or another optimizer.
@@ -159,7 +159,7 @@ class StoredTrainerState:
             raise self._refusal(f"state of {', '.join(untrained[:3])}, which is not trained")
 
     def of(self, name: str) -> ParameterState | None:
-        """Read the state of a parameter, None where the optimizer had none.
+        """Read the state of a parameter, None where the optimizer had no state.
 
         Raises:
             ModelError: It is not the state of this parameter under this optimizer.
@@ -194,7 +194,7 @@ class StoredTrainerState:
 
 
 def tensors_of(state: Mapping[str, object]) -> dict[str, Tensor]:
-    """Select the tensors of a parameter's optimizer state; tensors of one number are scalars."""
+    """Select the tensors of a parameter's optimizer state, without those of a single number."""
     tensors = {}
     for name, value in state.items():
         if isinstance(value, Tensor) and value.dim() > 0:
@@ -219,7 +219,7 @@ def save_torch_optimizer(
     parameters: Mapping[str, nn.Parameter],
     counts: Callable[[dict[str, int], dict[str, dict[str, int | float]]], Counts],
 ) -> None:
-    """Write the state of an optimizer that holds whole parameters.
+    """Write the state of an optimizer of whole parameters.
 
     Args:
         directory: where the checkpoint is written.
@@ -247,7 +247,7 @@ def save_torch_optimizer(
 def load_torch_optimizer(
     stored: StoredTrainerState, optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]
 ) -> None:
-    """Restore the state of an optimizer of these parameters, whose groups are alike in type.
+    """Restore the state of an optimizer of these parameters, with groups alike in type.
 
     Moments of another type are cast; a master becomes the parameter's value.
     """
@@ -277,7 +277,7 @@ def load_torch_optimizer(
 
 
 def set_schedule(schedule: LambdaLR, steps: int) -> None:
-    """Move a learning-rate schedule to its state after this many steps."""
+    """Move a learning-rate schedule to the state after this many steps."""
     schedule.last_epoch = steps - 1
     schedule._step_count = 2  # at 1, torch warns that no update came before
     schedule.step()

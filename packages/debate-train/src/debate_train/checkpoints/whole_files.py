@@ -1,4 +1,4 @@
-"""Files that are complete or absent, and one process at a time in a directory."""
+"""Complete or absent files, and a directory for a single process at a time."""
 
 import errno
 import logging
@@ -42,7 +42,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove the files that a killed process left half written in a folder."""
+    """Remove the half written files of a killed process from a folder."""
     for path in folder.iterdir():
         if is_unfinished(path):
             path.unlink()
@@ -63,10 +63,10 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def cut_torn_line(path: Path) -> bool:
-    """Cut off a last line without its end, which a stop in mid-write leaves.
+    """Cut off a last line without an end, left by a stop in mid-write.
 
     Returns:
-        Whether there was one.
+        Whether there was such a line.
     """
     with path.open("ab+") as file:
         file_size = file.seek(0, os.SEEK_END)
@@ -88,14 +88,14 @@ def sync_directory(path: Path) -> None:
 
 
 class DirectoryInUseError(UsageError):
-    """Another process writes to the output directory; the message says which."""
+    """Another process writes to the output directory; the message names it."""
 
 
 class DirectoryLock:
     """Locks a directory until `release`, or until this process ends in whatever way.
 
-    Programs that this process starts do not inherit it, and processes that it forks let go of it:
-    a worker that outlives the run does not keep others out.
+    Programs started by this process do not inherit the lock, and forked processes let go of it:
+    a worker may outlive the run without keeping others out.
 
     Args:
         directory: An existing output directory; `.lock` in it names the process.
@@ -115,7 +115,7 @@ class DirectoryLock:
             self._path.write_text(f"{os.getpid()}\n")
 
     def release(self) -> None:
-        """Let others in; a second call does nothing, and neither does one in a forked process."""
+        """Let others in; a second call has no effect, nor has a call in a forked process."""
         if self._lock is not None and self._lock.is_locked:
             # The file may have been removed with all of the folder.
             with suppress(OSError):

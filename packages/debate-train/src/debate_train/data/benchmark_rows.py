@@ -1,7 +1,7 @@
 """Rows of published benchmarks, read as rows with question, answer, kind and solution.
 
-Each function takes a row as the hub has it. Rows of a file that are already in our form pass as
-they are.
+Each function takes a row as the hub has it. Rows of a file in our own form pass
+unchanged.
 """
 
 import random
@@ -27,7 +27,7 @@ LETTER = re.compile(r"\(([A-Z])\)")
 
 
 def contest(row: Row) -> Row:
-    """Read a problem whose answer is an integer; leading zeros and the `.0` of 27.0 go."""
+    """Read a problem with an integer answer; leading zeros and the `.0` of 27.0 go."""
     read = {**row, "kind": "math"}
     answer = str(row.get("answer", "")).strip().removesuffix(".0")
     if INTEGER.fullmatch(answer):
@@ -80,7 +80,7 @@ def boolq(row: Row) -> Row:
 
 
 def multiple_choice(row: Row) -> Row:
-    """Read a row of MMLU, whose answers count choices from 0, or of ARC with its `answerKey`."""
+    """Read a row of MMLU (answers count choices from 0) or of ARC (`answerKey`)."""
     answer = row.get("answerKey", row.get("answer"))
     choices = row.get("choices")
     if isinstance(answer, int) and isinstance(choices, list) and 0 <= answer < len(choices):
@@ -89,7 +89,7 @@ def multiple_choice(row: Row) -> Row:
 
 
 def sciq(row: Row) -> Row:
-    """Put the right answer among the distractors, at a position that follows from the question."""
+    """Put the right answer among the distractors, at a position drawn by the question's text."""
     if "correct_answer" not in row:
         return multiple_choice(row)
     right = row["correct_answer"]
@@ -105,7 +105,7 @@ def sciq(row: Row) -> Row:
 
 
 def big_bench_hard(row: Row) -> Row:
-    """Read the options inside a question as its choices, and infer the kind of its answer."""
+    """Read the options inside a question as choices, and infer the kind of answer."""
     text = str(row.get("question", row.get("input", "")))
     answer = str(row.get("answer", row.get("target", ""))).strip()
     read: dict[str, object] = {
@@ -136,7 +136,7 @@ def big_bench_hard(row: Row) -> Row:
 
 
 def _exchange_neighbors(words: list[str]) -> list[str]:
-    """List the orders of words that exchange two different neighbors."""
+    """List the orders of words with two different neighbors exchanged."""
     orders = []
     for index, (first, second) in enumerate(pairwise(words)):
         if first != second:
@@ -145,7 +145,7 @@ def _exchange_neighbors(words: list[str]) -> list[str]:
 
 
 def open_prompt(row: Row) -> Row:
-    """Read a writing task, which has no answer."""
+    """Read a writing task, without an answer."""
     messages = row.get("messages")
     text = row.get("question", row.get("prompt"))
     if isinstance(messages, list) and messages:

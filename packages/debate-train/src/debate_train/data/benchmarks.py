@@ -66,8 +66,8 @@ BBH_TASKS = (
 class PublishedBenchmark:
     """Address and shape of a benchmark's rows.
 
-    `splits` are the hub's names of its training and test rows, None where it has none. With
-    `shares` its one set of rows is divided within each subject, into test, dev and the rest.
+    `splits` are the hub's names of the training and test rows, None where there are no such rows.
+    With `shares` a single set of rows is divided within each subject, into test, dev and the rest.
     """
 
     hub: str | None
@@ -86,7 +86,7 @@ class PublishedBenchmark:
         return self.splits[0] is None
 
     def rows(self, path: str | None, split: str, key: str, count: int | None) -> Iterator[Row]:
-        """Yield its rows from a file in the place of the hub, or from the hub."""
+        """Yield the rows from a file in the place of the hub, or from the hub."""
         if path is not None:
             yield from map(self.read, rows_of(path, self.config, split, key, count))
             return
@@ -143,9 +143,9 @@ BENCHMARKS: Mapping[str, PublishedBenchmark] = {
 class Benchmark(RowSettings):
     """A published benchmark by name, from the hub or from a file of its rows.
 
-    Its authors say which rows are for training and which for testing. One that has only rows for
-    training holds out a share for evaluation, or is evaluated on another benchmark (`test`); one
-    that has only rows for evaluation cannot be trained on.
+    The authors divide the rows into training and test rows. Without test rows a share of the
+    training rows is held out for evaluation, or another benchmark evaluates (`test`). Without
+    training rows a benchmark only evaluates.
     """
 
     type: Literal["benchmark"] = "benchmark"
@@ -184,12 +184,12 @@ class Benchmark(RowSettings):
 
     @property
     def published(self) -> PublishedBenchmark:
-        """Address and shape of its rows."""
+        """Address and shape of the rows."""
         return BENCHMARKS[self.name]
 
     @property
     def test_rows(self) -> tuple[str, str | None, str] | None:
-        """The benchmark, the path and the key of the test rows; None if it holds out a share."""
+        """The benchmark, the path and the key of the test rows; None if a share is held out."""
         if self.test is not None or self.test_path is not None:
             return self.test or self.name, self.test_path, "data.test_path"
         if self.published.only_evaluates:
@@ -209,7 +209,7 @@ class Benchmark(RowSettings):
         return {key: path for key, path in paths.items() if path is not None}
 
     def path_label(self) -> str:
-        """Name the benchmark and the origin of its rows."""
+        """Name the benchmark and the origin of the rows."""
         return f"{self.name} ({self.path or self.test_path or self.published.hub})"
 
     def may_have_answers(self, source: DataSource | None) -> bool:
@@ -221,7 +221,7 @@ class Benchmark(RowSettings):
 
 @dataclass(frozen=True, slots=True)
 class _TrainingRows:
-    """The questions of a benchmark's training rows, with the share that it holds out of them."""
+    """The questions of a benchmark's training rows, and the share held out of them."""
 
     train: list[Question]
     dev: list[Question] | None = None
@@ -231,7 +231,7 @@ class _TrainingRows:
 
 
 class BenchmarkSource(QuestionSource):
-    """A benchmark's questions; an evaluation alone reads no training rows."""
+    """A benchmark's questions; without training no training rows are read."""
 
     def __init__(self, config: Benchmark, run_seed: int) -> None:
         self.config = config

@@ -1,7 +1,6 @@
-"""The choice that the answer of a row means: by its label, its text, or its number from 0.
+"""From the answer of a row to a choice: by label, by text, or by number from 0.
 
-An answer that would mean different choices in two of these ways is read as the other rows of its
-file are, and refused where they do not show it.
+An ambiguous answer is read as the other rows of the file are, and refused where they do not tell.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ class ChoiceGold:
 
     @property
     def meanings(self) -> Mapping[Way, str]:
-        """The label that the answer means, by each way to read it."""
+        """The meant label by each way to read the answer."""
         text_by_label = choice_texts(self.choices)
         meanings: dict[Way, str] = {}
         bare_answer = str(self.answer).strip(" ().:[]").upper()
@@ -44,7 +43,7 @@ class ChoiceGold:
         return meanings
 
     def label(self, usual: Way | None) -> str | None:
-        """Choose the label that is meant, None where the answer names no choice.
+        """Choose the meant label, None where the answer names no choice.
 
         Args:
             usual: How the other answers of the file are read.
@@ -70,7 +69,7 @@ class ChoiceGold:
 
 
 def usual_way(golds: Sequence[ChoiceGold]) -> Way | None:
-    """Find the way to read those answers that have only one, None where they differ."""
+    """Find the common way to read all unambiguous answers, None where they differ."""
     ways: set[Way] = set()
     for gold in golds:
         meanings = gold.meanings

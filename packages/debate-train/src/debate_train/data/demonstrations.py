@@ -1,4 +1,4 @@
-"""Worked turns for any question with an answer: what a warm-start imitates."""
+"""Worked turns for any question with an answer, for a warm-start to imitate."""
 
 import random
 import re
@@ -34,7 +34,7 @@ MAX_REPEATED = 60
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """A sentence about one agent's answer, and its verdict."""
+    """A sentence and a verdict about an agent's answer."""
 
     text: str
     is_right: bool
@@ -44,14 +44,14 @@ def worked_turn(request: TurnRequest, *, errors: bool = True) -> str:
     r"""Write the turn of a demonstrator for this request, by the question's answer.
 
     With errors, the first answer of an agent is right with a chance drawn once for each question,
-    evenly from 0 to 1, so that judges meet right and wrong answers in every mixture. Later turns
+    evenly from 0 to 1: judges then meet right and wrong answers in every mixture. Later turns
     check each shown answer against the right one, compare the others' answers pair by pair (`=`
-    for two right or two wrong answers), and answer rightly. A reply that is steered to an answer
-    gives it; a critic confirms a right answer, or names the answer that it takes to be right; a
-    judge decides for the right agent.
+    for two right or two wrong answers), and answer rightly. A guided reply gives
+    the guide's answer; a critic confirms a right answer, or names the right one; a judge decides
+    for the right agent.
 
     The reasoning is `meta["solution"]`, where the question has one and the answer is right; an
-    equation that the question ends with, as in `Find 3 + 4 =`, is repeated before its answer.
+    equation at the end of the question, as in `Find 3 + 4 =`, is repeated before the answer.
     """
     contract = request.contract
     sections = () if contract is None else contract.sections
@@ -99,7 +99,7 @@ def worked_turn(request: TurnRequest, *, errors: bool = True) -> str:
 
 
 def vote_line(first: int, second: int, is_right: Mapping[int, bool]) -> str:
-    """Write the vote on two agents: the right one before the wrong one, else a tie."""
+    """Write the vote on two agents: right before wrong, else a tie."""
     if is_right[first] == is_right[second]:
         return f"Agent {first} = Agent {second}"
     if is_right[first]:
@@ -113,7 +113,7 @@ def is_bare(text: str) -> bool:
 
 
 def _choose_answer(request: TurnRequest, errors: bool) -> str:
-    """Choose the answer that the turn gives: the guide's, the right one, or a slip."""
+    """Choose the turn's answer: the guide's, the right answer, or a slip."""
     if request.guide is not None:
         return request.guide
     question = request.question
@@ -129,7 +129,7 @@ def _choose_answer(request: TurnRequest, errors: bool) -> str:
 
 
 def _draw_wrong_answer(question: Question, rng: random.Random) -> str | None:
-    """Draw an answer that the checker refuses, None where none is known."""
+    """Draw a wrong answer by the checker's verdict, None where there is no such answer."""
     right = str(question.answer)
     if not NUMBER.fullmatch(right):
         return wrong_answer(question, (), partial(same_answer, question), rng)
@@ -164,7 +164,7 @@ def _check_claims(request: TurnRequest, answer: str) -> dict[int, _Check]:
 
 
 def _feedback(request: TurnRequest, answer: str, checks: Mapping[int, _Check]) -> str:
-    """Write the turn of a critic, or of a judge who decides without comparing."""
+    """Write the turn of a critic, or of a judge without comparisons."""
     contract = request.contract
     feedback = " ".join(check.text for check in checks.values())
     if not checks or not all(check.is_right for check in checks.values()):
@@ -185,7 +185,7 @@ def _fill_sections(sections: tuple[str, ...], texts: Mapping[str, str]) -> str:
 
 
 def _solution(request: TurnRequest, answer: str) -> str:
-    """Write the known reasoning for an answer, and the answer at its end."""
+    """Write the known reasoning for an answer, with the answer at the end."""
     question = request.question
     marked_answer = _mark(request, answer)
     is_line = request.contract is not None and request.contract.kind == "answer_line"
@@ -212,7 +212,7 @@ def _mark(request: TurnRequest, answer: str) -> str:
 
 
 class Demonstrations(EngineSettings):
-    """Replies written by the data source instead of sampled: what a warm-start imitates."""
+    """Replies written by the data source instead of sampled, for a warm-start to imitate."""
 
     is_sampled: ClassVar[bool] = False
 
@@ -225,11 +225,11 @@ class Demonstrations(EngineSettings):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Demonstrations have tokens; nobody sampled them."""
+        """Demonstrations have tokens, without log-probabilities of a sampler."""
         return frozenset(("tokens",))
 
     def script(self, demonstrate: Callable[..., str]) -> Script | None:
-        """Build the function that writes each agent's turn."""
+        """Build the function to write each agent's turn."""
         write_turn = partial(demonstrate, errors=self.errors)
         if self.accepted is None:
             return write_turn

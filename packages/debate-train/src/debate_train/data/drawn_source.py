@@ -12,7 +12,7 @@ from debate_train.data.source import DataSettings, DataSource, Seeds, Split
 class DrawnSource(DataSource):
     """Questions made as needed, by `draw` from a generator of random numbers.
 
-    A question's split follows from its text, so splits never meet: a tenth is `dev`, one `test`.
+    The text of a question decides its split, so splits never meet: a tenth is `dev`, one `test`.
     """
 
     salt: ClassVar[str]

@@ -33,7 +33,7 @@ RESERVED_SETTINGS = ("size", "seed")
 
 
 class GymTask(Config):
-    """One task: its share, and beside it the library's own settings of its difficulty."""
+    """A task's share, with the library's own settings of difficulty beside it."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -46,7 +46,7 @@ class GymTask(Config):
 class ReasoningGym(DataSettings):
     """Procedural tasks of the library reasoning-gym (`pip install reasoning-gym`).
 
-    A question's split follows from its text, so splits never meet: a tenth is `dev`, one `test`.
+    The text of a question decides its split, so splits never meet: a tenth is `dev`, one `test`.
     """
 
     type: Literal["reasoning_gym"] = "reasoning_gym"
@@ -59,7 +59,7 @@ class ReasoningGym(DataSettings):
 
     @property
     def chosen(self) -> Mapping[str, GymTask]:
-        """The tasks that questions are of."""
+        """The tasks of the questions."""
         return {name: self.tasks.get(name, GymTask()) for name in self.only or self.tasks}
 
     @property
@@ -71,7 +71,7 @@ class ReasoningGym(DataSettings):
         """Open the source of these tasks in a run with this seed.
 
         Raises:
-            DataError: The library is not installed, has no such task, or refuses its settings.
+            DataError: The library is not installed, has no such task, or refuses the settings.
         """
         tasks = {name: open_gym_task(name, task) for name, task in self.chosen.items()}
         return ReasoningGymSource(self, tasks, Seeds.of(self.seed, run_seed))
@@ -79,7 +79,7 @@ class ReasoningGym(DataSettings):
 
 @dataclass(frozen=True, slots=True)
 class OpenedTask:
-    """A task with its questions, and the settings that made them."""
+    """A task with questions, made by these settings."""
 
     name: str
     dataset: Any
@@ -96,7 +96,7 @@ def open_gym_task(name: str, task: GymTask) -> OpenedTask:
     """Make the library's task.
 
     Raises:
-        DataError: The library is not installed, has no such task, or refuses its settings.
+        DataError: The library is not installed, has no such task, or refuses the settings.
     """
     key = f"data.tasks.{name}"
     if find_spec(TASK) is None:
@@ -134,7 +134,7 @@ def open_gym_task(name: str, task: GymTask) -> OpenedTask:
 
 
 def _level_settings(key: str, name: str, level: int) -> dict[str, Any]:
-    """List the settings that a level of the task's curriculum changes.
+    """List the settings changed by a level of the task's curriculum.
 
     Raises:
         DataError: The curriculum has no such level.
@@ -175,7 +175,7 @@ class ReasoningGymSource(DrawnSource):
         self._question = lru_cache(maxsize=1 << 14)(self._make_question)
 
     def draw(self, rng: random.Random) -> Question:
-        """Draw a task, and one of its questions."""
+        """Draw a task, and a question of it."""
         (name,) = rng.choices(self._names, cum_weights=self._cumulative_weights)
         return self._question(name, rng.randrange(self._tasks[name].size))
 

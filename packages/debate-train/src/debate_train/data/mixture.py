@@ -1,4 +1,4 @@
-"""Several sources of questions at once, each with its share."""
+"""Several sources of questions at once, by shares."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ DEFERRED = ConfigDict(defer_build=True)
 
 
 class PartOfMixture(Config):
-    """One source and its share."""
+    """A source and a share."""
 
     model_config = DEFERRED
 
@@ -70,7 +70,7 @@ class Mixture(DataSettings):
         return paths
 
     def summary(self, source: DataSource) -> str:
-        """Describe all sources in one line."""
+        """Describe all sources in a line."""
         opened = cast(MixedSource, source).opened
         lines = []
         for name, part in self.sources.items():
@@ -79,7 +79,7 @@ class Mixture(DataSettings):
         return "data: a mixture of " + "; ".join(lines)
 
     def checked_questions(self, source: DataSource) -> Sequence[Question]:
-        """Select the questions that a check reads, from all sources."""
+        """Select the questions for a check, from all sources."""
         opened = cast(MixedSource, source).opened
         questions: list[Question] = []
         for name, part in self.sources.items():
@@ -97,8 +97,8 @@ class Mixture(DataSettings):
 class MixedSource(DataSource):
     """Several opened sources.
 
-    The source of a question follows from the question's number alone: each time the source that
-    is furthest behind its share comes next.
+    The number of a question decides the source: the source furthest behind the expected share
+    always comes next.
     """
 
     def __init__(self, config: Mixture, opened: Mapping[str, DataSource]) -> None:
@@ -153,7 +153,7 @@ class MixedSource(DataSource):
         return questions[:size]
 
     def leave_out(self, held: Callable[[], Sequence[Question]]) -> int:
-        """Train on none of these questions; return how many there were."""
+        """Leave these questions out of training; return how many there were."""
         return sum(source.leave_out(held) for source in self.opened.values())
 
     @property

@@ -1,4 +1,4 @@
-"""One row of data: its question, its answer, and how answers are compared."""
+"""From a row of data to a question with an answer, and a kind by which answers are compared."""
 
 import json
 import math
@@ -24,7 +24,7 @@ LETTER = re.compile(r"\(?[A-J]\)?[.:]?")
 
 
 class Fields(Config):
-    """Which key of a row holds what; `answer.value` is the key `value` inside of `answer`."""
+    """Keys of a row by their meaning; `answer.value` is the key `value` inside of `answer`."""
 
     question: str | None = None
     """Key of the question; None takes the first of question, problem and prompt of a row. Of a list
@@ -49,7 +49,7 @@ class Fields(Config):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Settings by which rows are read."""
+    """Settings for reading rows."""
 
     fields: Fields
     kind: str | None
@@ -61,7 +61,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A question with the file and number of its row."""
+    """A question with the file and number of the row."""
 
     question: Question
     where: str
@@ -74,7 +74,7 @@ class Placed:
 
     @property
     def choice_gold(self) -> ChoiceGold | None:
-        """The answer that names a choice, None for a question without choices or answer."""
+        """The name of a choice as the answer, None for a question without choices or answer."""
         question = self.question
         choices = question.meta.get("choices")
         if not choices or not question.answer or question.meta.get("kind", "choice") != "choice":
@@ -84,7 +84,7 @@ class Placed:
 
 
 def check_pattern(pattern: str) -> str:
-    """Refuse a pattern that cannot be searched for or has no group.
+    """Refuse a pattern without a group, or not a regular expression.
 
     Raises:
         ValueError: It is no regular expression, or has no group.
@@ -99,10 +99,10 @@ def check_pattern(pattern: str) -> str:
 
 
 def answer_in(pattern: str, text: str, where: str) -> str | None:
-    """Search for the pattern and take its first group, None where there is none.
+    """Search for the pattern and take the first group, None without a match.
 
     Raises:
-        DataError: The search takes too long.
+        DataError: The search exceeds the time limit.
     """
     try:
         match = regex.search(pattern, text, timeout=LIMIT_S)
@@ -118,10 +118,10 @@ def answer_in(pattern: str, text: str, where: str) -> str | None:
 
 
 def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Placed:
-    """Read the question of a row; its kind may still be open.
+    """Read the question of a row; the kind of answer may still be open.
 
     Raises:
-        DataError: Something in the row cannot be what the recipe takes it for.
+        DataError: A value of the row does not fit the recipe.
     """
     fields = reading.fields
     question_keys = QUESTION_KEYS if fields.question is None else (fields.question,)
@@ -168,8 +168,8 @@ def split_dialogue(prompt: object) -> tuple[object, str]:
     Messages after it answer the question, so they are left out.
 
     Returns:
-        The user's last message, and the messages before it as one text, each after its role. A
-        prompt that is no list of messages comes back as it is.
+        The user's last message, and the messages before it as one text, each after
+        the role. Any prompt but a list of messages is returned unchanged.
     """
     if not isinstance(prompt, list | tuple):
         return prompt, ""
@@ -189,7 +189,7 @@ def split_dialogue(prompt: object) -> tuple[object, str]:
 
 
 def message_text(content: object) -> str:
-    """Join the texts of a message's content, which may come in parts."""
+    """Join the texts of a message's content and all parts of it."""
     if isinstance(content, list):
         texts = [part.get("text") for part in content if isinstance(part, Mapping)]
         return "".join(text for text in texts if isinstance(text, str))
@@ -197,7 +197,7 @@ def message_text(content: object) -> str:
 
 
 def _value(row: Mapping[str, object], key: str) -> object:
-    """Look up a key of a row, None where there is nothing; a dot steps inside."""
+    """Look up a key of a row, None where it is missing; a dot steps inside."""
     if key in row:
         return row[key]
     value: object = row
@@ -216,7 +216,7 @@ def _optional_value(row: Mapping[str, object], key: str | None) -> object:
 
 
 def _read_meta(row: Mapping[str, object], reading: Reading, where: str) -> dict[str, object]:
-    """Read the fields beside question and answer, each refused where its type does not fit."""
+    """Read the fields beside question and answer, each refused if the type does not fit."""
     fields = reading.fields
     meta = {key: row[key] for key in PLAIN_META if row.get(key) is not None}
     kind = _optional_value(row, fields.kind)
@@ -274,7 +274,7 @@ def _read_choices(choices: object, key: str, where: str) -> list[object] | dict[
 
 
 def _answer_text(value: object, meta: Mapping[str, object], key: str, where: str) -> str:
-    """Write an answer as text; a value with more than one reading is refused."""
+    """Write an answer as text; an ambiguous value is refused."""
     if isinstance(value, list | tuple) and len(value) == 1:
         value = value[0]
     if isinstance(value, bool):
@@ -324,13 +324,13 @@ def _refuse_unwritable(values: Mapping[str, object], where: str) -> None:
 
 
 def with_kinds(placed: Sequence[Placed], choice_answers: Way | None = None) -> list[Question]:
-    """Name the kind of the questions of one file; without a kind in recipe and row it is inferred.
+    """Name the kind of a file's questions; without a kind in recipe and row it is inferred.
 
     A question with choices is of kind `choice`. Where all answers of the others are yes, no, true
     or false they are of kind `yes_no`; other answers are left to mathematics, the default.
 
     Raises:
-        DataError: More than one kind fits, or an answer could mean two choices.
+        DataError: Several kinds fit, or an answer could mean two choices.
     """
     rows = _with_chosen_labels(placed, choice_answers)
     without_choices = [
@@ -357,10 +357,10 @@ def with_kinds(placed: Sequence[Placed], choice_answers: Way | None = None) -> l
 
 
 def _with_chosen_labels(placed: Sequence[Placed], usual: Way | None) -> list[Placed]:
-    """Replace each answer that names a choice by the label of the choice.
+    """Replace each name of a choice by the label of the choice.
 
     Raises:
-        DataError: An answer means two choices, or none.
+        DataError: An answer means two choices, or no choice.
     """
     golds = [row.choice_gold for row in placed]
     # Integers and texts are read each in their own usual way: 1 may be an index beside "B".

@@ -35,11 +35,11 @@ def judged_answers(source: DataSource, form: ContractKind) -> tuple[list[str], b
 
     Args:
         source: Of the questions.
-        form: How a response marks its final answer.
+        form: How a response marks the final answer.
 
     Returns:
-        A line for each split, then one for each gold answer that does not count as right; whether
-        all do.
+        A line for each split, then a line for each gold answer with another verdict than right;
+        whether all are right.
     """
     split_lines: list[str] = []
     refused_lines: list[str] = []
@@ -65,7 +65,7 @@ def judged_answers(source: DataSource, form: ContractKind) -> tuple[list[str], b
 
 
 def answered(question: Question, form: ContractKind) -> str:
-    r"""Write a response that gives the gold answer; braces of a text are escaped."""
+    r"""Write a response with the gold answer; braces of a text are escaped."""
     answer = str(question.answer)
     if form == "answer_line":
         return f"Answer: {answer}"
@@ -75,7 +75,7 @@ def answered(question: Question, form: ContractKind) -> str:
 
 
 class RowSettings(DataSettings):
-    """Settings of all sources that read rows."""
+    """Settings of all sources with rows."""
 
     batch_size: int = Field(16, ge=1)
     """Questions a step."""
@@ -98,7 +98,7 @@ class RowSettings(DataSettings):
         run_seed: int,
         notes: Sequence[str],
     ) -> QuestionSource:
-        """Build the source of questions that were read.
+        """Build the source of questions from rows.
 
         Args:
             train: Training questions, with the questions to hold out here.
@@ -156,8 +156,8 @@ class RowSettings(DataSettings):
 class Questions(RowSettings):
     """Rows with a question and perhaps an answer.
 
-    Questions that stand more than once are used once. Those of `test_path` are never trained on,
-    even when they stand in `path` too; without `test_path` a share of `path` is held out.
+    Repeated questions are used once. Questions of `test_path` are never trained on, even if `path`
+    has them, too; without `test_path` a share of `path` is held out.
     """
 
     type: Literal["questions"] = "questions"
@@ -211,7 +211,7 @@ class Questions(RowSettings):
 
     @property
     def is_file(self) -> bool:
-        """Whether `path` names a file (by its ending) rather than a hub data set."""
+        """Whether `path` names a file (by the ending) rather than a hub data set."""
         return self.path.endswith((".jsonl", ".json", ".parquet"))
 
     def paths(self) -> Mapping[str, str]:

@@ -18,14 +18,14 @@ from debate_train.interrupts import DataError
 def rows_of(
     path: str, config: str | None, split: str, key: str, count: int | None
 ) -> Iterator[Mapping[str, object]]:
-    """Read the rows of a file, or of one split of a hub data set.
+    """Read the rows of a file, or of a split of a hub data set.
 
     Args:
         path: The file, or the id of the data set.
         config: Configuration of a hub data set.
         split: Of a hub data set.
         key: Key of the path in the recipe.
-        count: The most rows that are read; None reads all.
+        count: The most rows to read; None reads all.
 
     Raises:
         DataError: It cannot be read.
@@ -38,7 +38,7 @@ def rows_of(
 
 
 def _json_rows(path: str, key: str) -> Iterator[Mapping[str, object]]:
-    """Yield the objects of a file: one a line, or all in the one list of a .json file."""
+    """Yield the objects of a file: an object a line, or all in the list of a .json file."""
     is_list = path.endswith(".json")
     number = 0
     try:
@@ -105,7 +105,7 @@ def read_questions(
         The questions, and the notes of `--check`.
 
     Raises:
-        DataError: There is none, or one cannot be read.
+        DataError: There is no question, or a row cannot be read.
     """
     row_by_identity: dict[str, Placed] = {}
     num_rows = num_missed = num_dialogues = 0
@@ -153,8 +153,8 @@ def _describe_kinds(questions: Sequence[Question]) -> str:
 def _with_wrong_answers(questions: Sequence[Question]) -> list[Question]:
     """Give free-text questions without wrong answers the answer of another question.
 
-    It is an answer of the same subject that the checker finds wrong; where there is none, as when
-    all have the same answer, the question stays without.
+    The answer is of the same subject and wrong by the checker; without such an answer, as when
+    all questions have the same, the question stays as it is.
     """
     pool_by_subject: dict[object, dict[str, None]] = {}
     for question in questions:
@@ -183,7 +183,7 @@ def _has_free_text_answer(question: Question) -> bool:
 
 
 def _with_distinct_ids(questions: Iterable[Question]) -> list[Question]:
-    """Add a checksum of the question to an id that an earlier question has."""
+    """Add a checksum of the question to an id of an earlier question."""
     distinct = []
     ids: set[str] = set()
     for question in questions:

@@ -1,7 +1,7 @@
-"""The signs puzzle (put + and - between digits so that they make a total) and its demonstrations.
+"""The signs puzzle (put + and - between digits to make a total) and worked turns on it.
 
-`make 4 Q 6 5 1 6` asks for the signs of `6 ? 5 ? 1 ? 6` that give 4: `+ - -`. Every choice of
-signs is a legal answer and is wrong only by its total, so checking a peer means adding up. It is
+`make 4 Q 6 5 1 6` asks for signs in `6 ? 5 ? 1 ? 6` to give 4: `+ - -`. Every choice of
+signs is a legal answer and is wrong only by the total, so checking a peer means adding up. It is
 small enough for a two-layer model to learn to solve, to check and to compare on a CPU.
 """
 
@@ -41,7 +41,7 @@ def running_totals(digits: Sequence[int], signs: Sequence[str]) -> list[int]:
 
 @lru_cache(maxsize=65536)
 def solutions(digits: tuple[int, ...], target: int) -> tuple[str, ...]:
-    """List every choice of signs that reaches the target, in the order of `product`."""
+    """List every choice of signs to reach the target, in the order of `product`."""
     reaching = []
     for signs in product(SIGNS, repeat=len(digits) - 1):
         if running_totals(digits, signs)[-1] == target:
@@ -50,7 +50,7 @@ def solutions(digits: tuple[int, ...], target: int) -> tuple[str, ...]:
 
 
 def wrong_signs(digits: tuple[int, ...], target: int) -> list[str]:
-    """List every choice of signs that misses the target."""
+    """List every wrong choice of signs."""
     missing = []
     for signs in product(SIGNS, repeat=len(digits) - 1):
         if running_totals(digits, signs)[-1] != target:
@@ -67,7 +67,7 @@ def read_puzzle(question: Question) -> tuple[tuple[int, ...], int]:
 
 
 class SignsPuzzle(DataSettings):
-    """Puzzles made as needed; a question's split follows from its text, so splits never meet."""
+    """Puzzles made as needed; the text of a question decides the split, so splits never meet."""
 
     type: Literal["signs_puzzle"] = "signs_puzzle"
     num_digits: int = Field(4, ge=3, le=4)
@@ -94,7 +94,7 @@ class SignsPuzzleSource(DrawnSource):
         self._puzzles = config
 
     def draw(self, rng: random.Random) -> Question:
-        """Draw a puzzle with its answers."""
+        """Draw a puzzle with all answers."""
         config = self._puzzles
         while True:
             digits = tuple(rng.randint(1, config.largest_digit) for _ in range(config.num_digits))
@@ -133,9 +133,9 @@ def demonstration(request: TurnRequest, *, errors: bool = True) -> str:
     """Write the turn of a demonstrator for this request.
 
     With errors, the first proposal of an agent is right with a chance drawn once for each question,
-    evenly from 0 to 1, so that judges meet right and wrong candidates in every mixture. From the
-    second turn on the demonstrator checks each candidate by its running totals, ranks them by
-    the outcome and adopts a right one, or solves the puzzle itself if all are wrong. The agent's
+    evenly from 0 to 1: judges then meet right and wrong candidates in every mixture. From the
+    second turn on the demonstrator checks each candidate by running totals, ranks them by the
+    outcome and adopts a right candidate, or solves the puzzle itself if all are wrong. The agent's
     earlier proposal, when shown again, is checked and not ranked.
 
     Under a contract with an answer line it is a turn of an actor or a critic
@@ -211,10 +211,10 @@ def exchange_demonstration(
     """Write the turn of an actor or a critic.
 
     Args:
-        request: A compact prompt under a contract that ends with an answer line.
+        request: A compact prompt under a contract with an answer line.
         digits: Of the puzzle.
         target: Of the puzzle.
-        skill: The chance that an agent's own answer is right.
+        skill: The chance of a right answer without help.
     """
     rng = random.Random(f"turn/{request.seed}")
     right = solutions(digits, target)
@@ -244,7 +244,7 @@ def exchange_demonstration(
 
 
 def is_before_a_judge(request: TurnRequest) -> bool:
-    """Tell whether a turn is a decision, a critique, or a first answer after its totals."""
+    """Tell whether a turn is a decision, a critique, or a first answer after running totals."""
     sections = () if request.contract is None else request.contract.sections
     if request.answers:
         return sections == ("evaluation", "solution") and not request.claims
@@ -254,19 +254,19 @@ def is_before_a_judge(request: TurnRequest) -> bool:
 def judged_demonstration(
     request: TurnRequest, digits: tuple[int, ...], target: int, skill: float
 ) -> str:
-    """Write the turn of a proposer, a critic or a judge, who checks one step at most.
+    """Write the turn of a proposer, a critic or a judge, each with at most a single check.
 
-    A proposer writes the running totals of its signs, and then the signs. Half of the wrong answers
-    have one false total, after which they reach the target. A critic repeats a step, half of the
-    time a false one if there is any, else drawn evenly. The judge says `right` where the totals end
-    with the target, unless a critic names a false step of the proposal: it adds up nothing
-    else. Of rivals it takes agent 0 where its totals end so, and else agent 1.
+    A proposer writes running totals, and then the signs. Half of the wrong answers have a single
+    false total, and reach the target after it. A critic repeats a step, half of the time a false
+    step if there is any, else drawn evenly. The judge says `right` where the totals end with the
+    target, unless a critic names a false step of the proposal: no other step is added up. Of
+    rivals the judge takes agent 0 if the totals of agent 0 end with the target, or else agent 1.
 
     Args:
         request: A compact prompt; proposers have the sections `evaluation` and `solution`.
         digits: Of the puzzle.
         target: Of the puzzle.
-        skill: The chance that a proposer is right.
+        skill: The chance of a right proposal.
     """
     rng = random.Random(f"turn/{request.seed}")
     if request.answers:

@@ -1,4 +1,4 @@
-"""Interface of every question source, and sources that hold their questions in memory."""
+"""Interface of every question source, and sources with all questions in memory."""
 
 import os.path
 import random
@@ -28,10 +28,10 @@ MOST_HELD_OUT = 20_000
 class Seeds:
     """Seeds of the training order and of the held-out questions.
 
-    By default runs that differ only in `seed` train on questions in another order and are measured
-    on the same held-out questions, so that they can be compared question by question. A
-    `data.seed` fixes the order of training and draws other held-out questions, so that the spread
-    over several of them holds the noise of the test questions, too.
+    By default runs with different `seed` train on questions in another order and are measured on
+    the same held-out questions, for a comparison question by question. A `data.seed` fixes the
+    order of training and draws other held-out questions: the spread over several such seeds
+    includes the noise of the test questions.
     """
 
     training: int
@@ -48,8 +48,8 @@ class Seeds:
 class DataSource(ABC):
     """Questions by step and by split.
 
-    Batches are a function of the step alone, so that the position in the data needs no state of
-    its own: a resumed run requests the batch of its step.
+    Batches are a function of the step alone, so the position in the data is no state to save: a
+    resumed run requests the batch of the next step.
     """
 
     notes: tuple[str, ...] = ()
@@ -73,9 +73,9 @@ class DataSource(ABC):
         """Select up to `size` questions of a split, always the same questions."""
 
     def leave_out(self, held: Callable[[], Sequence[Question]]) -> int:
-        """Train on none of these questions; return how many there were.
+        """Leave these questions out of training; return how many there were.
 
-        Sources that make questions as needed hold out by a rule that all of them share.
+        Sources of questions made as needed all hold out by the same rule.
         """
         return 0
 
@@ -88,17 +88,16 @@ class DataSource(ABC):
         """Write a turn to imitate.
 
         Args:
-            request: the turn request that a model would get.
-            errors: let some first proposals be wrong where the source can, so that there is
-                something to find.
+            request: the turn request for a model.
+            errors: let some first proposals be wrong where the source can, for judges to find.
         """
         return worked_turn(request, errors=errors)
 
 
 class DataSettings(Config):
-    """Settings that open a source of questions: the base class of all of them.
+    """Base class of the settings of sources of questions.
 
-    Its defaults fit questions that are made as needed.
+    The defaults fit questions made as needed.
     """
 
     type: str = ""
@@ -115,11 +114,11 @@ class DataSettings(Config):
         return self.type
 
     def paths(self) -> Mapping[str, str]:
-        """List the files and hub data sets that hold the questions, by their keys."""
+        """List the files and hub data sets of the questions, by key."""
         return {}
 
     def unread(self) -> str | None:
-        """Describe the first path that a check cannot read: it downloads nothing, reads text.
+        """Describe the first path beyond the reach of a check: it reads text and downloads no data.
 
         Raises:
             DataError: A path is neither an existing file nor the id of a data set.
@@ -131,11 +130,11 @@ class DataSettings(Config):
         return None
 
     def summary(self, source: DataSource) -> str:
-        """Describe the questions in one line."""
+        """Describe the questions in a line."""
         return f"data: {self.type}, made as needed"
 
     def checked_questions(self, source: DataSource) -> Sequence[Question]:
-        """Select the questions that a check reads: those of the first step."""
+        """Select the questions for a check: the questions of the first step."""
         return source.batch(0)
 
     def may_have_answers(self, source: DataSource | None) -> bool:
@@ -144,7 +143,7 @@ class DataSettings(Config):
 
 
 def unread_path(key: str, path: str) -> str | None:
-    """Describe a path that a check cannot read, None where it can.
+    """Describe a path beyond the reach of a check, None for a readable path.
 
     Raises:
         DataError: It is neither an existing file nor the id of a data set.
@@ -163,12 +162,12 @@ def unread_path(key: str, path: str) -> str | None:
 
 
 def keep_apart(source: DataSource, others: Iterable[DataSource], data: DataSettings) -> str | None:
-    """Leave out the questions that other stages of a run hold out; describe how many, if any.
+    """Leave out the held-out questions of a run's other stages; describe how many, if any.
 
     Args:
         source: The source of a stage.
         others: The sources of the other stages.
-        data: The settings that `source` was opened from.
+        data: The settings of `source`.
     """
 
     def held_out_elsewhere() -> list[Question]:
@@ -189,7 +188,7 @@ def keep_apart(source: DataSource, others: Iterable[DataSource], data: DataSetti
 
 
 class QuestionSource(DataSource):
-    """Questions in a shuffled order that repeats with another order each epoch.
+    """Questions in a shuffled order, another in each epoch.
 
     Args:
         splits: The questions of each.
@@ -228,7 +227,7 @@ class QuestionSource(DataSource):
         """Select the questions of a step, going through shuffled epochs.
 
         Raises:
-            DataError: There is none to train on.
+            DataError: There is no question to train on.
         """
         train = self.questions("train")
         if not train:
@@ -249,7 +248,7 @@ class QuestionSource(DataSource):
         return questions[:size]
 
     def leave_out(self, held: Callable[[], Sequence[Question]]) -> int:
-        """Train on none of these questions; return how many there were."""
+        """Leave these questions out of training; return how many there were."""
         train, num_left_out = without_overlap(self.questions("train"), held())
         self._splits["train"] = train
         self._order.cache_clear()

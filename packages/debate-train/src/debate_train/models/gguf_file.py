@@ -1,6 +1,6 @@
-"""What a GGUF file says of its model and tokenizer, and whether transformers takes all of it over.
+"""Keys and tensors of a GGUF file, compared with the model and tokenizer of transformers.
 
-transformers 5.19 drops keys and tensors that it does not know without an error, so a file with
+transformers 5.19 drops unknown keys and tensors without an error, so a file with
 scaled rotary positions, biases or another rule to split text would become another model.
 """
 
@@ -73,14 +73,14 @@ class GgufFile:
 
     @property
     def architecture(self) -> str:
-        """Architecture that the file names, such as `llama`."""
+        """Architecture by the file's own key, such as `llama`."""
         return str(self.values.get(ARCHITECTURE))
 
     def refuse_dropped_keys(self, config: "PreTrainedConfig") -> None:
-        """Refuse a file whose model depends on keys that transformers drops.
+        """Refuse a file if the model depends on keys dropped by transformers.
 
         Args:
-            config: The configuration that transformers made of the file.
+            config: The configuration made of the file by transformers.
 
         Raises:
             ModelError: A key changes the model and is not in the configuration.
@@ -102,7 +102,7 @@ class GgufFile:
             )
 
     def refuse_dropped_tensors(self, model: "PreTrainedModel") -> None:
-        """Refuse a file with tensors that the model which transformers made of it does not use.
+        """Refuse a file with tensors unused by the model of transformers.
 
         Raises:
             ModelError: There are such tensors, for example biases or `rope_freqs.weight`.
@@ -128,10 +128,10 @@ class GgufFile:
             )
 
     def mend_tokenizer(self, tokenizer: "PreTrainedTokenizerFast") -> None:
-        """Give a tokenizer what transformers does not take over: the split rule, and BOS.
+        """Complete a tokenizer of transformers: the split rule, and BOS.
 
         Raises:
-            ModelError: The file names a rule to split text that is not known.
+            ModelError: The file names an unknown rule to split text.
         """
         from tokenizers import pre_tokenizers
         from transformers.integrations.gguf.gguf_tokenizer_mapping import (
@@ -184,7 +184,7 @@ class GgufFile:
 
 
 def begin_with_bos(tokenizer: "PreTrainedTokenizerFast") -> None:
-    """Let a tokenizer put its beginning-of-text token before each text that it encodes."""
+    """Let a tokenizer put its beginning-of-text token before each encoded text."""
     from tokenizers.processors import TemplateProcessing
 
     token = tokenizer.bos_token

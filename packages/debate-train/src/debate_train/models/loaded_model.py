@@ -1,4 +1,4 @@
-"""A model in memory: its LoRA adapters, which of its parameters are trained, its weights."""
+"""A model in memory: LoRA adapters, trained parameters, weights."""
 
 import ctypes
 import sys
@@ -60,7 +60,7 @@ class Lora(Config):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with its tokenizer, and the folder or hub id of both for other processes."""
+    """A model with a tokenizer, and the folder or hub id of both for other processes."""
 
     model: "PreTrainedModel"
     tokenizer: "PreTrainedTokenizerFast"
@@ -74,10 +74,10 @@ class LoadedModel:
 
 
 def with_adapter(loaded: LoadedModel, seed: int) -> LoadedModel:
-    """Make the model ready to train: with its LoRA adapters where the settings have some.
+    """Make the model ready to train: with LoRA adapters where the settings have some.
 
     Raises:
-        ModelError: An adapter has the name of a part of the model, which peft would confuse.
+        ModelError: An adapter has the name of a part of the model: peft would confuse them.
     """
     import torch
 
@@ -133,7 +133,7 @@ def lora_config(lora: Lora):  # type: ignore[no-untyped-def]
 
 
 def export_weights(loaded: LoadedModel, version: int) -> Weights:
-    """Export all weights, or only those of adapters when these are trained."""
+    """Export all weights, or only the adapters when these are trained."""
     if loaded.lora is None:
         return Weights(version, loaded.model.state_dict())
     names = loaded.lora.adapters
@@ -144,12 +144,12 @@ def export_weights(loaded: LoadedModel, version: int) -> Weights:
 def adapter_tensors(
     loaded: LoadedModel, names: Iterable[str], state: "dict[str, Tensor] | None" = None
 ) -> "dict[str, Tensor]":
-    """Collect the tensors of adapters under peft's names, each after its adapter's name, if any.
+    """Collect the tensors of adapters under peft's names, each after the adapter's name, if any.
 
     Args:
         loaded: A model with adapters.
-        names: Of the adapters; none stands for the only adapter, which has no name.
-        state: Tensors of the model, else those of its `state_dict`.
+        names: Of the adapters; an empty list means the only adapter, without a name.
+        state: Tensors of the model, by default its `state_dict`.
     """
     from peft import get_peft_model_state_dict
 
@@ -173,7 +173,7 @@ def adapter_of(parameter: str) -> str | None:
 
 
 def trained_parameters(loaded: "LoadedModel") -> "dict[str, nn.Parameter]":
-    """Select the parameters that a trainer of this model changes, by name."""
+    """Select the parameters to train, by name."""
     parameters = dict(loaded.model.named_parameters())
     if loaded.lora is None:
         return {name: p for name, p in parameters.items() if p.requires_grad}
@@ -182,7 +182,7 @@ def trained_parameters(loaded: "LoadedModel") -> "dict[str, nn.Parameter]":
 
 
 def freeze_others(loaded: "LoadedModel") -> "dict[str, nn.Parameter]":
-    """Give gradients only to the adapters that are trained now; return their parameters.
+    """Give gradients only to the adapters trained now; return their parameters.
 
     The first of them speaks until another is named.
     """
@@ -213,7 +213,7 @@ def tokens_of_adapters(batch: "Batch") -> dict[str, int]:
 
 
 def unknown_adapter(lora: "Lora | None", name: str | None) -> str | None:
-    """Describe the fault of the adapter that a role names, None without a fault."""
+    """Describe the fault of a role's adapter, None without a fault."""
     adapters = () if lora is None else lora.adapters
     if name is None or name in adapters:
         return None
@@ -226,7 +226,7 @@ def unknown_adapter(lora: "Lora | None", name: str | None) -> str | None:
 
 
 def trained_adapters(lora: "Lora | None", form: "DebateForm") -> tuple[str, ...]:
-    """List the named adapters that the debates of a phase train."""
+    """List the named adapters trained by the debates of a phase."""
     if lora is None or not lora.adapters:
         return ()
     protocol = form.protocol()
@@ -241,8 +241,8 @@ def trained_adapters(lora: "Lora | None", form: "DebateForm") -> tuple[str, ...]
 def answering_role(form: "DebateForm") -> dict[str, dict[str, str | bool | None]]:
     """Write the recipe's role of single replies, prompted as in this form.
 
-    Where roles name adapters, it has the adapter of the first role that the trained policy plays
-    and that gives answers; a role that is trained on goes before.
+    Where roles name adapters, it has the adapter of the first answering role of the trained
+    policy; roles with turns to train on go before others.
     """
     protocol = form.protocol()
     if not any(role.adapter for role in protocol.roles):

@@ -1,4 +1,4 @@
-"""The files of a model: what a folder must hold, its chat template, adapters to merge."""
+"""The files of a model: required files, chat template, adapters to merge."""
 
 import json
 import logging
@@ -44,10 +44,10 @@ MERGED_SETTINGS = (
 
 @contextmanager
 def reading_model(name: str, part: str) -> Iterator[None]:
-    """Turn every error of reading a model into a `ModelError` of one line.
+    """Turn every error of reading a model into a `ModelError` of a single line.
 
-    Libraries answer a damaged or unfitting folder with errors of many types, some of which are
-    no `Exception` (a panic of the tokenizers library).
+    Libraries answer a damaged or unfitting folder with errors of many types, some
+    beyond `Exception` (a panic of the tokenizers library).
     """
     try:
         yield
@@ -62,7 +62,7 @@ def reading_model(name: str, part: str) -> Iterator[None]:
 
 @contextmanager
 def without_report() -> Iterator[None]:
-    """Keep transformers from printing bars and tables: our refusals say the same in one line."""
+    """Keep transformers from printing bars and tables: our refusals say the same in a line."""
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
@@ -76,14 +76,14 @@ def without_report() -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Write the type of an error and the first two lines of its message."""
+    """Write the type of an error and the first two lines of the message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     message = " ".join(lines[:2])[:MAX_REASON]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def check_files(name: str, descriptions: Mapping[str, str]) -> None:
-    """Refuse a local folder that lacks one of the files, given by name with a description.
+    """Refuse a local folder without these files, given by name with a description.
 
     Raises:
         ModelError: A file is missing. A hub id passes: loading it will tell.
@@ -110,7 +110,7 @@ def is_folder(name: str) -> bool:
 
 
 def is_meant_as_path(name: str) -> bool:
-    """Tell whether a name that is no folder here is no hub id either, such as a mistyped run."""
+    """Tell whether a name without a folder is no hub id either, such as a mistyped run."""
     if name.startswith(("/", ".", "~")) or name.count("/") > 1:
         return True
     return "/" in name and is_folder(str(Path(name).parent))
@@ -135,7 +135,7 @@ def read_json(file: Path, description: str) -> dict[str, object]:
 
 
 def refuse_foreign_code(name: str, config: "PreTrainedConfig") -> None:
-    """Refuse a configuration that asks for attention by code from a hub."""
+    """Refuse a configuration with attention by code from a hub."""
     for part in (config, config.get_text_config()):
         kernel = getattr(part, "_attn_implementation", None)
         if isinstance(kernel, str) and "/" in kernel:
@@ -146,17 +146,17 @@ def refuse_foreign_code(name: str, config: "PreTrainedConfig") -> None:
 
 
 def refuse_unfitting(name: str, model: "PreTrainedModel", info: Mapping[str, Any]) -> None:
-    """Refuse weights that do not fill the model; transformers fills what is missing at random.
+    """Refuse weights for another model; transformers fills missing values at random.
 
     Args:
         name: The model's name.
         model: The model, after loading.
-        info: What `from_pretrained` says of loading it (`output_loading_info`).
+        info: Second value of `from_pretrained` with `output_loading_info`.
 
     Raises:
-        ModelError: Tensors are missing (one that is tied to another that is there is not), have
-            another shape, are not finite, or belong to layers or modules that the configuration
-            does not have; or the configuration ties a head that is not tied in the files.
+        ModelError: Tensors are missing (except if tied to another tensor), have another shape, are
+            not finite, or belong to layers or modules outside the configuration; or the
+            configuration ties the head and the files do not.
     """
     mismatched = [
         f"{key} of shape {tuple(stored)} instead of {tuple(expected)}"
@@ -188,10 +188,10 @@ def refuse_unfitting(name: str, model: "PreTrainedModel", info: Mapping[str, Any
 
 
 def _is_of_model(key: str, model: "PreTrainedModel") -> bool:
-    """Distinguish a weight that the model ought to use from one of another tower, such as vision.
+    """Tell a weight of this model from a weight of another tower, such as vision.
 
-    It is one of a further layer, or a further parameter of a module that the model has, such as
-    a bias.
+    Weights of this model are of a further layer, or a further parameter of an existing module,
+    such as a bias.
     """
     parameters = {re.sub(r"\d+", "#", name) for name in model.state_dict()}
     modules = {name.rpartition(".")[0] for name in parameters}
@@ -200,9 +200,9 @@ def _is_of_model(key: str, model: "PreTrainedModel") -> bool:
 
 
 def untied_head(model: "PreTrainedModel") -> list[str]:
-    """Name the output head of a model that is tied by its configuration but not in its files.
+    """Name the output head of a model if the configuration ties it and the files do not.
 
-    transformers then keeps the head of the files, while a program that goes by the configuration
+    transformers then keeps the head of the files, while a program guided by the configuration
     puts it into the embedding at the first update of the weights.
     """
     head = model.get_output_embeddings()
@@ -214,7 +214,7 @@ def untied_head(model: "PreTrainedModel") -> list[str]:
 
 
 def not_finite(model: "PreTrainedModel") -> list[str]:
-    """List the parameters with NaN or infinity; those without values are left out."""
+    """List the parameters with NaN or infinity; parameters without values are left out."""
     import torch
 
     names = []
@@ -231,7 +231,7 @@ def not_finite(model: "PreTrainedModel") -> list[str]:
 def check_template(
     name: str, tokenizer: "PreTrainedTokenizerFast", template_kwargs: Mapping[str, object]
 ) -> None:
-    """Refuse a model's own chat template that fails.
+    """Refuse a model's own failing chat template.
 
     Raises:
         ModelError: The template cannot be used.
@@ -254,7 +254,7 @@ def check_template(
 
 
 def is_adapter(name: str) -> bool:
-    """Tell whether a model's name names a folder with an adapter and no model of its own."""
+    """Tell whether a model's name names a folder with an adapter and no whole model."""
     if not is_folder(name):
         return False
     folder = Path(name)
@@ -262,13 +262,13 @@ def is_adapter(name: str) -> bool:
 
 
 def bases_of(name: str) -> tuple[str, ...]:
-    """List a model's adapters from itself down, and last the model that they all adapt.
+    """List a model's adapters from itself down, and last the model adapted by all.
 
-    The base of an adapter is named in its `adapter_config.json`. A base that is itself a folder
-    with an adapter was trained on from, and is merged first.
+    The base of an adapter is named in `adapter_config.json`. A base may itself be a folder with an
+    adapter, trained before and merged first.
 
     Raises:
-        ModelError: An adapter names no base, its base is not there, or they lead in a ring.
+        ModelError: An adapter names no existing base, or the bases lead in a ring.
     """
     chain = [name]
     while is_adapter(chain[-1]):
@@ -302,7 +302,7 @@ def merge_adapter(name: str, model: "PreTrainedModel") -> "PreTrainedModel":
 
     Args:
         name: The adapter's folder.
-        model: The model that it was trained on; changed.
+        model: The adapter's base model; changed.
 
     Raises:
         ModelError: The adapter is damaged, of another kind than LoRA, or of another model.
@@ -338,7 +338,7 @@ def merge_adapter(name: str, model: "PreTrainedModel") -> "PreTrainedModel":
 
 
 def _lora_settings(name: str) -> dict[str, object]:
-    """Read the settings of an adapter that decide its product."""
+    """Read an adapter's settings of the low-rank product."""
     file = Path(name) / ADAPTER
     config = read_json(file, "the configuration of an adapter")
     check_files(name, {ADAPTER_WEIGHTS: "an adapter's weights"})

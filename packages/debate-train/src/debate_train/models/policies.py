@@ -1,4 +1,4 @@
-"""Policies of a role besides the trained one: their weights and engines do not change."""
+"""Frozen policies for roles: their weights and engines do not change."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ EngineChoice = Annotated[EngineSettings, ENGINES]
 
 @dataclass(frozen=True, slots=True)
 class TrainedPolicy:
-    """The policy that is trained, as other policies refer to it: its engine, model and seed."""
+    """The trained policy, as other policies refer to it: engine, model and seed."""
 
     engine: EngineSettings
     model: ModelConfig
@@ -27,7 +27,7 @@ class TrainedPolicy:
 
 
 class PolicyConfig(Config):
-    """Base class of policies that are not trained; by default in the trained policy's engine."""
+    """Base class of frozen policies; by default in the trained policy's engine."""
 
     type: str
     """The name by which recipes choose it."""
@@ -35,20 +35,20 @@ class PolicyConfig(Config):
     """Where it is sampled; None takes the settings of `rollout.engine`."""
 
     def engine_config(self, trained: TrainedPolicy) -> EngineSettings:
-        """Select the settings of the engine that samples from it."""
+        """Select the settings of the policy's engine."""
         return trained.engine if self.engine is None else self.engine
 
     @abstractmethod
     def sampled_model(self, trained: TrainedPolicy) -> ModelConfig | None:
-        """Select the model that it samples from, None where its engine brings its own."""
+        """Select the model to sample from, None where the engine brings a model."""
 
     @abstractmethod
     def open(self, trained: TrainedPolicy, loaded: LoadedModel) -> Engine:
-        """Open a separate engine that samples from it; its weights never change.
+        """Open a separate engine for the policy; the weights never change.
 
         Args:
-            trained: the policy that is trained.
-            loaded: the model that is trained, before its first step.
+            trained: the trained policy.
+            loaded: the trained model, before the first step.
         """
 
     @abstractmethod
@@ -56,20 +56,20 @@ class PolicyConfig(Config):
         """Describe it in a few words."""
 
     def problems(self, trained: TrainedPolicy, *, with_tokenizer: bool = True) -> list[str]:
-        """List the reasons why it cannot speak, each with the key that it is about.
+        """List the reasons why it cannot speak, each with a key.
 
-        Without its tokenizer, a model in a directory needs a configuration alone.
+        Without a tokenizer, a model in a directory needs a configuration alone.
         """
         return _engine_problems(self.engine_config(trained))
 
 
 class StartPolicy(PolicyConfig):
-    """A frozen copy of the weights that the run begins with."""
+    """A frozen copy of the run's first weights."""
 
     type: Literal["start"] = "start"
 
     def sampled_model(self, trained: TrainedPolicy) -> ModelConfig:
-        """Select the model that is trained."""
+        """Select the trained model."""
         return trained.model
 
     def open(self, trained: TrainedPolicy, loaded: LoadedModel) -> Engine:
@@ -82,14 +82,14 @@ class StartPolicy(PolicyConfig):
 
 
 class ModelPolicy(PolicyConfig):
-    """Another model or checkpoint, with its own tokenizer; its weights stay as they are."""
+    """Another model or checkpoint, with a separate tokenizer; the weights stay as they are."""
 
     type: Literal["model"] = "model"
     model: ModelChoice
     """`{type: pretrained, name: …}` takes a checkpoint's folder, LoRA adapters included."""
 
     def sampled_model(self, trained: TrainedPolicy) -> ModelConfig:
-        """Select its own model."""
+        """Select the policy's model."""
         return self.model
 
     def open(self, trained: TrainedPolicy, loaded: LoadedModel) -> Engine:
@@ -117,14 +117,14 @@ class ModelPolicy(PolicyConfig):
 
 
 class EnginePolicy(PolicyConfig):
-    """An engine that brings its own model, such as an endpoint, or that has none."""
+    """An engine with a built-in model, such as an endpoint, or without a model."""
 
     type: Literal["engine"] = "engine"
     engine: EngineChoice
     """Where and how its replies are sampled."""
 
     def sampled_model(self, trained: TrainedPolicy) -> None:
-        """Select no model: the engine brings its own."""
+        """Select no model: the engine brings a model."""
         return None
 
     def open(self, trained: TrainedPolicy, loaded: LoadedModel) -> Engine:
@@ -161,7 +161,7 @@ def _engine_problems(engine: EngineSettings) -> list[str]:
 
 
 def folder_problems(model: ModelConfig, *, with_tokenizer: bool = True) -> list[str]:
-    """List the problems of the directory that a model names, if it names one."""
+    """List the problems of a model's directory, if there is a directory."""
     if model.source is None:
         return []
     if is_folder(model.source):
@@ -178,13 +178,13 @@ def folder_problems(model: ModelConfig, *, with_tokenizer: bool = True) -> list[
 
 
 def brings_model(policy: PolicyConfig, trained: TrainedPolicy) -> bool:
-    """Tell whether its engine is opened without any model, such as an endpoint's."""
+    """Tell whether a policy's engine is opened without any model, such as an endpoint's."""
     engine = policy.engine_config(trained)
     return policy.sampled_model(trained) is None and "tokens" not in engine.capabilities
 
 
 def open_on(engine: EngineSettings, model: ModelConfig, loaded: LoadedModel) -> Engine:
-    """Open an engine on a loaded model, or on the model's folder where the engine takes one.
+    """Open an engine on a loaded model, or on the model's folder where the engine takes folders.
 
     Args:
         engine: Settings of the engine.

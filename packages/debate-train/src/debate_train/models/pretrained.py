@@ -71,7 +71,7 @@ class PretrainedModel(Config):
 
     @property
     def source(self) -> str:
-        """The folder or hub id that it comes from."""
+        """The folder or hub id of the model."""
         return folder_of(self.name)
 
     @property
@@ -79,7 +79,7 @@ class PretrainedModel(Config):
         """The directory or hub id with the model's configuration: `name`, or the model it adapts.
 
         Raises:
-            ModelError: `name` is a LoRA adapter whose base is not there.
+            ModelError: `name` is a LoRA adapter without an existing base.
         """
         return bases_of(self.source)[-1]
 
@@ -92,12 +92,12 @@ class PretrainedModel(Config):
         return self.source if is_main_branch else None
 
     def load(self, seed: int, *, with_values: bool = True) -> LoadedModel:
-        """Load model and tokenizer, with its LoRA adapters, whose start `seed` draws.
+        """Load model and tokenizer, with LoRA adapters drawn by `seed`.
 
         Without values the model's tensors have shapes and take no memory.
 
         Raises:
-            ModelError: The folder or hub id has no model that can be trained, or not all of it.
+            ModelError: The folder or hub id has no trainable model, or not all of it.
         """
         tokenizer = self.load_tokenizer()
         model = self._load_model() if with_values else self._load_shapes()
@@ -159,10 +159,10 @@ class PretrainedModel(Config):
         return config
 
     def load_config(self) -> "PreTrainedConfig":
-        """Load the model's configuration alone.
+        """Load only the model's configuration.
 
         Raises:
-            ModelError: There is none that can be read, or it needs code from elsewhere.
+            ModelError: There is no readable configuration, or it needs code from elsewhere.
         """
         from transformers import AutoConfig
 
@@ -177,10 +177,10 @@ class PretrainedModel(Config):
         return config
 
     def load_tokenizer(self) -> "PreTrainedTokenizerFast":
-        """Load the tokenizer alone, and try its chat template.
+        """Load only the tokenizer, and try the chat template.
 
         Raises:
-            ModelError: There is none that can be read, or its chat template cannot be used.
+            ModelError: There is no readable tokenizer, or the chat template cannot be used.
         """
         from transformers import AutoTokenizer
 
@@ -207,7 +207,7 @@ class PretrainedModel(Config):
 
 
 def _refuse_other_heads(name: str, model: "PreTrainedModel") -> None:
-    """Refuse a model whose logits are more than hidden states times the head's weights."""
+    """Refuse a model with more steps from hidden states to logits than a linear head."""
     config = model.config.get_text_config()
     changes = [key for key in LOGIT_KEYS if getattr(config, key, None) not in (None, 1)]
     if getattr(model.get_output_embeddings(), "bias", None) is not None:

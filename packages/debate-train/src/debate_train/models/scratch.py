@@ -1,4 +1,4 @@
-"""The model that a first run makes from scratch, and its word-level tokenizer."""
+"""The from-scratch model of a first run, and a word-level tokenizer."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -54,16 +54,16 @@ class ScratchModel(Config):
 
     @property
     def source(self) -> None:
-        """None: it comes from no folder and no hub."""
+        """None: there is no folder and no hub id."""
         return None
 
     @property
     def template_kwargs(self) -> Mapping[str, bool | int | str]:
-        """Its chat template takes none."""
+        """The chat template takes no arguments."""
         return {}
 
     def folder(self) -> None:
-        """Name no folder: its weights are on no disk."""
+        """Name no folder: the weights are on no disk."""
         return None
 
     def load(self, seed: int, *, with_values: bool = True) -> LoadedModel:
@@ -102,12 +102,12 @@ class ScratchModel(Config):
 
 
 def word_tokenizer(extra_words: Sequence[str] = ()) -> "PreTrainedTokenizerFast":
-    r"""Build a tokenizer for compact debates: one token a word, tag, sign or small number.
+    r"""Build a tokenizer for compact debates: a token a word, tag, sign or small number.
 
     A token is a word with the space before it, or a line break; text is first normalized to one
     space before each word. An extra word may consist of several, such as `Agent 1`: then these are
-    one token wherever they follow each other, the longest first. Tokens are spelled in the byte
-    alphabet of GPT-2, as byte-level BPE tokenizers do, so that the bytes of each token are known.
+    a single token wherever they follow each other, the longest first. Tokens are spelled in the
+    byte alphabet of GPT-2, as byte-level BPE tokenizers do, to know the bytes of each token.
     Unknown words become `<unk>`.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
