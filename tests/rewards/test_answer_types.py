@@ -102,6 +102,10 @@ COLORS = ["red", "blue", "green", "all of the above"]
         ("number", "6", "6, not 5", True),
         ("math", "0.5", r"\boxed{0.5\%}", False),
         ("math", "1", r"\boxed{100\%}", True),
+        # Values of more digits than a decimal context has.
+        ("math", r"10^{30}\pi", r"\boxed{\pi \cdot 10^{30}}", True),
+        ("math", r"10^{30}\pi", r"\boxed{10^{31}\pi}", False),
+        ("number", "5", "1234567890123456789012345.1234567", False),
         # A bound or an alternative leaves the value open.
         ("number", "5", "twenty 5", False),
         ("number", "5", "either 5 or something else", False),

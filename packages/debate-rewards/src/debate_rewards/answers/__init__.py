@@ -3,6 +3,7 @@
 - `reply.py`: where the final answer of a reply stands.
 - `questions.py`: what type of answer the question asks for; `read_answer`.
 - `types.py`: the types, one class each, with their keys and examples.
-- `labels.py`, `truth.py`, `sentences.py`, `amounts.py`: what replies in words say.
-- `numbers.py`, `units.py`, `polynomials.py`, `spelling.py`: how the types read mathematics.
+- `labels.py`, `truth.py`, `sentences.py`, `amounts.py`: the meaning of replies in words.
+- `numbers.py`, `spans.py`, `units.py`, `polynomials.py`, `spelling.py`: how the types read
+  mathematics.
 """

@@ -8,7 +8,7 @@ value, and equal values are equal numbers, in whatever order they are compared.
 
 import functools
 import re
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from fractions import Fraction
 
 from debate_rewards.answers.spelling import COMMAS
@@ -97,10 +97,13 @@ def rounded_value(value: Fraction | Decimal) -> Fraction:
     """Round to six places, or to four digits where that is finer."""
     number = value if isinstance(value, Decimal) else _as_decimal(value)
     num_places = max(PLACES, DIGITS - 1 - number.adjusted()) if number else PLACES
-    # Decimals are too short to round a very large number.
+    # The places of a very large number mean nothing.
     if number.adjusted() + num_places > MAX_ROUNDED_DIGITS:
         return Fraction(number)
-    return Fraction(number.quantize(Decimal(1).scaleb(-num_places), ROUND_HALF_UP))
+    # Rounding to more digits than the context has would raise.
+    with localcontext() as context:
+        context.prec = MAX_ROUNDED_DIGITS + 1
+        return Fraction(number.quantize(Decimal(1).scaleb(-num_places), ROUND_HALF_UP))
 
 
 def _as_decimal(value: Fraction) -> Decimal:

@@ -1,26 +1,28 @@
-r"""The types of answers, one class each: how it is written, what it holds and when two are equal.
+r"""The types of answers, one class each: how it is written, its value and when two are equal.
 
-`key` is what verdicts, votes, classes and majorities compare, and nothing else: two answers of a
-question are equal exactly if their keys are. A type whose parts have no key has none, and then
-Math-Verify compares those parts (`Expression`) in a worker.
+Verdicts, votes, classes and majorities compare `key`, and nothing else: two answers of a question
+are equal exactly if their keys are. An answer with a part without a key has no key, and then
+Math-Verify compares the parts (`Expression`) in a worker.
 
-A new type is one class here: `read` returns it, or None for a text that is written otherwise; `key`
-follows from its fields; EXAMPLES says what is read and what it equals. `READING_ORDER` has the
-types of mathematical answers in the order in which they are tried.
+A new type is one class here: `read` parses it, or returns None for a text of another type; `key`
+follows from its fields; EXAMPLES has spellings and their equals. `READING_ORDER` has the types of
+mathematical answers in the order in which they are tried.
 """
 
+import itertools
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from debate_rewards.answers.brackets import enclosed, split_outside
 from debate_rewards.answers.folding import text_form
 from debate_rewards.answers.numbers import decimal_value, read_number, rounded_value
 from debate_rewards.answers.polynomials import NotPolynomial, Polynomial, difference, polynomial
+from debate_rewards.answers.spans import ORDER, overlap, read_span
 from debate_rewards.answers.spelling import FONT, spelling, without_units
 
 Key = tuple[Hashable, ...]
@@ -29,7 +31,6 @@ Examples = Sequence[tuple[str, str, bool]]
 
 NO_BASE = -1
 """Base of a number whose index is no base of its digits."""
-
 
 _MAX_SIDES = 20
 _WORDS = re.compile(r"[A-Za-z][A-Za-z .'’-]*|[A-Z][a-z]{2,} \d{1,4}")
@@ -44,12 +45,7 @@ _AND_OR = re.compile(
 _ALTERNATIVES = re.compile(
     r"\\text\{\s*or\s*\}|(?<![a-zA-Z\\])or(?![a-zA-Z])|\\(?:lor|vee)(?![a-zA-Z])"
 )
-_BOTH_HOLD = re.compile(r"\\text\{\s*and\s*\}|(?<![a-zA-Z\\])and(?![a-zA-Z])|\\(?:land|wedge)\b|,")
-_ORDER = re.compile(r"(<=|>=|[<>]|\\(?:le|ge|lt|gt)(?![a-zA-Z]))")
-_MEANS_LESS = {"<": "<", "\\lt": "<", "\\le": "<=", "<=": "<="}
-_MEANS_MORE = {">": "<", "\\gt": "<", "\\ge": "<=", ">=": "<="}
 _EQUALS = re.compile(r"(?<![<>\\:])(?:(?<!!)|(?<=\d!))=")
-_SYMBOL = re.compile(r"\\?[a-zA-Z]+")
 _VALUE_OF_SYMBOL = re.compile(r"\s*(\\?[a-zA-Z]+)(?:_(?:\w|\{\w+\}))?\s*=(?!=)")
 _NAME = re.compile(
     r"\\?[a-zA-Z](?:_(?:\w|\{\w+\}))?'*|\\[a-zA-Z]+(?:_(?:\w|\{\w+\}))?|\\text\{[^{}]*\}"
@@ -60,41 +56,40 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Answer(ABC):
-    """An answer as it was read."""
+    """An answer as it was read; `text` is its spelling."""
 
     text: str
-    """Its spelling."""
 
     EXAMPLES: ClassVar[Examples] = ()
 
     @property
     @abstractmethod
     def key(self) -> Key | None:
-        """What equal answers share, None where only Math-Verify can decide."""
+        """Shared by equal answers; None where only Math-Verify can decide."""
 
     @classmethod
     def read(cls, text: str) -> "Answer | None":
-        """Return the answer that a text in one spelling is, None where it is of another type."""
+        """Parse a text in one spelling; None for a text of another type."""
         return None
 
     @property
     def parts(self) -> tuple["Answer", ...]:
-        """What is compared part by part where there is no key."""
+        """Compared part by part where there is no key."""
         return (self,)
 
     @property
     def shape(self) -> Hashable:
-        """What answers must share to be compared part by part."""
+        """Shared by answers that can be compared part by part."""
         return type(self).__name__
 
     @property
     def formula(self) -> str:
-        """What Math-Verify is given."""
+        """The text for Math-Verify."""
         return self.text
 
     @property
     def canonical(self) -> str:
-        """A spelling that equal answers of most types share."""
+        """A spelling shared by equal answers of most types."""
         return self.text
 
 
@@ -118,7 +113,7 @@ class Label(Answer):
     def read(cls, text: str) -> "Label | None":
         r"""Read a letter in text, such as `\text{(C)}`."""
         match = cls._WRITTEN.fullmatch(text)
-        return None if match is None else cls(text, (match[1] or match[2]).upper())
+        return None if match is None else cls(text=text, label=(match[1] or match[2]).upper())
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +186,12 @@ class Number(Answer):
 
     @property
     def canonical(self) -> str:
-        """Return the value."""
+        """Write the value."""
         return str(self.value)
 
     @property
     def formula(self) -> str:
-        """Return the value where the spelling says more or less than it."""
+        """Write the value where the spelling says more or less, as `0.333333` for one third."""
         return str(self.value) if read_number(self.text) != self.value else self.text
 
     @classmethod
@@ -204,22 +199,27 @@ class Number(Answer):
         """Read a number, a percentage, or digits with a base."""
         if text.endswith("\\%"):
             inner = Expression.read(text.removesuffix("\\%").strip())
-            return cls(text, inner.value, percent=True) if isinstance(inner, Number) else None
+            if not isinstance(inner, Number):
+                return None
+            return cls(text=text, value=inner.value, percent=True)
         value = read_number(text)
-        return cls._with_base(text) if value is None else cls(text, value)
+        if value is not None:
+            return cls(text=text, value=value)
 
-    @classmethod
-    def _with_base(cls, text: str) -> "Number | None":
+        # Digits with a base, as `52_8` or `52_{eight}`.
         match = _BASED.fullmatch(text)
         if match is None:
             return None
-        digits, name = match[1].upper(), match[2]
-        base = int(name) if name.isdecimal() and len(name) < 3 else _BASES.get(name.lower(), 0)
-        if not 2 <= base <= 36 or not all(int(digit, 36) < base for digit in digits):
-            # A letter with an index is a symbol; a number with one that is no base is only itself.
-            is_digits = digits.isdecimal()
-            return cls(text, Fraction(int(digits)), base=NO_BASE) if is_digits else None
-        return cls(text, Fraction(int(digits, base)), base=base)
+        digits = match[1].upper()
+        index = match[2]
+        base = int(index) if index.isdecimal() and len(index) < 3 else _BASES.get(index.lower(), 0)
+        is_base = 2 <= base <= 36 and all(int(digit, 36) < base for digit in digits)
+        if is_base:
+            return cls(text=text, value=Fraction(int(digits, base)), base=base)
+        # A letter with an index is a symbol; a number with any other index is only itself.
+        if not digits.isdecimal():
+            return None
+        return cls(text=text, value=Fraction(int(digits)), base=NO_BASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +253,8 @@ class Ratio(Answer):
             return None
         numbers = tuple(map(Fraction, text.split(":")))
         if len(numbers) == 2 and numbers[1] and not cls._TIME.fullmatch(text):
-            return Number(text, numbers[0] / numbers[1])
-        return cls(text, numbers)
+            return Number(text=text, value=numbers[0] / numbers[1])
+        return cls(text=text, numbers=numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ class Infinity(Answer):
     def read(cls, text: str) -> "Infinity | None":
         r"""Read `\infty` with a sign or without."""
         match = cls._WRITTEN.fullmatch(text)
-        return None if match is None else cls(text, match[1] != "-")
+        return None if match is None else cls(text=text, positive=match[1] != "-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,26 +302,26 @@ class Expression(Answer):
             return None
         return ("polynomial", frozenset(self.polynomial.terms.items()))
 
-    @classmethod
-    def read(cls, text: str) -> "Answer":
-        """Return a number where a formula has no symbols."""
-        number = read_number(text)
-        if number is not None:
-            return Number(text, number)
-        terms = polynomial(text)
-        if terms is None or not terms.is_constant:
-            return cls(text, terms)
-        if terms.rational is not None:
-            return Number(text, terms.rational)
-        try:
-            return Number(text, decimal_value(rounded_value(terms.value())))
-        except NotPolynomial:
-            return cls(text, None)
-
     @property
     def shape(self) -> Hashable:
         """Share the shape of numbers."""
         return "expression"
+
+    @classmethod
+    def read(cls, text: str) -> "Answer":
+        """Parse any formula; one without symbols is a number."""
+        number = read_number(text)
+        if number is not None:
+            return Number(text=text, value=number)
+        formula = polynomial(text)
+        if formula is None or not formula.is_constant:
+            return cls(text=text, polynomial=formula)
+        if formula.rational is not None:
+            return Number(text=text, value=formula.rational)
+        try:
+            return Number(text=text, value=decimal_value(rounded_value(formula.value())))
+        except NotPolynomial:
+            return cls(text=text, polynomial=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,10 +337,7 @@ class _Compound(Answer):
     @property
     def key(self) -> Key | None:
         keys = [element.key for element in self.elements]
-        return None if None in keys else (self.shape, self._arranged(keys))
-
-    def _arranged(self, keys: list[Key | None]) -> Hashable:
-        return tuple(keys)
+        return None if None in keys else (self.shape, tuple(keys))
 
     @property
     def shape(self) -> Hashable:
@@ -362,15 +359,12 @@ class Point(_Compound):
 
     @classmethod
     def read(cls, text: str) -> "Point | None":
-        """Read coordinates in parentheses."""
+        """Parse coordinates in parentheses."""
         inner = enclosed(text, "(", ")")
-        return None if inner is None else cls._of(text, split_outside(inner, ","))
-
-    @classmethod
-    def _of(cls, text: str, pieces: Sequence[str]) -> Self | None:
-        if len(pieces) < 2 or not all(pieces):
+        coordinates = [] if inner is None else split_outside(inner, ",")
+        if len(coordinates) < 2 or not all(coordinates):
             return None
-        return cls(text, tuple(read_element(piece) for piece in pieces))
+        return cls(text=text, elements=tuple(map(read_element, coordinates)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,25 +385,34 @@ class List(_Compound):
         ("x_1=1,x_2=2", "x_1=2,x_2=1", True),
     )
 
-    @classmethod
-    def read(cls, text: str) -> "List | Point | None":
-        """Read several answers; values of different symbols are a point in the symbols' order."""
-        listed = _listed(text)
-        pieces = _in_order_of_names(listed)
-        values = [value for piece in pieces for value in _both_signs(piece)]
-        if len(values) < 2:
-            return None
-        elements = tuple(map(read_element, values))
-        is_point = len(values) == len(listed) and _names_differ(listed)
-        return Point(text, elements) if is_point else cls(text, elements)
-
-    def _arranged(self, keys: list[Key | None]) -> Hashable:
-        return frozenset(Counter(keys).items())
+    @property
+    def key(self) -> Key | None:
+        """Compare elements with their counts."""
+        keys = [element.key for element in self.elements]
+        return None if None in keys else (self.shape, frozenset(Counter(keys).items()))
 
     @property
     def shape(self) -> Hashable:
         """Share one shape for all lists and sets."""
         return "list"
+
+    @classmethod
+    def read(cls, text: str) -> "List | Point | None":
+        """Parse several answers; values of different symbols are a point in the symbols' order."""
+        pieces = _listed(text)
+        values: list[str] = []
+        for piece in _in_order_of_names(pieces):
+            values += _both_signs(piece)
+        if len(values) < 2:
+            return None
+        elements = tuple(map(read_element, values))
+
+        # `x=1, y=2` is a point, `x=1, x=2` two solutions; `x_1` and `x_2` are one symbol's.
+        has_double_sign = len(values) > len(pieces)
+        symbols = [_VALUE_OF_SYMBOL.match(piece) for piece in pieces]
+        names = {symbol[1] for symbol in symbols if symbol}
+        is_point = not has_double_sign and None not in symbols and len(names) == len(pieces)
+        return Point(text=text, elements=elements) if is_point else cls(text, elements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,21 +428,24 @@ class Set(List):
 
     @classmethod
     def read(cls, text: str) -> "Set | None":
-        """Read elements in braces."""
+        """Parse elements in braces."""
         if text == "\\emptyset":
-            return cls(text, ())
+            return cls(text=text, elements=())
         inner = enclosed(text, "\\{", "\\}")
         if inner is None:
             return None
-        pieces = [piece for piece in split_outside(inner, ",") if piece]
-        values = [value for piece in pieces for value in _both_signs(piece)]
-        elements = {answer.key or answer.text: answer for answer in map(read_element, values)}
-        return cls(text, tuple(elements.values()))
+        elements: dict[Hashable, Answer] = {}
+        for piece in split_outside(inner, ","):
+            for value in _both_signs(piece) if piece else ():
+                element = read_element(value)
+                # A set has each element once.
+                elements[element.key or element.text] = element
+        return cls(text=text, elements=tuple(elements.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Interval(_Compound):
-    """Intervals and their union: four brackets and ends, or the inequality that describes them."""
+    """Intervals and their union: four brackets and ends, or an inequality."""
 
     brackets: tuple[str, ...] = ()
     EXAMPLES: ClassVar[Examples] = (
@@ -459,42 +465,43 @@ class Interval(_Compound):
             return None
         if self.brackets == ("()",):
             return (("Point", 2), tuple(keys))
-        ends = zip(self.brackets, keys[::2], keys[1::2], strict=True)
-        return ("intervals", frozenset(ends))
+        low_ends = keys[::2]
+        high_ends = keys[1::2]
+        return ("intervals", frozenset(zip(self.brackets, low_ends, high_ends, strict=True)))
 
     @property
     def shape(self) -> Hashable:
-        """Share the shape of a point where the brackets are its."""
+        """Share the shape of a point where the brackets are a point's."""
         return ("Point", 2) if self.brackets == ("()",) else ("intervals", self.brackets)
 
     @classmethod
     def read(cls, text: str) -> "Interval | None":
-        """Read brackets, unions and inequalities."""
-        overlap = _overlap(text)
-        if overlap is not None:
-            brackets, low, high = overlap
-            return cls(text, (read_element(low), read_element(high)), (brackets,))
-        pieces = split_outside(text, "\\cup")
-        if len(pieces) == 1:
-            pieces = _ALTERNATIVES.split(text)
-        spans = [_bracketed_span(piece) or _inequality_span(piece) for piece in pieces]
-        known = [span for span in spans if span is not None]
-        if not known or len(known) < len(spans):
-            return None
-        if (
-            len(known) == 1
-            and known[0][0] == "()"
-            and not _ORDER.search(text)
-            and "\\infty" not in text
-        ):
-            return None  # A point.
-        ends = tuple(read_element(end) for _, low, high in known for end in (low, high))
-        return cls(text, ends, tuple(brackets for brackets, _, _ in known))
+        """Parse brackets, unions and inequalities."""
+        common_span = overlap(text)
+        if common_span is not None:
+            spans = [common_span]
+        else:
+            pieces = split_outside(text, "\\cup")
+            if len(pieces) == 1:
+                pieces = _ALTERNATIVES.split(text)
+            read_spans = [read_span(piece) for piece in pieces]
+            spans = [span for span in read_spans if span is not None]
+            if len(spans) < len(read_spans):
+                return None
+            is_written_as_point = len(spans) == 1 and spans[0].brackets == "()"
+            if is_written_as_point and not ORDER.search(text) and "\\infty" not in text:
+                return None
+
+        ends = []
+        for span in spans:
+            ends += [read_element(span.low), read_element(span.high)]
+        brackets = tuple(span.brackets for span in spans)
+        return cls(text=text, elements=tuple(ends), brackets=brackets)
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix(_Compound):
-    """Rows of a matrix or vector, whatever its brackets."""
+    """Rows of a matrix or vector, in any brackets."""
 
     rows: int = 1
     EXAMPLES: ClassVar[Examples] = (
@@ -510,15 +517,16 @@ class Matrix(_Compound):
 
     @classmethod
     def read(cls, text: str) -> "Matrix | None":
-        """Read rows and cells."""
+        """Parse rows and cells."""
         match = cls._WRITTEN.fullmatch(text)
         if match is None or "\\begin" in match[1]:
             return None
         rows = [row.split("&") for row in match[1].split("\\\\")]
         if any(len(row) != len(rows[0]) for row in rows):
             return None
-        cells = tuple(read_element(cell.strip()) for row in rows for cell in row)
-        return cls(text, cells, len(rows))
+        cells = itertools.chain.from_iterable(rows)
+        elements = tuple(read_element(cell.strip()) for cell in cells)
+        return cls(text=text, elements=elements, rows=len(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,7 +535,7 @@ class Equation(Answer):
 
     sides: Polynomial | None
     named: Answer | None = None
-    """What stands right of a lone symbol."""
+    """The side right of a lone symbol."""
     EXAMPLES: ClassVar[Examples] = (
         ("y=2x+3", "y-2x-3=0", True),
         ("5x-7y=-4", "10x-14y+8=0", True),
@@ -547,135 +555,87 @@ class Equation(Answer):
 
     @classmethod
     def read(cls, text: str) -> "Answer | None":
-        """Read two sides; a calculation is its last side."""
+        """Parse two sides; a calculation is its last side."""
         if text.count("=") > _MAX_SIDES or not _EQUALS.search(text):
             return None
-        sides = [side.strip() for side in _EQUALS.split(text)]
-        sides = [side for side in sides if side]
+        sides = [side.strip() for side in _EQUALS.split(text) if side.strip()]
         if len(sides) < 2:
             return read_element(sides[0]) if sides and text.startswith("=") else None
-        last = read_element(sides[-1])
-        first = Expression.read(sides[0])
-        if isinstance(first, Number) and isinstance(last, Number):
-            return last  # A calculation.
-        if isinstance(first, Number) and len(sides) == 2 and _NAME.fullmatch(sides[1]):
-            return first
-        left, right = polynomial(sides[0]), polynomial(sides[-1])
-        whole = None if left is None or right is None else difference(left, right)
-        scaled = whole.scaled() if whole is not None and whole.symbols else None
+        last_answer = read_element(sides[-1])
+        first_answer = Expression.read(sides[0])
+        if isinstance(first_answer, Number) and isinstance(last_answer, Number):
+            return last_answer  # A calculation.
+        if isinstance(first_answer, Number) and len(sides) == 2 and _NAME.fullmatch(sides[1]):
+            return first_answer  # `5=x`.
+
+        left = polynomial(sides[0])
+        right = polynomial(sides[-1])
+        canonical_side = None
+        names_itself = False
+        if left is not None and right is not None:
+            both_sides = difference(left, right)
+            canonical_side = both_sides.scaled() if both_sides.symbols else None
+            # `x=2x+1` is an equation for x, and no value of x.
+            names_itself = bool(left.symbols & right.symbols)
         is_call = sides[0].endswith(")")
-        is_name = _NAME.fullmatch(sides[0]) and (is_call or not _names_itself(left, right))
-        return cls(text, scaled, last if is_name else None)
+        names_value = _NAME.fullmatch(sides[0]) and (is_call or not names_itself)
+        return cls(text=text, sides=canonical_side, named=last_answer if names_value else None)
 
 
 READING_ORDER: tuple[type[Answer], ...] = (
     Number, Ratio, Infinity, Matrix, Interval, Point, Set, List, Equation, Text, Expression,
 )  # fmt: skip
-"""Types of mathematical answers; the first that reads a text has it."""
+"""Types of mathematical answers; the first that can read a text decides its type."""
 
 
 def read_element(text: str) -> Answer:
-    """Read what stands inside of an answer, or an answer that is in one spelling already."""
-    text = without_units(text.strip())
-    for kind in READING_ORDER:
-        answer = kind.read(text)
-        if isinstance(answer, Equation) and answer.named is not None:
-            return answer.named
-        if answer is not None:
-            return answer
-    return Expression(text, None)
+    """Read an element of an answer, or an answer that is in one spelling already."""
+    answer = _read_in_order(without_units(text.strip()))
+    if isinstance(answer, Equation) and answer.named is not None:
+        return answer.named
+    return answer
 
 
 def read_mathematics(text: str) -> Answer:
-    """Return the mathematical answer that a whole text is."""
-    spelled = spelling(text)
-    for kind in READING_ORDER:
-        answer = kind.read(spelled)
+    """Read a whole text as a mathematical answer."""
+    return _read_in_order(spelling(text))
+
+
+def _read_in_order(text: str) -> Answer:
+    for answer_type in READING_ORDER:
+        answer = answer_type.read(text)
         if answer is not None:
             return answer
-    return Expression(spelled, None)
+    return Expression(text=text, polynomial=None)
 
 
 def _listed(text: str) -> list[str]:
-    pieces = _AND_OR.split(text) if "and" in text or "or" in text or "\\l" in text else [text]
-    parts = [part for piece in pieces for part in split_outside(piece.replace(";", ","), ",")]
+    # Most formulas have no such word, and splitting them at one takes long.
+    may_have_word = "and" in text or "or" in text or "\\l" in text
+    parts = []
+    for piece in _AND_OR.split(text) if may_have_word else [text]:
+        parts += split_outside(piece.replace(";", ","), ",")
     return [part for part in parts if part]
 
 
 def _in_order_of_names(pieces: list[str]) -> list[str]:
     """Sort `y=1, x=2` by the names, so that it is the point (2, 1)."""
-    named = [piece.partition("=") for piece in pieces]
-    names = [name.strip() for name, _, _ in named]
-    if all(value for _, _, value in named) and len(set(names)) == len(names):
-        # Greek letters by their names: r comes before theta.
-        spelled = [name.removeprefix("\\") for name in names]
-        return [piece for _, piece in sorted(zip(spelled, pieces, strict=True))]
-    return pieces
-
-
-def _names_differ(pieces: list[str]) -> bool:
-    """Return whether each piece gives another symbol's value; `x_1` and `x_2` are one symbol's."""
-    symbols = [_VALUE_OF_SYMBOL.match(piece) for piece in pieces]
-    return None not in symbols and len({match[1] for match in symbols if match}) == len(pieces)
+    piece_of_name = {}
+    for piece in pieces:
+        name, _, value = piece.partition("=")
+        if not value:
+            return pieces
+        piece_of_name[name.strip()] = piece
+    if len(piece_of_name) < len(pieces):
+        return pieces
+    # Greek letters by their names: r comes before theta.
+    in_order = sorted((name.removeprefix("\\"), piece) for name, piece in piece_of_name.items())
+    return [piece for _, piece in in_order]
 
 
 def _both_signs(text: str) -> tuple[str, ...]:
-    r"""Return the two values of a text with `\pm`, or the text alone."""
+    r"""Split a text with `\pm` into its two values."""
     if "\\pm" not in text:
         return (text,)
     value = text.rsplit("=", 1)[-1]
     return value.replace("\\pm", "+"), value.replace("\\pm", "-")
-
-
-def _bracketed_span(text: str) -> tuple[str, str, str] | None:
-    text = text.strip()
-    for opening in "([":
-        for closing in ")]":
-            inner = enclosed(text, opening, closing)
-            pieces = split_outside(inner, ",") if inner is not None else []
-            if len(pieces) == 2 and all(pieces):
-                return opening + closing, pieces[0], pieces[1]
-    return None
-
-
-def _inequality_span(text: str) -> tuple[str, str, str] | None:
-    r"""Read `2<x\le5`, `x>2` and `2<x` as an interval of the symbol's values."""
-    pieces = [piece.strip() for piece in _ORDER.split(text)]
-    if len(pieces) == 3:
-        left, sign, right = pieces
-        if _SYMBOL.fullmatch(right) and not _SYMBOL.fullmatch(left):
-            left, right, sign = right, left, _turned(sign)
-        if not _SYMBOL.fullmatch(left) or left == right:
-            return None
-        if sign in _MEANS_LESS:
-            return "(" + ("]" if _MEANS_LESS[sign] == "<=" else ")"), "-\\infty", right
-        return ("[" if _MEANS_MORE[sign] == "<=" else "(") + ")", right, "\\infty"
-    if len(pieces) != 5 or not _SYMBOL.fullmatch(pieces[2]):
-        return None
-    low, first, _, second, high = pieces
-    if first in _MEANS_MORE and second in _MEANS_MORE:
-        low, high, first, second = high, low, _turned(second), _turned(first)
-    if first not in _MEANS_LESS or second not in _MEANS_LESS:
-        return None
-    opening = "[" if _MEANS_LESS[first] == "<=" else "("
-    return opening + ("]" if _MEANS_LESS[second] == "<=" else ")"), low, high
-
-
-def _overlap(text: str) -> tuple[str, str, str] | None:
-    r"""Read `x\ge0\text{ and }x<5`, what two bounds have in common."""
-    pieces = _BOTH_HOLD.split(text)
-    spans = [_inequality_span(piece) for piece in pieces] if len(pieces) == 2 else []
-    below = next((span for span in spans if span and span[1] == "-\\infty"), None)
-    above = next((span for span in spans if span and span[2] == "\\infty"), None)
-    if below is None or above is None:
-        return None
-    return above[0][0] + below[0][1], above[1], below[2]
-
-
-def _turned(sign: str) -> str:
-    pairs = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "\\le": "\\ge", "\\ge": "\\le"}
-    return pairs.get(sign, {"\\lt": ">", "\\gt": "<"}.get(sign, sign))
-
-
-def _names_itself(left: Polynomial | None, right: Polynomial | None) -> bool:
-    return left is not None and right is not None and bool(left.symbols & right.symbols)
