@@ -20,14 +20,17 @@ from debate_protocol.types import (
     turn_problems,
 )
 
-# What a failed turn earns on all its tokens.
+# Value of a failed turn, on all its tokens.
 FAILURE_VALUE = -1.0
 # Advantages are float32 numbers, which hold no larger one.
 LARGEST_VALUE = 3.4e38
 
+# The values of a reward come from the questions' own answers, or from comparisons between agents.
+Requirement = Literal["answers", "votes"]
+
 
 class ScoreError(ValueError):
-    """A reward gave what is no finite number; the message names the debate, turn and stream."""
+    """A reward gave a value that is not finite; the message names the debate, turn and stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,8 @@ class Credit:
     character range of the turn's text (a comparison line, a part of an evaluation) whose tokens
     take this value instead. `penalty` marks a value given for a failure or a missing part.
     `expected` says that a turn of this kind normally has a value in this stream; together with
-    `penalty` it decides who joins the baseline. `component` and `weight` identify the parts of a
-    mixed reward, which are centred apart and then summed. `centred` says that an uninformative
+    `penalty` it decides which turns join the baseline. `component` and `weight` identify the parts
+    of a mixed reward, which are centred apart and then summed. `centred` says that an uninformative
     habit already earns 0 on average (peer prediction): no baseline is taken off by default.
     """
 
@@ -59,13 +62,13 @@ class Credit:
 class Score:
     """All credits of one debate, a return per agent (None: no signal), and its metrics.
 
-    A reward owes `credits`. Where it leaves out `agents`, `score_debates` takes the mean of each
-    agent's credits for whole turns.
+    A reward must give `credits`. Where it leaves out `agents`, `score_debates` takes the mean of
+    each agent's credits for whole turns.
 
     `metrics` holds sums and counts that average over debates; it never steers training. `returns`
-    holds the value in the stream `return` of every agent by component ("" where there is one
-    reward alone): those of agents that never spoke, which no credit has, count in the baseline.
-    Rewards that leave it out have those of `agents`.
+    holds the value in the stream `return` of every agent by component ("" for a reward that is not
+    mixed): agents that never spoke have no credit, and still count in the baseline. Rewards that
+    leave it out have the returns of `agents`.
     """
 
     credits: tuple[Credit, ...]
@@ -74,109 +77,118 @@ class Score:
     returns: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
 
     def returns_of(self, component: str = "") -> tuple[float | None, ...]:
-        """Return the value in the stream `return` of each agent; empty where it is not known."""
+        """Look up each agent's value in the stream `return`; empty where it is not known."""
         return self.returns.get(component, () if component else self.agents)
 
 
 # Scores a batch of debates; a batch, because some values compare across questions.
 Reward = Callable[[Sequence[Transcript]], list[Score]]
 
+# A value for all turns of a debate, one for each of its turns, or all credits; None: no signal.
+Valued = float | None | Sequence[float | None] | Score
+RewardFunction = Callable[[Transcript], Valued]
+
 
 def known_mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are known; None without any."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    """Compute the mean of the values that are not None; None without any."""
+    known_values = [value for value in values if value is not None]
+    return sum(known_values) / len(known_values) if known_values else None
 
 
 def mean_returns(credits: Iterable[Credit], num_agents: int) -> tuple[float | None, ...]:
-    """Return the mean value of each agent's credits for whole turns; None without any."""
-    earned: list[list[float | None]] = [[] for _ in range(num_agents)]
+    """Compute the mean value of each agent's credits for whole turns; None without any."""
+    values_by_agent: list[list[float | None]] = [[] for _ in range(num_agents)]
     for credit in credits:
         if credit.span is None:
-            earned[credit.agent].append(credit.value)
-    return tuple(map(known_mean, earned))
+            values_by_agent[credit.agent].append(credit.value)
+    return tuple(known_mean(values) for values in values_by_agent)
 
 
 def build_score(
     transcript: Transcript, credits: Iterable[Credit], metrics: Mapping[str, float | None]
 ) -> Score:
-    """Return the score of a debate, in which an agent's return is the mean over its turns.
+    """Build the score of a debate in which an agent's return is the mean over its turns.
 
     Metrics that are None are left out.
     """
     credits = tuple(credits)
-    known = {name: value for name, value in metrics.items() if value is not None}
-    return Score(credits, mean_returns(credits, transcript.protocol.num_agents), known)
+    return Score(
+        credits=credits,
+        agents=mean_returns(credits, transcript.protocol.num_agents),
+        metrics={name: value for name, value in metrics.items() if value is not None},
+    )
 
 
 def score_debates(reward: Reward, transcripts: Sequence[Transcript]) -> list[Score]:
-    """Return one score a transcript, in order, whose values are finite numbers or None.
+    """Score each transcript, in order; all values are finite numbers or None.
 
     Numbers of other libraries, such as numpy's and torch's scalars, become floats.
 
     Raises:
         ScoreError: A value is something else.
     """
-    return [
-        _checked(transcript.id, _with_agents(score, transcript))
-        for transcript, score in zip(transcripts, reward(transcripts), strict=True)
-    ]
+    scores = []
+    for transcript, score in zip(transcripts, reward(transcripts), strict=True):
+        if not score.agents:
+            agents = mean_returns(score.credits, transcript.protocol.num_agents)
+            score = replace(score, agents=agents)
+        scores.append(_with_finite_values(transcript.id, score))
+    return scores
 
 
-def _with_agents(score: Score, transcript: Transcript) -> Score:
-    """Fill in the agents' returns of a reward that leaves them to its credits."""
-    if score.agents:
-        return score
-    return replace(score, agents=mean_returns(score.credits, transcript.protocol.num_agents))
+def _with_finite_values(debate_id: str, score: Score) -> Score:
+    credits = []
+    for credit in score.credits:
+        value = finite_value(credit.value, debate_id, credit.agent, credit.round, credit.stream)
+        # Credits are many and nearly all finite floats: those are not copied.
+        is_unchanged = value is credit.value
+        credits.append(credit if is_unchanged else replace(credit, value=value))
+    agents = _finite_returns(score.agents, debate_id)
+    returns = {}
+    for component, values in score.returns.items():
+        returns[component] = _finite_returns(values, debate_id)
+    return replace(score, credits=tuple(credits), agents=agents, returns=returns)
 
 
-def _checked(debate: str, score: Score) -> Score:
-    values = [finite_value(c.value, debate, c.agent, c.round, c.stream) for c in score.credits]
-    credits = tuple(
-        credit if value is credit.value else replace(credit, value=value)
-        for credit, value in zip(score.credits, values, strict=True)
-    )
-    agents = tuple(finite_value(v, debate, agent) for agent, v in enumerate(score.agents))
-    returns = {
-        name: tuple(finite_value(v, debate, agent) for agent, v in enumerate(values))
-        for name, values in score.returns.items()
-    }
-    return replace(score, credits=credits, agents=agents, returns=returns)
+def _finite_returns(values: Sequence[float | None], debate_id: str) -> tuple[float | None, ...]:
+    return tuple(finite_value(value, debate_id, agent) for agent, value in enumerate(values))
 
 
 def finite_value(
     value: object, debate: str, agent: int, round: int | None = None, stream: str = "return"
 ) -> float | None:
-    """Return a value of a turn, or of an agent, as a number of Python.
+    """Convert a value of a turn, or of an agent, to a number of Python.
 
     Raises:
-        ScoreError: It is neither a finite number nor None.
+        ScoreError: The value is neither a finite number nor None.
     """
     if value is None:
         return None
     number: Any = value
+    is_array = getattr(value, "shape", ()) != ()
     if type(value) not in (float, int):
-        is_scalar = getattr(value, "shape", ()) == () and not isinstance(value, str | bytes | bool)
+        # A text such as "1.0" would convert, too, and True is no number that a reward means.
+        is_number_like = not is_array and not isinstance(value, str | bytes | bool)
         try:
-            number = float(number) if is_scalar else math.nan
+            number = float(number) if is_number_like else math.nan
         except (TypeError, ValueError, OverflowError):
             number = math.nan
     if abs(number) <= LARGEST_VALUE:
         return cast(float, number)
     turn = "" if round is None else f", round {round}"
     hint = "mend the reward"
-    if getattr(value, "shape", ()) != ():
+    if is_array:
         hint = "for a number for each turn return a list (array.tolist())"
-    found = f"{value.bit_length()} bits" if type(value) is int else f"{value!r:.100}"
+    printed = f"{value.bit_length()} bits" if type(value) is int else f"{value!r:.100}"
     raise ScoreError(
-        f"reward: found {found} for debate {debate!r}, agent {agent}{turn}, stream {stream!r}; "
+        f"reward: found {printed} for debate {debate!r}, agent {agent}{turn}, stream {stream!r}; "
         f"expected None or a finite number of at most {LARGEST_VALUE:g}: {hint}"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTurn:
-    """A turn with what was parsed from it; `failed` turns have no solution to judge."""
+    """A turn with its parsed text; `failed` turns have no solution to judge."""
 
     key: TurnKey
     turn: Turn
@@ -186,61 +198,64 @@ class ReadTurn:
 
 @dataclass(frozen=True, slots=True)
 class ReadDebate:
-    """A transcript with its parsed turns in the order they were held.
+    """A transcript with its parsed turns, in the order in which they were spoken.
 
-    `turns` are those that owe an answer: feedback of a critic is none of them. `judges` are all
-    that may compare answers: a judge need not owe one itself.
-    `compares` is False where no contract has a comparison section: none is ever expected.
+    Attributes:
+        transcript: The debate.
+        turns: Turns from which an answer is expected, without the feedback of critics.
+        compares: Whether any contract has a comparison section; if not, none is ever expected.
+        judges: All turns that may compare answers, with or without an answer of their own.
+        ballot_cache: Results of `votes.ballots`: many metrics and decisions need the same votes.
     """
 
     transcript: Transcript
     turns: Mapping[TurnKey, ReadTurn]
     compares: bool
     judges: Mapping[TurnKey, ReadTurn]
-    # What `votes.ballots` has read: figures and decisions ask for the same votes many times.
     ballot_cache: dict[str, Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def shown_to(self, judge: ReadTurn) -> list[ReadTurn]:
-        """Return the turns of other agents that `judge` was given, and its own if it ranks it."""
-        agent, rules = judge.turn.agent, self.transcript.protocol
-        given = [k for k in judge.turn.shown if k.agent != agent and k in self.turns]
-        if rules.contracts and rules.contract_of(judge.key.round).ranks_own:
-            own = [k for k in self.turns if k.agent == agent and k.round < judge.key.round]
-            given += own[-1:]
-        return [self.turns[key] for key in given]
+        """List the turns of other agents that `judge` was shown, and its own if it ranks it."""
+        agent = judge.turn.agent
+        protocol = self.transcript.protocol
+        shown_keys = [k for k in judge.turn.shown if k.agent != agent and k in self.turns]
+        if protocol.contracts and protocol.contract_of(judge.key.round).ranks_own:
+            earlier_keys = [k for k in self.turns if k.agent == agent and k.round < judge.key.round]
+            shown_keys += earlier_keys[-1:]
+        return [self.turns[key] for key in shown_keys]
 
     def judged_by(self, judge: ReadTurn) -> dict[int, ReadTurn]:
-        """Return, for each agent whose turns `judge` was given to judge, its latest turn there.
+        """Find the turns that `judge` was shown, by the numbers that its comparison lines use.
 
-        Under topology `pair` prompts number the turns in the order in which they are shown.
+        Lines name agents, and the latest turn of each counts. Under topology `pair` prompts number
+        the turns in the order in which they are shown.
         """
         if self.transcript.protocol.topology == "pair":
-            return {
-                place: self.turns[key]
-                for place, key in enumerate(judge.turn.shown)
-                if key in self.turns
-            }
+            numbered_keys = enumerate(judge.turn.shown)
+            return {number: self.turns[key] for number, key in numbered_keys if key in self.turns}
         latest: dict[int, ReadTurn] = {}
-        for other in self.shown_to(judge):
-            known = latest.get(other.key.agent)
-            if known is None or known.key.round < other.key.round:
-                latest[other.key.agent] = other
+        for turn in self.shown_to(judge):
+            earlier = latest.get(turn.key.agent)
+            if earlier is None or earlier.key.round < turn.key.round:
+                latest[turn.key.agent] = turn
         return latest
 
     def expected_pairs(self, judge: ReadTurn) -> int:
-        """Return how many pairs of agents `judge` was expected to compare.
+        """Count the pairs of agents that `judge` was expected to compare.
 
-        That is every pair of agents with a valid turn that it was given; 0 for a failed turn.
+        These are all pairs of agents with a valid turn among those shown; 0 for a failed judge.
         """
-        rules = self.transcript.protocol
+        protocol = self.transcript.protocol
         if judge.failed or not self.compares:
             return 0
-        if rules.contracts and "comparison" not in rules.contract_of(judge.key.round).sections:
+        contract = protocol.contract_of(judge.key.round) if protocol.contracts else None
+        if contract is not None and "comparison" not in contract.sections:
             return 0
-        others = len({other.key.agent for other in self.shown_to(judge) if not other.failed})
-        return others * (others - 1) // 2
+        valid_agents = {turn.key.agent for turn in self.shown_to(judge) if not turn.failed}
+        num_valid = len(valid_agents)
+        return num_valid * (num_valid - 1) // 2
 
     @property
     def last_round(self) -> int:
@@ -255,25 +270,34 @@ def read_debate(transcript: Transcript) -> ReadDebate:
         ValueError: As `check_turns`, or the contract is unknown.
     """
     check_turns(transcript)
-    judges: dict[TurnKey, ReadTurn] = {}
+    protocol = transcript.protocol
+    answering_turns: dict[TurnKey, ReadTurn] = {}
+    all_turns: dict[TurnKey, ReadTurn] = {}
     for turn in transcript.turns:
         parsed = parse_turn(transcript, turn)
-        if gives_answers(transcript.protocol, *turn.key):
+        is_answering = gives_answers(protocol, *turn.key)
+        if is_answering:
             failed = turn.failure is not None or parsed.answer is None
         else:
             failed = turn_failed(transcript, turn)
-        judges[turn.key] = ReadTurn(turn.key, turn, parsed, failed)
-    # A critic's feedback is nothing that votes, truth or statistics are about.
-    rules = transcript.protocol
-    turns = {key: read for key, read in judges.items() if gives_answers(rules, *key)}
-    contracts = map(get_contract, rules.contracts or (rules.contract,))
-    return ReadDebate(transcript, turns, any("comparison" in c.sections for c in contracts), judges)
+        read_turn = ReadTurn(turn.key, turn, parsed, failed)
+        all_turns[turn.key] = read_turn
+        # Votes, truth and statistics are not about the feedback of critics.
+        if is_answering:
+            answering_turns[turn.key] = read_turn
+    contracts = [get_contract(name) for name in protocol.contracts or (protocol.contract,)]
+    return ReadDebate(
+        transcript=transcript,
+        turns=answering_turns,
+        compares=any("comparison" in contract.sections for contract in contracts),
+        judges=all_turns,
+    )
 
 
 def turn_credits(
     debate: ReadDebate, values: Mapping[TurnKey, float | None], *, always_expected: bool = True
 ) -> list[Credit]:
-    """Return the credits of turns in the stream `generator`; a failed turn carries -1.
+    """Build the credits of turns in the stream `generator`; a failed turn carries -1.
 
     Args:
         debate: The debate.
@@ -286,24 +310,21 @@ def turn_credits(
         if turn.failed:
             credits.append(Credit(*key, "generator", FAILURE_VALUE, penalty=True))
         else:
-            due = always_expected or value is not None
-            credits.append(Credit(*key, "generator", value, expected=due))
+            is_expected = always_expected or value is not None
+            credits.append(Credit(*key, "generator", value, expected=is_expected))
     return credits
 
 
 def check_turns(transcript: Transcript) -> None:
-    """Refuse turns that cannot be.
+    """Refuse impossible turns.
 
     Raises:
-        ValueError: An agent or round is out of range, a turn is there twice, or a branch is
-            another turn than the one it stands beside.
+        ValueError: An agent or round is out of range, a turn is there twice, or a branch belongs
+            to another turn than the one it is recorded beside.
     """
-    if (problem := next(turn_problems(transcript), None)) is not None:
+    problem = next(turn_problems(transcript), None)
+    if problem is not None:
         raise ValueError(f"debate {transcript.id!r}, {problem}")
-
-
-# What values are made of: the questions' own answers, or comparisons between agents.
-Requirement = Literal["answers", "votes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,11 +332,11 @@ class RewardContext:
     """What a reward is used on.
 
     Attributes:
-        rules: Those of the debates.
-        questions: Of a step.
+        rules: The protocol of the debates.
+        questions: Questions of a step.
         max_tokens: Most tokens of a reply.
         judge_weight: Weight of the stream `judge`.
-        baseline: What values are compared within, as in `advantage.baseline`.
+        baseline: The group within which values are compared, as in `advantage.baseline`.
     """
 
     rules: Protocol
@@ -328,8 +349,8 @@ class RewardContext:
 class RewardConfig(Config):
     """The base class of rewards: a field `type`, streams, and a call that scores debates.
 
-    A reward that scores debates one by one defines `score`; one that compares debates of a batch
-    defines `__call__`.
+    A reward that scores debates one by one defines `score`; a reward that compares debates of a
+    batch defines `__call__`.
     """
 
     needs: ClassVar[frozenset[Requirement]] = frozenset()
@@ -343,15 +364,15 @@ class RewardConfig(Config):
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The streams that get values."""
+        """Streams with values."""
         return ("generator",)
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
-        """Return one score a transcript, in order."""
+        """Score a batch of debates, in order."""
         return [self.score(read_debate(transcript)) for transcript in transcripts]
 
     def score(self, debate: ReadDebate) -> Score:
-        """Return the score of one debate."""
+        """Score one debate."""
         raise ScoreError(f"reward: {type(self).__name__} has neither __call__ nor score")
 
     @property
@@ -360,23 +381,23 @@ class RewardConfig(Config):
         return False
 
     def parts(self) -> "Mapping[str, RewardConfig]":
-        """Return the rewards that this one is made of, by component; one alone is called ''."""
+        """List the rewards that make up this one, by component; a single one is called ''."""
         return {"": self}
 
     def part_weights(self) -> Mapping[str, float]:
-        """Return the weight of each part."""
+        """List the weight of each part."""
         return {"": 1.0}
 
     def at(self, step: int) -> Self:
-        """Return the reward of a step of the phase, counted from 0; most are always the same."""
+        """Build the reward of a step of the phase, counted from 0; most never change."""
         return self
 
     def changes(self) -> list[str]:
-        """Return what changes from step to step, each with the key that it is about."""
+        """Describe each change from step to step, with its key."""
         return []
 
     def needed(self) -> frozenset[Requirement]:
-        """Return what must be there under these settings, or nothing has a value."""
+        """List requirements under these settings; without them nothing has a value."""
         return self.needs
 
     @property
@@ -385,45 +406,40 @@ class RewardConfig(Config):
         return 1
 
     def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
-        """Return why no turn has a value in a stream, where that is known of these settings."""
+        """Explain why no turn has a value in a stream, as far as these settings tell."""
         return None
 
     def few_judges(self, context: RewardContext) -> str | None:
-        """Return why judges are too few for their stream to teach much, None if they are not."""
+        """Explain why judges are too few for their stream to teach much, None if they are not."""
         return None
 
     def warnings(self, context: RewardContext) -> list[str]:
-        """Return what should be looked at, each with the key that it is about."""
+        """List doubtful settings, each with its key."""
         return []
 
 
-Valued = float | None | Sequence[float | None] | Score
-"""A value for all turns of a debate, one for each of its turns, or all credits; None: no signal."""
-RewardFunction = Callable[[Transcript], Valued]
-
-
 class FunctionReward(RewardConfig):
-    """What a function says of each debate; `type` is its name, which no recipe can give."""
+    """A reward by a function of each debate; `type` is its name, which no recipe can give."""
 
     _function: RewardFunction = PrivateAttr()
 
     @classmethod
     def of(cls, function: RewardFunction) -> "FunctionReward":
-        """Return the reward that a function is."""
-        made = cls(type=named(function))
-        made.__pydantic_private__ = {"_function": function}
-        return made
+        """Make a reward from a function."""
+        reward = cls(type=named(function))
+        reward.__pydantic_private__ = {"_function": function}
+        return reward
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
-        """Return one score a transcript, in order.
+        """Score a batch of debates, in order.
 
         Raises:
             ScoreError: The function returned something else than `Valued`.
         """
-        return [_score(transcript, self._function(transcript)) for transcript in transcripts]
+        return [_score_of(transcript, self._function(transcript)) for transcript in transcripts]
 
 
-def _score(transcript: Transcript, valued: Any) -> Score:
+def _score_of(transcript: Transcript, valued: Any) -> Score:
     if isinstance(valued, Score):
         return valued
     turns = transcript.turns
@@ -434,14 +450,11 @@ def _score(transcript: Transcript, valued: Any) -> Score:
             f"reward: found {valued!r:.200} for debate {transcript.id!r}; expected a number, None, "
             f"one of these for each of its {len(turns)} turns, or a Score"
         )
-    credits = tuple(
-        Credit(
-            turn.agent,
-            turn.round,
-            "generator",
-            finite_value(value, transcript.id, turn.agent, turn.round, "generator"),
-            expected=value is not None,
-        )
-        for turn, value in zip(turns, values, strict=True)
+    credits = []
+    for turn, value in zip(turns, values, strict=True):
+        number = finite_value(value, transcript.id, turn.agent, turn.round, "generator")
+        credits.append(Credit(*turn.key, "generator", number, expected=value is not None))
+    return Score(
+        credits=tuple(credits),
+        agents=mean_returns(credits, transcript.protocol.num_agents),
     )
-    return Score(credits, mean_returns(credits, transcript.protocol.num_agents))

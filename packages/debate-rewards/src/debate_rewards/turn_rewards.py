@@ -1,17 +1,25 @@
-"""Rewards made of what follows a turn, its opinions, its length or its certainty."""
+"""Rewards made of a turn's consequences, its readers' opinions, its length or its certainty."""
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from debate_protocol.parsing import evaluation_parts, says_nothing
+from debate_protocol.parsing import Range, evaluation_parts, says_nothing
 from debate_protocol.transcripts.files import mean_logp
-from debate_protocol.types import Transcript, Turn, TurnKey, gives_answers, parse_turn, turn_failed
+from debate_protocol.types import (
+    Question,
+    Transcript,
+    Turn,
+    TurnKey,
+    gives_answers,
+    parse_turn,
+    turn_failed,
+)
 from debate_rewards.answer_checking import Verdict, check_many
 from debate_rewards.reward import (
     FAILURE_VALUE,
@@ -30,6 +38,14 @@ from debate_rewards.reward import (
 from debate_rewards.votes import PeerReward, ballots, tally
 
 _log = logging.getLogger(__name__)
+
+# The stream of critiques; it covers the evaluation.
+CRITIC = "critic"
+
+# The target of one part of an evaluation, and the part's characters.
+_Part = tuple[int, Range]
+# For each turn its readers' last turns before they were shown it, and their first after.
+_Changes = Mapping[TurnKey, Sequence[tuple[TurnKey, TurnKey]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,121 +86,163 @@ class PartialTrajectory(RewardConfig):
     type: Literal["partial_trajectory"] = "partial_trajectory"
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
-        """Return one score a transcript, in order."""
-        found = _found(transcripts)
-        return [_state_score(*one) for one in zip(transcripts, found, strict=True)]
+        """Score a batch of debates, in order."""
+        valued_debates = _value_debates(transcripts)
+        scores = []
+        for transcript, valued in zip(transcripts, valued_debates, strict=True):
+            scores.append(_state_score(transcript, valued))
+        return scores
 
 
-class _Found(NamedTuple):
-    """A debate's states, and why its question has to be left out, if it has to be."""
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A turn or branch, and the turns with the answers that decide its value."""
+
+    guide: str | None
+    turn: Turn
+    ends: list[Turn]
+
+
+@dataclass(frozen=True, slots=True)
+class _ValuedDebate:
+    """A debate's states, and whether its question is left out for want of a usable answer."""
 
     states: list[StateValue]
-    left_out: str | None
+    is_left_out: bool
 
 
 def state_values(transcripts: Sequence[Transcript]) -> list[list[StateValue]]:
-    """Return the values of each debate's states: of each turn, followed by its branches.
+    """Compute the values of each debate's states: of each turn, followed by its branches.
 
     Where a question's own answer is missing or cannot be read, no state of the debate has a
     value, and a warning names the question.
     """
-    return [found.states for found in _found(transcripts)]
+    return [valued.states for valued in _value_debates(transcripts)]
 
 
-def _found(transcripts: Sequence[Transcript]) -> list[_Found]:
+def _value_debates(transcripts: Sequence[Transcript]) -> list[_ValuedDebate]:
+    # All answers are checked in one call, so that worker processes share them out.
+    states_by_debate: list[list[_State]] = []
+    answers: list[tuple[Question, str | None]] = []
     for transcript in transcripts:
         check_turns(transcript)
-    asked = [
-        (
-            transcript.question,
-            None if turn_failed(transcript, end) else parse_turn(transcript, end).answer,
-        )
-        for transcript in transcripts
-        for _, _, ends in _states(transcript)
-        for end in ends
-    ]
-    verdicts = iter(check_many(asked))
-    return [_valued(transcript, verdicts) for transcript in transcripts]
+        states = _states(transcript)
+        states_by_debate.append(states)
+        for state in states:
+            for end in state.ends:
+                failed = turn_failed(transcript, end)
+                answer = None if failed else parse_turn(transcript, end).answer
+                answers.append((transcript.question, answer))
+    next_verdict = iter(check_many(answers))
+    valued_debates = []
+    for transcript, states in zip(transcripts, states_by_debate, strict=True):
+        verdicts = [[next(next_verdict) for _ in state.ends] for state in states]
+        valued_debates.append(_value_states(transcript, states, verdicts))
+    return valued_debates
 
 
-def _valued(transcript: Transcript, verdicts: Iterator[Verdict]) -> _Found:
-    states = _states(transcript)
-    judged = [[next(verdicts) for _ in ends] for _, _, ends in states]
-    unusable = [v.reason for own in judged for v in own if v.verdict == "unverifiable"]
-    if unusable:
-        _log.warning("question %r is left out: %s", transcript.question.id, unusable[0])
+def _value_states(
+    transcript: Transcript, states: Sequence[_State], verdicts: Sequence[Sequence[Verdict]]
+) -> _ValuedDebate:
+    unusable_reasons: list[str] = []
+    for state_verdicts in verdicts:
+        unusable_reasons += [v.reason for v in state_verdicts if v.verdict == "unverifiable"]
+    if unusable_reasons:
+        question_id = transcript.question.id
+        _log.warning("question %r is left out: %s", question_id, unusable_reasons[0])
     values = []
-    for (guide, turn, ends), own in zip(states, judged, strict=True):
-        right = [verdict.verdict == "right" for verdict in own]
-        mean = None if unusable or not right else sum(right) / len(right)
-        played = len(right) if turn.continuations else 0
-        failed = sum(turn_failed(transcript, end) for end in ends) if played else 0
-        error = None if mean is None else _standard_error(mean, len(right)) if played else 0.0
-        values.append(StateValue(turn.key, guide, mean, error, played, failed))
-    return _Found(values, unusable[0] if unusable else None)
+    for state, state_verdicts in zip(states, verdicts, strict=True):
+        num_right = sum(verdict.verdict == "right" for verdict in state_verdicts)
+        num_ends = len(state_verdicts)
+        # A turn that the debate ends with is its own end: its value is exact.
+        num_rollouts = num_ends if state.turn.continuations else 0
+        num_failed = 0
+        if num_rollouts:
+            num_failed = sum(turn_failed(transcript, end) for end in state.ends)
+        mean = None
+        standard_error = None
+        if num_ends and not unusable_reasons:
+            mean = num_right / num_ends
+            standard_error = _standard_error(mean, num_ends) if num_rollouts else 0.0
+        values.append(
+            StateValue(
+                key=state.turn.key,
+                guide=state.guide,
+                value=mean,
+                standard_error=standard_error,
+                rollouts=num_rollouts,
+                failed=num_failed,
+            )
+        )
+    return _ValuedDebate(states=values, is_left_out=bool(unusable_reasons))
 
 
 def _standard_error(mean: float, count: int) -> float | None:
-    """Return the standard error of a mean of zeros and ones: their deviation (n − 1) over √n."""
+    """Compute the standard error of a mean of zeros and ones: their deviation (n − 1) over √n."""
     return float((mean * (1 - mean) / (count - 1)) ** 0.5) if count > 1 else None
 
 
-def _states(transcript: Transcript) -> list[tuple[str | None, Turn, list[Turn]]]:
-    """Return each state's guide, its turn, and the answers that decide what it is worth."""
-    rules = transcript.protocol
-    answering = [turn.round for turn in transcript.turns if gives_answers(rules, turn.agent)]
+def _states(transcript: Transcript) -> list[_State]:
+    protocol = transcript.protocol
+    answering = [turn.round for turn in transcript.turns if gives_answers(protocol, turn.agent)]
     last_round = max(answering, default=-1)
+    # Debates that go on with critics alone have no later answers: each answer decides its state.
+    only_critics_continue = protocol.extra.get("continued") == "critic"
 
     def ends(turn: Turn) -> list[Turn]:
         if turn.continuations:
-            return [end for end in _leaves(turn) if gives_answers(rules, end.agent)]
-        is_end = turn.round == last_round or rules.extra.get("continued") == "critic"
-        return [turn] if is_end and gives_answers(rules, turn.agent) else []
+            return [end for end in _leaves(turn) if gives_answers(protocol, end.agent)]
+        is_end = turn.round == last_round or only_critics_continue
+        return [turn] if is_end and gives_answers(protocol, turn.agent) else []
 
-    states: list[tuple[str | None, Turn, list[Turn]]] = []
+    states: list[_State] = []
     for turn in transcript.turns:
-        states.append((None, turn, ends(turn)))
-        states += [(branch.guide, branch.turn, ends(branch.turn)) for branch in turn.branches]
+        states.append(_State(guide=None, turn=turn, ends=ends(turn)))
+        for branch in turn.branches:
+            states.append(_State(branch.guide, branch.turn, ends(branch.turn)))
     return states
 
 
 def _leaves(turn: Turn) -> list[Turn]:
-    return [leaf for one in turn.continuations for leaf in _leaves(one)] or [turn]
+    if not turn.continuations:
+        return [turn]
+    leaves: list[Turn] = []
+    for continuation in turn.continuations:
+        leaves += _leaves(continuation)
+    return leaves
 
 
-def _state_score(transcript: Transcript, found: _Found) -> Score:
-    natural = {state.key: state for state in found.states if state.guide is None}
+def _state_score(transcript: Transcript, valued: _ValuedDebate) -> Score:
+    # Branches are no turns of the debate: they have values, and carry no credit.
+    natural = {state.key: state for state in valued.states if state.guide is None}
     credits = []
     for turn in transcript.turns:
         value = natural[turn.key].value
-        if found.left_out is None and turn_failed(transcript, turn):
+        if not valued.is_left_out and turn_failed(transcript, turn):
             credits.append(Credit(*turn.key, "generator", FAILURE_VALUE, penalty=True))
         else:
             credits.append(Credit(*turn.key, "generator", value, expected=value is not None))
-    toward: list[float] = []
-    away: list[float] = []
-    for state in found.states:
-        before = natural[state.key].value
-        if state.guide is None or state.value is None or before is None:
+    gains_to_right: list[float] = []
+    losses_to_wrong: list[float] = []
+    for state in valued.states:
+        unguided_value = natural[state.key].value
+        if state.guide is None or state.value is None or unguided_value is None:
             continue
         if state.guide == transcript.question.answer:
-            toward.append(state.value - before)
+            gains_to_right.append(state.value - unguided_value)
         else:
-            away.append(before - state.value)
+            losses_to_wrong.append(unguided_value - state.value)
+    errors = [state.standard_error for state in natural.values() if state.rollouts]
+    num_failed_rollouts = sum(state.failed for state in valued.states)
     metrics = {
-        "value": known_mean(state.value for state in natural.values()),
-        "standard_error": known_mean(s.standard_error for s in natural.values() if s.rollouts),
-        "gain_to_right": known_mean(toward),
-        "loss_to_wrong": known_mean(away),
-        "failed_rollouts": float(sum(state.failed for state in found.states)),
-        "unverifiable_gold": float(found.left_out is not None),
+        "partial_trajectory/value": known_mean(state.value for state in natural.values()),
+        "partial_trajectory/standard_error": known_mean(errors),
+        "partial_trajectory/gain_to_right": known_mean(gains_to_right),
+        "partial_trajectory/loss_to_wrong": known_mean(losses_to_wrong),
+        "partial_trajectory/failed_rollouts": float(num_failed_rollouts),
+        "partial_trajectory/unverifiable_gold": float(valued.is_left_out),
     }
-    named = {f"partial_trajectory/{name}": value for name, value in metrics.items()}
-    return build_score(transcript, credits, named)
-
-
-# The stream's name; it covers the evaluation.
-CRITIC = "critic"
+    return build_score(transcript, credits, metrics)
 
 
 class Persuasion(PeerReward):
@@ -216,11 +274,11 @@ class Persuasion(PeerReward):
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The streams that get values."""
+        """Streams with values."""
         return (CRITIC,)
 
     def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
-        """Return why no critique has a value."""
+        """Explain why no critique has a value."""
         return (
             "persuasion compares votes on a critique's target before and after it was read, and "
             f"nobody votes twice around one: found {context.rules.max_rounds} rounds; expected 3 "
@@ -228,20 +286,21 @@ class Persuasion(PeerReward):
         )
 
     def score(self, debate: ReadDebate) -> Score:
-        """Return the score of one debate."""
-        opinions = {
-            key: {turn.agent: share.balance for turn, share in tally(cast.votes, self.ties).items()}
-            for key, cast in ballots(debate, self.duplicates).items()
-        }
+        """Score one debate."""
+        opinions: dict[TurnKey, dict[int, float]] = {}
+        for key, ballot in ballots(debate, self.duplicates).items():
+            shares = tally(ballot.votes, self.ties)
+            opinions[key] = {turn.agent: share.balance for turn, share in shares.items()}
         changes = _changes(debate)
         credits: list[Credit] = []
         values: list[float | None] = []
-        for turn in debate.judges.values():
-            if not turn.failed:
-                parts, targets = critique_targets(debate, turn)
-                falls = {target: _fall(opinions, changes, turn, target) for target in targets}
-                values += falls.values()
-                credits += critique_credits(turn, parts, falls)
+        for critic in debate.judges.values():
+            if critic.failed:
+                continue
+            parts, targets = critique_targets(debate, critic)
+            falls = {target: _fall(opinions, changes, critic, target) for target in targets}
+            values += falls.values()
+            credits += critique_credits(critic, parts, falls)
         metrics = {
             "persuasion/critiques": float(len(values)),
             "persuasion/critiques_with_value": float(sum(value is not None for value in values)),
@@ -250,40 +309,35 @@ class Persuasion(PeerReward):
         return build_score(debate.transcript, credits, metrics)
 
 
-_Part = tuple[int, tuple[int, int]]
-
-
 def critique_targets(debate: ReadDebate, turn: ReadTurn) -> tuple[list[_Part], list[int]]:
-    """Return the parts of a turn's evaluation with their agents, and the agents it criticises."""
-    shown = debate.judged_by(turn).keys() - {turn.key.agent}
-    parts = [
-        (agent, span)
-        for agent, span in evaluation_parts(turn.turn.text, turn.parsed)
-        if agent in shown
-    ]
+    """Find the parts of a turn's evaluation with their agents, and the agents it criticises."""
+    other_agents = debate.judged_by(turn).keys() - {turn.key.agent}
+    parts = []
+    for agent, span in evaluation_parts(turn.turn.text, turn.parsed):
+        if agent in other_agents:
+            parts.append((agent, span))
     if parts:
         return parts, list(dict.fromkeys(agent for agent, _ in parts))
+    # An evaluation that names nobody can only be about the single agent that it was shown.
     section = turn.parsed.sections.get("evaluation")
-    if len(shown) == 1 and section is not None and not says_nothing(section.text):
-        return [], list(shown)
+    if len(other_agents) == 1 and section is not None and not says_nothing(section.text):
+        return [], list(other_agents)
     return [], []
 
 
-_Changes = Mapping[TurnKey, Sequence[tuple[TurnKey, TurnKey]]]
-
-
 def _changes(debate: ReadDebate) -> _Changes:
-    """Return, for each turn, its readers' last turns before they were shown it and first after."""
-    spoken: dict[int, list[TurnKey]] = {}
+    """Find, for each turn, its readers' last turns before they were shown it and first after."""
+    keys_by_agent: dict[int, list[TurnKey]] = {}
     for key in sorted(debate.turns):
-        spoken.setdefault(key.agent, []).append(key)
+        keys_by_agent.setdefault(key.agent, []).append(key)
     changes: dict[TurnKey, list[tuple[TurnKey, TurnKey]]] = {}
-    for own in spoken.values():
-        seen: set[TurnKey] = set(debate.turns[own[0]].turn.shown)
-        for before, after in pairwise(own):
-            shown = set(debate.turns[after].turn.shown) - seen
-            seen |= shown
-            for key in shown:
+    for agent_keys in keys_by_agent.values():
+        # Turns shown before an agent's first one have no opinion before them.
+        already_shown: set[TurnKey] = set(debate.turns[agent_keys[0]].turn.shown)
+        for before, after in pairwise(agent_keys):
+            newly_shown = set(debate.turns[after].turn.shown) - already_shown
+            already_shown |= newly_shown
+            for key in newly_shown:
                 changes.setdefault(key, []).append((before, after))
     return changes
 
@@ -294,8 +348,10 @@ def _fall(
     critique: ReadTurn,
     target: int,
 ) -> float | None:
+    """Compute the mean fall of opinions of a target around a critique, over its judges."""
     falls: list[float] = []
     for before, after in changes.get(critique.key, ()):
+        # Neither the critic nor its target is a judge of what the critique did.
         if after.agent in (critique.key.agent, target):
             continue
         if target in opinions[before] and target in opinions[after]:
@@ -306,27 +362,27 @@ def _fall(
 def critique_credits(
     turn: ReadTurn, parts: Sequence[_Part], worth: Mapping[int, float | None]
 ) -> list[Credit]:
-    """Return the credits of a turn's critiques: their mean, and that of each part.
+    """Build the credits of a turn's critiques: their mean, and the value of each part.
 
     Args:
         turn: The critic's.
-        parts: Of its evaluation, each with its target.
-        worth: What the critiques of each target are worth, None where that is not known.
+        parts: Parts of its evaluation, each with its target.
+        worth: The value of the critiques of each target, None where it is not known.
     """
     mean = known_mean(worth.values())
-    whole = Credit(*turn.key, CRITIC, mean, expected=bool(worth))
-    if mean is None:
-        return [whole]
-    spans = [Credit(*turn.key, CRITIC, worth[agent], span, expected=False) for agent, span in parts]
-    return [whole, *spans]
+    credits = [Credit(*turn.key, CRITIC, mean, expected=bool(worth))]
+    if mean is not None:
+        for agent, span in parts:
+            credits.append(Credit(*turn.key, CRITIC, worth[agent], span, expected=False))
+    return credits
 
 
 class Overlong(RewardConfig):
-    """Minus what a turn's length l earns, stream `generator`.
+    """A penalty on a turn's length l, stream `generator`.
 
     With L = `max_tokens` and B = `buffer`: 0 up to L − B tokens, then −factor · (l − (L − B)) / B,
-    and −factor from L on. Length is all that counts, for failed turns too: what a failure costs is
-    left to the reward this one is mixed with. A turn whose prompt filled the context has no
+    and −factor from L on. Length is all that counts, for failed turns too: the price of a failure
+    is left to the other rewards of the mixture. A turn whose prompt filled the context has no
     signal.
 
     The length is the number of sampled tokens, the end token or stop string included. A turn of a
@@ -346,7 +402,7 @@ class Overlong(RewardConfig):
     """The whole penalty."""
 
     def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
-        """Return why no reply is too long."""
+        """Explain why no reply is too long."""
         begins = self.max_tokens - self.buffer
         if context.max_tokens > begins:
             return None
@@ -365,25 +421,27 @@ class Overlong(RewardConfig):
         return self
 
     def value(self, length: int) -> float:
-        """Return what a turn of this many tokens earns."""
+        """Compute the value of a turn of this many tokens."""
         over = length - (self.max_tokens - self.buffer)
         return -self.factor * min(over / self.buffer, 1.0) if over > 0 else 0.0
 
     def score(self, debate: ReadDebate) -> Score:
-        """Return the score of one debate."""
-        counts = {key: read.turn.token_counts for key, read in debate.turns.items()}
-        lengths = {key: count[1] if count else 0 for key, count in counts.items()}
-        credits = [
-            Credit(*key, "generator", self.value(length))
-            if length
-            else Credit(*key, "generator", None, expected=False)
-            for key, length in lengths.items()
-        ]
-        known = [length for length in lengths.values() if length]
-        allowed = self.max_tokens - self.buffer
+        """Score one debate."""
+        penalty_start = self.max_tokens - self.buffer
+        lengths: list[int] = []
+        credits: list[Credit] = []
+        for key, turn in debate.turns.items():
+            token_counts = turn.turn.token_counts
+            length = token_counts[1] if token_counts else 0
+            # Without sampled tokens: a prompt that filled the context, or a file without counts.
+            if length:
+                lengths.append(length)
+                credits.append(Credit(*key, "generator", self.value(length)))
+            else:
+                credits.append(Credit(*key, "generator", None, expected=False))
         metrics = {
-            "overlong/tokens": known_mean(known),
-            "overlong/penalised": known_mean(length > allowed for length in known),
+            "overlong/tokens": known_mean(lengths),
+            "overlong/penalised": known_mean(length > penalty_start for length in lengths),
         }
         return build_score(debate.transcript, credits, metrics)
 
@@ -406,9 +464,12 @@ class Certainty(RewardConfig):
     type: Literal["certainty"] = "certainty"
 
     def score(self, debate: ReadDebate) -> Score:
-        """Return the score of one debate."""
-        logps = {key: mean_logp(one.turn) for key, one in debate.turns.items() if not one.failed}
-        values = {key: math.exp(logp) for key, logp in logps.items() if logp is not None}
+        """Score one debate."""
+        values: dict[TurnKey, float] = {}
+        for key, turn in debate.turns.items():
+            logp = None if turn.failed else mean_logp(turn.turn)
+            if logp is not None:
+                values[key] = math.exp(logp)
         credits = turn_credits(debate, values, always_expected=False)
         return build_score(
             debate.transcript, credits, {"certainty/mean": known_mean(values.values())}
