@@ -42,12 +42,16 @@ from debate_rewards.metrics import debate_statistics
 from debate_rewards.reward import Reward, Score, check_turns, known_mean, score_debates
 from debate_rewards.rewards import REWARDS, weighted_sum
 
+NAME = "debate-rewards"
 EXPECTED = '"id", "gold" and "prediction"'
+_VERIFY_CHUNK = 256
+_MAX_LIMIT_S = 86400.0
+_TRANSCRIPTS = "transcripts, one a line, or -"
 
 
 @dataclass(config=ConfigDict(coerce_numbers_to_str=True))
-class Pair:
-    """One line of `verify`'s input, with what the kind of answer needs to know."""
+class PredictionRow:
+    """One line of `verify`'s input, with the choices or spellings that its kind of answer needs."""
 
     id: Any
     gold: str | None
@@ -56,21 +60,19 @@ class Pair:
     accept: list[str] | None = None
 
     def question(self, kind: Kind) -> Question:
-        """Return the question that the prediction answers."""
+        """Build the question that the prediction answers."""
         meta = {"kind": kind, "choices": self.choices, "accept": self.accept}
         return Question(str(self.id), "", self.gold, meta)
 
 
-_PAIR = TypeAdapter(Pair)
-
-
-def pairs_in(file: str) -> list[Pair]:
-    """Read answers to verify, one object a line; `choices` and `accept` may stand in it.
+def read_predictions(file: str) -> list[PredictionRow]:
+    """Read answers to verify, one object a line; `choices` and `accept` are optional.
 
     Raises:
-        UsageError: The file, or a line of it, cannot be read, or it holds none.
+        UsageError: The file, or a line of it, cannot be read, or it is empty.
     """
-    pairs = []
+    row_type = TypeAdapter(PredictionRow)
+    predictions = []
     with opened(file) as (stream, name):
         for number, row, _ in json_lines(stream, name):
             where = f"{name}:{number}"
@@ -79,24 +81,21 @@ def pairs_in(file: str) -> list[Pair]:
             if not isinstance(row, dict):
                 raise UsageError(f"{where}: expected an object with {EXPECTED}")
             try:
-                pairs.append(_PAIR.validate_python(row))
+                predictions.append(row_type.validate_python(row))
             except ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                key, found = first["loc"][0], reprlib.repr(first["input"])
-                if first["type"] == "missing":
-                    raise UsageError(f"{where}: {key!r} is missing; expected {EXPECTED}") from None
-                is_list = key in ("choices", "accept")
-                expected = "a list of texts" if is_list else "a text or null"
-                raise UsageError(f"{where}, {key}: found {found}, expected {expected}") from None
-    if not pairs:
+                raise UsageError(_explain_row(error, where)) from None
+    if not predictions:
         raise UsageError(f"{name}: found no answers, expected one a line with {EXPECTED}")
-    return pairs
+    return predictions
 
 
-NAME = "debate-rewards"
-_VERIFY_CHUNK = 256
-_MAX_LIMIT_S = 86400.0
-_TRANSCRIPTS = "transcripts, one a line, or -"
+def _explain_row(error: ValidationError, where: str) -> str:
+    first_error = error.errors(include_url=False)[0]
+    key = first_error["loc"][0]
+    if first_error["type"] == "missing":
+        return f"{where}: {key!r} is missing; expected {EXPECTED}"
+    expected = "a list of texts" if key in ("choices", "accept") else "a text or null"
+    return f"{where}, {key}: found {reprlib.repr(first_error['input'])}, expected {expected}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -119,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """Return what the command takes."""
+    """Build the parser of the command and its subcommands."""
     parser = argparse.ArgumentParser(
         prog=NAME, description="Score debates, verify answers, print statistics."
     )
@@ -156,8 +155,8 @@ def command_parser() -> argparse.ArgumentParser:
     stats.add_argument("--seed", type=int, default=0, help="draws among equals and resamples")
     stats.add_argument("--level", type=float, default=0.95, help="coverage of the intervals")
     stats.set_defaults(run=_stats)
-    for one in commands.choices.values():
-        add_options(one, "debate_rewards", part=True)
+    for subcommand in commands.choices.values():
+        add_options(subcommand, "debate_rewards", part=True)
     return parser
 
 
@@ -165,11 +164,12 @@ def _score(arguments: argparse.Namespace) -> None:
     reward = build_reward(arguments.reward, arguments.set)
     transcripts = list(transcripts_in(NAME, arguments.file))
     scores = score_debates(reward, transcripts)
-    if arguments.transcripts:
-        scored = (scored_transcript(*pair) for pair in zip(transcripts, scores, strict=True))
-        _print_lines(map(to_json, scored))
-        return
-    _print_lines(score_line(*pair) for pair in zip(transcripts, scores, strict=True))
+    for transcript, score in zip(transcripts, scores, strict=True):
+        if arguments.transcripts:
+            _print_row(to_json(scored_transcript(transcript, score)))
+        else:
+            _print_row(score_line(transcript, score))
+    sys.stdout.flush()
 
 
 def _verify(arguments: argparse.Namespace) -> None:
@@ -178,21 +178,22 @@ def _verify(arguments: argparse.Namespace) -> None:
             f"--limit-s: found {arguments.limit_s:g}, expected more than 0 and at most "
             f"{_MAX_LIMIT_S:g} seconds"
         )
-    pairs = pairs_in(arguments.file)
-    for start in range(0, len(pairs), _VERIFY_CHUNK):
-        chunk = pairs[start : start + _VERIFY_CHUNK]
-        asked = [(pair.question(arguments.kind), pair.prediction) for pair in chunk]
-        verdicts = check_many(asked, limit_s=arguments.limit_s)
-        _print_lines(
-            {"id": pair.id} | _verdict_fields(verdict)
-            for pair, verdict in zip(chunk, verdicts, strict=True)
-        )
+    predictions = read_predictions(arguments.file)
+    # In chunks, so that verdicts of a long file are printed while the rest is checked.
+    for start in range(0, len(predictions), _VERIFY_CHUNK):
+        chunk = predictions[start : start + _VERIFY_CHUNK]
+        answers = [(row.question(arguments.kind), row.prediction) for row in chunk]
+        verdicts = check_many(answers, limit_s=arguments.limit_s)
+        for row, verdict in zip(chunk, verdicts, strict=True):
+            _print_row({"id": row.id} | _verdict_fields(verdict))
+        sys.stdout.flush()
 
 
 def _verdict_fields(verdict: Verdict) -> dict[str, object]:
-    """Return a verdict as it is printed: `detail` only where it says something."""
     fields = asdict(replace(verdict, seconds=round(verdict.seconds, 6)))
-    return {name: value for name, value in fields.items() if name != "detail" or value}
+    if not verdict.detail:
+        del fields["detail"]
+    return fields
 
 
 def _stats(arguments: argparse.Namespace) -> None:
@@ -205,20 +206,20 @@ def _stats(arguments: argparse.Namespace) -> None:
         accepted_answers(transcript.question)
         kind_of(transcript.question)
         get_contract(transcript.protocol.contract)
-    found = debate_statistics(transcripts, arguments.seed, arguments.level)
+    estimates = debate_statistics(transcripts, arguments.seed, arguments.level)
     report = {
         "debates": len(transcripts),
         "questions": len({transcript.question.id for transcript in transcripts}),
         "seed": arguments.seed,
         "level": arguments.level,
-        "metrics": {name: estimate.value for name, estimate in found.items()},
-        "intervals": {name: [e.value, e.low, e.high] for name, e in found.items()},
+        "metrics": {name: estimate.value for name, estimate in estimates.items()},
+        "intervals": {name: [e.value, e.low, e.high] for name, e in estimates.items()},
     }
     print(json.dumps(report, indent=2))
 
 
 def build_reward(name: str, settings: Sequence[str]) -> Reward:
-    """Return the reward of this name with `field=value` settings.
+    """Build the reward of this name with `field=value` settings.
 
     Raises:
         UsageError: Unknown name or field, or a value that does not fit.
@@ -232,13 +233,13 @@ def build_reward(name: str, settings: Sequence[str]) -> Reward:
             raise UsageError(f"--set: found {setting!r}, expected FIELD=VALUE")
         if key == "type":
             raise UsageError("--set type: the reward is named by --reward")
-        *path, last = key.split(".")
-        place = fields
-        for part in path:
-            place = place.setdefault(part, {})
-            if not isinstance(place, dict):
-                raise UsageError(f"--set {key}: {part} is a value and has no fields")
-        place[last] = _value(text)
+        *outer_names, field_name = key.split(".")
+        settings_at_path = fields
+        for outer_name in outer_names:
+            settings_at_path = settings_at_path.setdefault(outer_name, {})
+            if not isinstance(settings_at_path, dict):
+                raise UsageError(f"--set {key}: {outer_name} is a value and has no fields")
+        settings_at_path[field_name] = _value(text)
     try:
         return REWARDS.make(name, fields)
     except ValidationError as error:
@@ -246,20 +247,24 @@ def build_reward(name: str, settings: Sequence[str]) -> Reward:
 
 
 def score_line(transcript: Transcript, score: Score) -> dict[str, object]:
-    """Return the line that `score` prints for one debate.
+    """Build the line that `score` prints for one debate.
 
-    Streams hold values of whole turns; those of a mixed reward are summed by weight.
+    Streams hold values of whole turns; the components of a mixed reward are summed by weight.
     """
-    names = list(dict.fromkeys(credit.stream for credit in score.credits))
-    values: dict[tuple[int, int, str], list[tuple[float | None, float]]] = {}
+    stream_names = list(dict.fromkeys(credit.stream for credit in score.credits))
+    # Values and weights of whole turns; credits of spans are parts of a turn.
+    weighted_values: dict[tuple[int, int, str], list[tuple[float | None, float]]] = {}
     for credit in score.credits:
         if credit.span is None:
             key = (credit.agent, credit.round, credit.stream)
-            values.setdefault(key, []).append((credit.value, credit.weight))
+            weighted_values.setdefault(key, []).append((credit.value, credit.weight))
     turns = []
-    for agent, round_ in (turn.key for turn in transcript.turns):
-        streams = {name: weighted_sum(values.get((agent, round_, name), [])) for name in names}
-        turns.append({"agent": agent, "round": round_, "streams": streams})
+    for turn in transcript.turns:
+        streams = {}
+        for name in stream_names:
+            values = weighted_values.get((turn.agent, turn.round, name), [])
+            streams[name] = weighted_sum(values)
+        turns.append({"agent": turn.agent, "round": turn.round, "streams": streams})
     return {
         "id": transcript.id,
         "agents": list(score.agents),
@@ -269,47 +274,48 @@ def score_line(transcript: Transcript, score: Score) -> dict[str, object]:
 
 
 def scored_transcript(transcript: Transcript, score: Score) -> Transcript:
-    """Return a debate with its scores in `meta`.
+    """Add a debate's scores to its `meta`.
 
     `reward` is the mean of the agents' returns, `reward/agent_N` each of them, and `right` whether
-    the answer of most agents is the question's. What is not known is not there.
+    the answer of most agents is the question's. Unknown numbers are left out.
     """
     numbers: dict[str, float | None] = {"reward": known_mean(score.agents)}
     for agent, value in enumerate(score.agents):
         numbers[f"reward/agent_{agent}"] = value
     verdict = check(transcript.question, majority(transcript, seed=0)).verdict
     numbers["right"] = {"right": 1.0, "wrong": 0.0}.get(verdict)
-    known = {name: number for name, number in numbers.items() if number is not None}
-    return replace(transcript, meta={**transcript.meta, **known})
+    known_numbers = {name: number for name, number in numbers.items() if number is not None}
+    return replace(transcript, meta={**transcript.meta, **known_numbers})
 
 
 def _explain(error: ValidationError, name: str) -> str:
-    first = error.errors(include_url=False)[0]
+    first_error = error.errors(include_url=False)[0]
     # Pydantic names the chosen variant of a union too; the user did not type that.
-    variants = [name, *(part for part in first["loc"] if part in REWARDS)]
-    place = [str(part) for part in first["loc"] if part not in REWARDS]
-    where, reward = f"--set {'.'.join(place)}", str(variants[-1])
-    if first["type"] == "missing":
+    reward_names = [name, *(part for part in first_error["loc"] if part in REWARDS)]
+    path = [str(part) for part in first_error["loc"] if part not in REWARDS]
+    where = f"--set {'.'.join(path)}"
+    reward = str(reward_names[-1])
+    if first_error["type"] == "missing":
         return f"{where}: {reward} needs this field"
-    if first["type"] == "extra_forbidden":
-        known = [field for field in REWARDS[reward].model_fields if field != "type"]
-        return f"{where}: {reward} has no such field, expected {_expected(place[-1], known)}"
-    return f"{where}: found {first['input']!r}; {first['msg'][0].lower()}{first['msg'][1:]}"
+    if first_error["type"] == "extra_forbidden":
+        field_names = [field for field in REWARDS[reward].model_fields if field != "type"]
+        return f"{where}: {reward} has no such field, expected {_expected(path[-1], field_names)}"
+    message = first_error["msg"]
+    return f"{where}: found {first_error['input']!r}; {message[0].lower()}{message[1:]}"
 
 
-def _expected(found: str, names: Iterable[str]) -> str:
-    known = list(names)
-    return f"one of {', '.join(known)}{did_you_mean(found, known)}"
+def _expected(name: str, names: Iterable[str]) -> str:
+    valid_names = list(names)
+    return f"one of {', '.join(valid_names)}{did_you_mean(name, valid_names)}"
 
 
 def _value(text: str) -> object:
+    # Values are JSON; a text that is none needs no quotes.
     try:
         return json.loads(text)
     except ValueError:
         return text
 
 
-def _print_lines(rows: Iterable[dict[str, object]]) -> None:
-    for row in rows:
-        print(escaped_json(json.dumps(row)))
-    sys.stdout.flush()
+def _print_row(row: dict[str, object]) -> None:
+    print(escaped_json(json.dumps(row)))

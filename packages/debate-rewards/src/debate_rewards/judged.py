@@ -1,4 +1,4 @@
-"""What debates before a judge pay: the judges' mean vote; and what is watched in them."""
+"""Debates before a judge: a reward by the judges' mean vote, and metrics."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -34,25 +34,36 @@ from debate_rewards.reward import (
 )
 from debate_rewards.votes import JUDGE, Judgment, judgments
 
+_THINK = re.compile(r"</?+(?ai:think)\s*+>")
+# Each part stays on its line: a part that ran over line ends would be tried again from each line.
+_LABEL = re.compile(
+    r"^[^\w\n]*+(?ai:(judge|rival|critic|proposer|consultant)|agent[^\S\n]++([0-9]{1,3}))"
+    r"[^\S\n]*+:",
+    re.MULTILINE,
+)
+
 
 def is_right(debate: ReadDebate, right: Mapping[TurnKey, bool]) -> dict[int, bool]:
-    """Return whether what each side stands for in the end is right; a critic's, that it is wrong.
+    """Tell whether each side is right in the end; a critic is right where the proposer is wrong.
 
     Args:
-        debate: Before a judge.
+        debate: A debate before a judge.
         right: Whether the answer of each turn is right.
     """
-    last = {key.agent: right[key] for key in sorted(right, key=lambda one: one.round)}
+    last_answers = {key.agent: right[key] for key in sorted(right, key=lambda key: key.round)}
     opponent = debate.transcript.protocol.extra.get("opponent")
-    if opponent == "critic" and 0 in last:
-        last[1] = not last[0]
-    return last
+    if opponent == "critic" and 0 in last_answers:
+        last_answers[1] = not last_answers[0]
+    return last_answers
 
 
 def true_decision(debate: ReadDebate, right: Mapping[TurnKey, bool]) -> int | None:
-    """Return for whom a judge should decide, None where both rivals are right or both wrong."""
+    """Find the side to decide for, None where both rivals are right or both wrong."""
     sides = is_right(debate, right)
-    if 0 not in sides or sides[0] == sides.get(1, not sides[0]):
+    if 0 not in sides:
+        return None
+    opponent_is_right = sides.get(1, not sides[0])
+    if sides[0] == opponent_is_right:
         return None
     return 0 if sides[0] else 1
 
@@ -82,201 +93,224 @@ class JudgedReward(RewardConfig):
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The streams that get values."""
+        """Streams with values."""
         return ("generator",) if self.judge == "none" else ("generator", JUDGE)
 
     def needed(self) -> frozenset[Requirement]:
-        """Return what must be there under these settings, or nothing has a value."""
+        """Require answers where the truth pays speeches or judges."""
         return frozenset(("answers",) if self.truth or self.judge == "truth" else ())
 
     def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
-        """Return why a stream has no value."""
+        """Explain why a stream has no value."""
         if stream == JUDGE and self.judge == "agreement":
             return "reward.judge agreement compares orders; expected debate.both_orders: true"
-        if judging_agents(context.rules):  # Then it is what values are compared with.
+        if judging_agents(context.rules):
+            # There are decisions: without a signal it is the baseline that takes it off.
             return None
         return "judged pays what judges decide; expected debate.type: judged"
 
     def warnings(self, context: RewardContext) -> list[str]:
-        """Return what should be looked at, each with the key that it is about."""
-        found, rules = [], context.rules
-        if self.over_limit and not (self.thinking_words or rules.extra.get("max_words")):
-            found.append("reward.over_limit: no limit is set (debate.max_words, thinking_words)")
-        if self.thinking_words and rules.extra.get("think") != "drop":
-            found.append("reward.thinking_words: speeches have no thinking; expected think: drop")
-        if self.judge != "none" and not any(is_trained_on(rules, a) for a in judging_agents(rules)):
-            found.append("reward.judge: no judge is trained (debate.roles.judge.policy: trained)")
-        return found
+        """List settings without effect, each with its key."""
+        protocol = context.rules
+        warnings = []
+        if self.over_limit and not (self.thinking_words or protocol.extra.get("max_words")):
+            warnings.append("reward.over_limit: no limit is set (debate.max_words, thinking_words)")
+        if self.thinking_words and protocol.extra.get("think") != "drop":
+            warnings.append(
+                "reward.thinking_words: speeches have no thinking; expected think: drop"
+            )
+        trained_judges = [a for a in judging_agents(protocol) if is_trained_on(protocol, a)]
+        if self.judge != "none" and not trained_judges:
+            warnings.append(
+                "reward.judge: no judge is trained (debate.roles.judge.policy: trained)"
+            )
+        return warnings
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
-        """Return one score a transcript, in order."""
+        """Score a batch of debates, in order."""
         debates = [read_debate(transcript) for transcript in transcripts]
-        rights: Sequence[Mapping[TurnKey, bool] | None] = [None] * len(debates)
-        if self.needed():
-            rights = [
-                None if v is None else {key: one.verdict == "right" for key, one in v.items()}
-                for v in usable_verdicts(debates)
-            ]
-        return [self._score(*one) for one in zip(debates, rights, strict=True)]
+        # Answers are checked only where the truth counts: without it no question needs one.
+        if not self.needed():
+            return [self._score(debate, None) for debate in debates]
+        scores = []
+        for debate, verdicts in zip(debates, usable_verdicts(debates), strict=True):
+            right = None
+            if verdicts is not None:
+                right = {key: verdict.verdict == "right" for key, verdict in verdicts.items()}
+            scores.append(self._score(debate, right))
+        return scores
 
     def _score(self, debate: ReadDebate, right: Mapping[TurnKey, bool] | None) -> Score:
-        made = judgments(debate)
-        votes = [1 - one.decision for one in made if one.decision is not None]
-        mean = fmean(votes) if votes and (right is not None or not self.needed()) else None
+        """Score one debate; `right` is None where the truth is not needed, or not known."""
+        debate_judgments = judgments(debate)
+        decisions = [j.decision for j in debate_judgments if j.decision is not None]
+        is_usable = right is not None or not self.needed()
+        vote_share = fmean(1 - decision for decision in decisions) if decisions else None
+        if not is_usable:
+            vote_share = None
         sides = {} if right is None else is_right(debate, right)
-        only = debate.transcript.meta.get("diverged")
-        judges = {one.turn.key for one in made}
+        judge_keys = {judgment.turn.key for judgment in debate_judgments}
+        # Debates of a group are alike before this round, and it alone gets credit.
+        diverged_round = debate.transcript.meta.get("diverged")
         credits: list[Credit] = []
         for key, turn in debate.judges.items():
-            if key in judges:
+            if key in judge_keys:
                 continue
-            is_due = mean is not None and (only is None or key.round == only)
-            if turn.failed and is_due:
+            is_counted_round = diverged_round is None or key.round == diverged_round
+            if vote_share is None or not is_counted_round:
+                credits.append(Credit(*key, "generator", None, expected=False))
+            elif turn.failed:
                 credits.append(Credit(*key, "generator", FAILURE_VALUE, penalty=True))
-                continue
-            value = None
-            if mean is not None and is_due:
-                value = mean if key.agent == 0 else 1 - mean
-                value = (1 - self.truth) * value + self.truth * sides.get(key.agent, 0)
+            else:
+                vote = vote_share if key.agent == 0 else 1 - vote_share
+                value = (1 - self.truth) * vote + self.truth * sides.get(key.agent, 0)
                 value -= self.over_limit * self._excess(debate, turn)
-            credits.append(Credit(*key, "generator", value, expected=is_due))
+                credits.append(Credit(*key, "generator", value))
         if self.judge != "none":
-            credits += self._judges(debate, made, right)
+            credits += self._judge_credits(debate, debate_judgments, right)
         metrics = {
-            "judged/vote": mean,
-            "judged/unread": known_mean(float(one.decision is None) for one in made),
+            "judged/vote": vote_share,
+            "judged/unread": known_mean(float(j.decision is None) for j in debate_judgments),
         }
         return build_score(debate.transcript, credits, metrics)
 
     def _excess(self, debate: ReadDebate, turn: ReadTurn) -> float:
-        """Return by what share of its limit a speech is too long, at most 1."""
-        limit = debate.transcript.protocol.extra.get("max_words")
-        spoken = max(_lengths(turn))  # The limit is of each section.
-        all_words = len(word_ends(_THINK.sub(" ", turn.turn.text)))
-        thought = all_words - len(word_ends(turn.parsed.spoken))
-        found = [
-            min(1.0, max(0, words / most - 1))
-            for words, most in ((spoken, limit), (thought, self.thinking_words))
-            if isinstance(most, int)
-        ]
-        return max(found, default=0.0)
+        """Compute by what share of its limit a speech is too long, at most 1."""
+        # The speech's limit is of each section; the thinking's of everything outside the speech.
+        num_spoken = max(_section_lengths(turn))
+        num_words = len(word_ends(_THINK.sub(" ", turn.turn.text)))
+        num_thought = num_words - len(word_ends(turn.parsed.spoken))
+        excess = 0.0
+        speech_limit = debate.transcript.protocol.extra.get("max_words")
+        for num_used, limit in ((num_spoken, speech_limit), (num_thought, self.thinking_words)):
+            if isinstance(limit, int):
+                excess = max(excess, min(1.0, num_used / limit - 1))
+        return excess
 
-    def _judges(
-        self, debate: ReadDebate, made: Sequence[Judgment], right: Mapping[TurnKey, bool] | None
+    def _judge_credits(
+        self,
+        debate: ReadDebate,
+        debate_judgments: Sequence[Judgment],
+        right: Mapping[TurnKey, bool] | None,
     ) -> list[Credit]:
         truth = None if right is None else true_decision(debate, right)
         credits = []
-        for own in made:
-            if own.decision is None:
-                credits.append(Credit(*own.turn.key, JUDGE, FAILURE_VALUE, penalty=True))
+        for judgment in debate_judgments:
+            key = judgment.turn.key
+            if judgment.decision is None:
+                credits.append(Credit(*key, JUDGE, FAILURE_VALUE, penalty=True))
                 continue
-            expected = [truth]
+            targets = [truth]
             if self.judge == "agreement":
-                expected = [
-                    one.decision for one in made if one.order_reversed != own.order_reversed
-                ]
-            agreed = [2.0 * (own.decision == one) - 1 for one in expected if one is not None]
-            value = known_mean(agreed)
-            credits.append(Credit(*own.turn.key, JUDGE, value, expected=value is not None))
+                # Judges of the same order would agree on its bias, too.
+                order_reversed = judgment.order_reversed
+                others = [j for j in debate_judgments if j.order_reversed != order_reversed]
+                targets = [other.decision for other in others]
+            agreement = []
+            for target in targets:
+                if target is not None:
+                    agreement.append(1.0 if judgment.decision == target else -1.0)
+            value = known_mean(agreement)
+            credits.append(Credit(*key, JUDGE, value, expected=value is not None))
         return credits
 
 
-_THINK = re.compile(r"</?+(?ai:think)\s*+>")
-# Each part stays on its line: what runs over line ends is tried again from each of them.
-_LABEL = re.compile(
-    r"^[^\w\n]*+(?ai:(judge|rival|critic|proposer|consultant)|agent[^\S\n]++([0-9]{1,3}))"
-    r"[^\S\n]*+:",
-    re.MULTILINE,
-)
-
-
 def add_judged(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | None) -> None:
-    """Add what is watched in debates before a judge.
+    """Add the metrics of debates before a judge.
 
     - `judged/vote`: share of decisions for agent 0.
     - `judged/for_right`: share of decisions for the side that is right, where one alone is.
       `judged/mcc`: correlation of decisions for agent 0 with its being right, which is Matthews'
       coefficient. `judged/brier`: mean squared difference of the share of decisions for agent 0
-      from whether it is right. `judged/gap`, without rivals: that share minus whether it is right;
-      what the policy is paid beyond the truth.
-    - `judged/first_shown`, `judged/longer`: share of decisions between rivals for the one who is
-      shown first, and for the one who said more words. `judged/both_orders`: share of pairs of
+      from whether it is right. `judged/gap`, without rivals: that share minus whether it is right,
+      the pay of the policy beyond the truth.
+    - `judged/first_shown`, `judged/longer`: share of decisions between rivals for the rival
+      shown first, and for the rival with more words. `judged/both_orders`: share of pairs of
       judgments of either order that are alike.
     - `judged/words`: of a judgment; `speech/words`: of a speech.
     - `speech/impersonates`: share of speeches with a line that begins with another speaker's name.
       `judged/for_agent_0`: share of decisions for agent 0, of rivals.
-      `speech/own_side`: share of answers that are the assigned one's; of agents who have one.
-      `speech/verified`: share of quotes that the question's passage has, if there is one.
+      `speech/own_side`: share of answers equal to the assigned answer, where there is one.
+      `speech/verified`: share of quotes that the question's passage has, if it has a passage.
 
     Args:
-        sums: Take what is found.
-        debate: Any; one without judges adds nothing.
-        right: Whether the answer of each turn is right, None where that is not known.
+        sums: The sums to add to.
+        debate: Any debate; without judges it adds nothing.
+        right: Whether the answer of each turn is right, None where the truth is not known.
     """
-    made = judgments(debate)
-    if not made:
+    debate_judgments = judgments(debate)
+    if not debate_judgments:
         return
-    rules = debate.transcript.protocol
-    decisions = [one.decision for one in made if one.decision is not None]
-    truth = None if right is None else true_decision(debate, right)
-    share = decisions.count(0) / len(decisions) if decisions else 0.0
+    is_between_rivals = debate.transcript.protocol.extra.get("opponent") == "rival"
+    decisions = [j.decision for j in debate_judgments if j.decision is not None]
     if decisions:
-        sums.add("judged/vote", share)
-    if truth is not None and decisions:
-        sums.add("judged/for_right", decisions.count(truth), len(decisions))
-        sums.add_points("judged/mcc", ((float(one == 0), float(truth == 0)) for one in decisions))
-        sums.add("judged/brier", (share - (truth == 0)) ** 2)
-        if rules.extra.get("opponent") != "rival":
-            sums.add("judged/gap", share - (truth == 0))
+        vote_share = decisions.count(0) / len(decisions)
+        sums.add("judged/vote", vote_share)
+        truth = None if right is None else true_decision(debate, right)
+        if truth is not None:
+            first_is_right = float(truth == 0)
+            points = [(float(decision == 0), first_is_right) for decision in decisions]
+            sums.add("judged/for_right", decisions.count(truth), len(decisions))
+            sums.add_points("judged/mcc", points)
+            sums.add("judged/brier", (vote_share - first_is_right) ** 2)
+            if not is_between_rivals:
+                sums.add("judged/gap", vote_share - first_is_right)
     _add_speeches(sums, debate)
-    if rules.extra.get("opponent") == "rival":
-        _add_habits(sums, debate, made)
-    either = [[m.decision for m in made if m.order_reversed is order] for order in (False, True)]
-    for left, other in product(*either):
-        if left is not None and other is not None:
-            sums.add("judged/both_orders", float(left == other))
+    if is_between_rivals:
+        _add_habits(sums, debate, debate_judgments)
+    plain_order = [j.decision for j in debate_judgments if not j.order_reversed]
+    reversed_order = [j.decision for j in debate_judgments if j.order_reversed]
+    for plain_decision, reversed_decision in product(plain_order, reversed_order):
+        if plain_decision is not None and reversed_decision is not None:
+            sums.add("judged/both_orders", float(plain_decision == reversed_decision))
 
 
 def _add_speeches(sums: Sums, debate: ReadDebate) -> None:
-    rules = debate.transcript.protocol
-    judges = judging_agents(rules)
-    sides = debate.transcript.meta.get("sides", {})
+    protocol = debate.transcript.protocol
+    judges = judging_agents(protocol)
+    assigned_answers = debate.transcript.meta.get("sides", {})
     passage_text = str(debate.transcript.question.meta.get("passage") or "")
     passage = Passage(passage_text)
     for key, turn in debate.judges.items():
+        spoken = turn.parsed.spoken
+        num_words = sum(_section_lengths(turn))
         if key.agent in judges:
-            sums.add("judged/words", _words(turn))
+            sums.add("judged/words", num_words)
             continue
-        sums.add("speech/words", _words(turn))
-        names = {(one[1] or one[2]).lower() for one in _LABEL.finditer(turn.parsed.spoken)}
-        own = {role_of(rules, key.agent).name, str(key.agent)}
-        sums.add("speech/impersonates", float(not names <= own))
+        sums.add("speech/words", num_words)
+        # A line may begin with the speaker's role or number, and with no other speaker's.
+        line_names = {(match[1] or match[2]).lower() for match in _LABEL.finditer(spoken)}
+        speaker_names = {role_of(protocol, key.agent).name, str(key.agent)}
+        sums.add("speech/impersonates", float(not line_names <= speaker_names))
         if passage_text:
-            for start, end in quotes(turn.parsed.spoken):
-                is_verified = passage.has(turn.parsed.spoken[start:end])
-                sums.add("speech/verified", float(is_verified))
-        if (side := sides.get(str(key.agent))) is not None:
-            is_own = same_answer(debate.transcript.question, side, turn.parsed.answer)
-            sums.add("speech/own_side", float(is_own))
+            for start, end in quotes(spoken):
+                sums.add("speech/verified", float(passage.has(spoken[start:end])))
+        assigned_answer = assigned_answers.get(str(key.agent))
+        if assigned_answer is not None:
+            question = debate.transcript.question
+            is_own_side = same_answer(question, assigned_answer, turn.parsed.answer)
+            sums.add("speech/own_side", float(is_own_side))
 
 
-def _add_habits(sums: Sums, debate: ReadDebate, made: Sequence[Judgment]) -> None:
-    said = [sum(_words(t) for k, t in debate.judges.items() if k.agent == a) for a in (0, 1)]
-    for one in made:
-        if one.decision is not None:
-            sums.add("judged/for_agent_0", float(one.decision == 0))
-            sums.add("judged/first_shown", float(one.decision == int(one.order_reversed)))
-            if said[0] != said[1]:
-                sums.add("judged/longer", float(said[one.decision] > said[1 - one.decision]))
+def _add_habits(sums: Sums, debate: ReadDebate, debate_judgments: Sequence[Judgment]) -> None:
+    num_words = [0, 0]
+    for key, turn in debate.judges.items():
+        if key.agent in (0, 1):
+            num_words[key.agent] += sum(_section_lengths(turn))
+    for judgment in debate_judgments:
+        decision = judgment.decision
+        if decision is None:
+            continue
+        first_shown = 1 if judgment.order_reversed else 0
+        sums.add("judged/for_agent_0", float(decision == 0))
+        sums.add("judged/first_shown", float(decision == first_shown))
+        if num_words[0] != num_words[1]:
+            longer = 0 if num_words[0] > num_words[1] else 1
+            sums.add("judged/longer", float(decision == longer))
 
 
-def _words(turn: ReadTurn) -> int:
-    """Return the words of a turn, without the tags of its sections."""
-    return sum(_lengths(turn))
-
-
-def _lengths(turn: ReadTurn) -> list[int]:
-    """Return the words of each section, or of a turn without any."""
+def _section_lengths(turn: ReadTurn) -> list[int]:
+    """Count the words of each section without its tags, or of a turn without sections."""
     sections = turn.parsed.sections.values()
     texts = [section.text for section in sections] or [turn.parsed.spoken]
     return [len(word_ends(text)) for text in texts]
