@@ -33,15 +33,20 @@ __all__ = [
     "TurnAdvantages",
 ]
 
-
-Baseline = Literal["debate", "question_round", "prompt", "batch", "none"]
-"""Whose mean is taken off: the debate's, of turns of one question and round, one prompt, or all."""
-
 RETURN = "return"
 """The stream that is per agent: an agent's value holds for all its turns."""
 JUDGING = ("comparison", "consensus", "consensus_reason", "decision")
 SECTIONS: Mapping[str, tuple[str, ...]] = {"judge": JUDGING, "critic": ("evaluation",)}
 """Sections of these streams by default; `generator` takes all but the judge's, others take all."""
+METRIC = "advantage/baseline/"
+ZERO = "advantage/zero/"
+STD_EPSILON = 1e-6
+
+Baseline = Literal["debate", "question_round", "prompt", "batch", "none"]
+"""Whose mean is taken off: the debate's, of turns of one question and round, one prompt, or all."""
+Scale = Literal["none", "std"]
+Baselines = Mapping[str, float]
+"""Running baselines of a stateful advantage, by name."""
 
 
 class Stream(Config):
@@ -55,22 +60,23 @@ class Stream(Config):
     """Whose mean is taken off; None takes the advantage's own."""
 
     def section_weights(self, name: str, sections: Iterable[str]) -> dict[str, float | None]:
-        """Return what sections' tokens count in a stream of this name, None if not covered."""
-        own = SECTIONS.get(name) if self.sections is None else self.sections
-        if own is None:
+        """Look up the weight of sections' tokens in a stream of this name; None: not covered."""
+        selection = SECTIONS.get(name) if self.sections is None else self.sections
+        if selection is None:
+            # All sections, except that judging is not a generator's work.
             skipped = JUDGING if name == "generator" else ()
             return {section: None if section in skipped else 1.0 for section in sections}
-        if isinstance(own, dict):
-            return {section: own.get(section) for section in sections}
-        return {section: 1.0 if section in own else None for section in sections}
+        if isinstance(selection, dict):
+            return {section: selection.get(section) for section in sections}
+        return {section: 1.0 if section in selection else None for section in sections}
 
 
 @dataclass(frozen=True, slots=True)
 class Advantage:
     """One advantage of one turn, already weighted by its reward component.
 
-    `span` is the character range of the turn's text it holds for, or None for the rest of the
-    stream's sections. A span replaces the rest of its own component only; components add up.
+    `span` is a character range of the turn's text, or None for the rest of the stream's sections.
+    A span replaces the rest of its own component only; components add up.
     """
 
     stream: str
@@ -80,13 +86,6 @@ class Advantage:
 
 
 TurnAdvantages = dict[TurnKey, list[Advantage]]
-
-Baselines = Mapping[str, float]
-"""Running baselines by name: what a stateful advantage has learned so far."""
-METRIC = "advantage/baseline/"
-"""Begins the names of their metrics."""
-ZERO = "advantage/zero/"
-"""Begins the names of shares of turns that teach nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ class Advantages:
     """Turns that are not trained on at all, by transcript; empty where there are none."""
 
     def __post_init__(self) -> None:
-        """Refuse baselines that the next step could not go on with."""
+        """Refuse baselines that are not finite, with which the next step could not go on."""
         for name, value in self.baselines.items():
             if not math.isfinite(value):
                 raise ScoreError(
@@ -110,58 +109,69 @@ class Advantages:
                 )
 
     def trained_turns(self, transcripts: Sequence[Transcript]) -> list[Transcript]:
-        """Return the transcripts with the turns that are trained on.
+        """Remove the turns left out.
 
-        What is left out counts in no denominator, no minibatch and no penalty. As a part of what
-        later turns were shown it stays.
+        Turns left out do not count toward denominators, minibatches or penalties. Later prompts
+        still contain them.
         """
         if not any(self.left_out):
             return list(transcripts)
-        return [
-            replace(one, turns=tuple(turn for turn in one.turns if turn.key not in gone))
-            for one, gone in zip(transcripts, self.left_out, strict=True)
-        ]
+        trained = []
+        for transcript, left_out in zip(transcripts, self.left_out, strict=True):
+            turns = tuple(turn for turn in transcript.turns if turn.key not in left_out)
+            trained.append(replace(transcript, turns=turns))
+        return trained
 
     def metrics(self, transcripts: Sequence[Transcript]) -> dict[str, float]:
-        """Return the baselines as metrics of the step, and which turns teach nothing, and why.
+        """Collect the baselines, and the shares of turns without a signal, by cause.
 
-        - `advantage/zero/share`: turns that may be trained on and whose advantages are all 0 or
-          absent. The others are its parts, and add up to it.
-        - `advantage/zero/no_value`: no stream of the reward that counts has a value for the turn.
-        - `advantage/zero/no_contrast`: it has one, but no turn of its question has an advantage:
-          all are worth the same, as where all answers are right, or all wrong.
-        - `advantage/zero/at_baseline`: other turns of its question have one, and its own value is
-          just what it is compared with.
+        - `advantage/zero/share`: turns of trained agents with all advantages 0 or absent, the sum
+          of the three below.
+        - `advantage/zero/no_value`: no stream of non-zero weight has a value for the turn.
+        - `advantage/zero/no_contrast`: all turns of the question are worth the same, as where all
+          answers are right, or all wrong.
+        - `advantage/zero/at_baseline`: other turns of the question have an advantage, and the
+          turn's value equals its baseline.
         """
-        found = {f"{METRIC}{name}": value for name, value in self.baselines.items()}
-        values = [
-            (one.question.id, turns.get(turn.key))
-            for one, turns in zip(transcripts, self.turns, strict=True)
-            for turn in one.turns
-            if is_trained_on(one.protocol, turn.agent)
-        ]
-        teaches = {question for question, own in values if _moves(own)}
-        causes = {"no_value": 0, "no_contrast": 0, "at_baseline": 0}
-        for question, own in values:
-            if not own:
-                causes["no_value"] += 1
-            elif not _moves(own):
-                causes["at_baseline" if question in teaches else "no_contrast"] += 1
-        if values:
-            found[f"{ZERO}share"] = sum(causes.values()) / len(values)
-            found |= {f"{ZERO}{cause}": count / len(values) for cause, count in causes.items()}
-        return found
+        metrics = {f"{METRIC}{name}": value for name, value in self.baselines.items()}
+        trained_turns: list[tuple[str, Sequence[Advantage]]] = []
+        for transcript, debate_advantages in zip(transcripts, self.turns, strict=True):
+            for turn in transcript.turns:
+                if is_trained_on(transcript.protocol, turn.agent):
+                    turn_advantages = debate_advantages.get(turn.key, [])
+                    trained_turns.append((transcript.question.id, turn_advantages))
+        if not trained_turns:
+            return metrics
+
+        informative_questions = {
+            question for question, advantages in trained_turns if has_signal(advantages)
+        }
+        num_turns = {"no_value": 0, "no_contrast": 0, "at_baseline": 0}
+        for question, advantages in trained_turns:
+            if has_signal(advantages):
+                continue
+            if not advantages:
+                num_turns["no_value"] += 1
+            elif question in informative_questions:
+                num_turns["at_baseline"] += 1
+            else:
+                num_turns["no_contrast"] += 1
+        metrics[f"{ZERO}share"] = sum(num_turns.values()) / len(trained_turns)
+        for cause, count in num_turns.items():
+            metrics[f"{ZERO}{cause}"] = count / len(trained_turns)
+        return metrics
 
 
-def _moves(advantages: Sequence[Advantage] | None) -> bool:
-    return any(one.value for one in advantages or ())
+def has_signal(advantages: Iterable[Advantage]) -> bool:
+    """Whether any advantage differs from 0."""
+    return any(advantage.value for advantage in advantages)
 
 
 class AdvantageConfig(Config):
     """The base class of advantages: a field `type` and `compute`.
 
-    `compute` is a function of its arguments alone: what it learns is handed back, kept with the
-    step and by checkpoints, and handed in at the next one.
+    `compute` is a function of its arguments alone: running baselines are handed back, kept with the
+    step and by checkpoints, and handed in at the next step.
     """
 
     type: str = ""
@@ -177,22 +187,22 @@ class AdvantageConfig(Config):
     def compute(
         self, transcripts: Sequence[Transcript], scores: Sequence[Score], before: Baselines
     ) -> Advantages:
-        """Return the advantages of each turn, and the baselines for the next step.
+        """Compute the advantages of each turn, and the baselines for the next step.
 
         Args:
             transcripts: The debates of a step.
-            scores: What the reward says of each, in order.
-            before: The baselines that the phase's last step left, none at its first.
+            scores: The reward's scores of the debates, in order.
+            before: The baselines after the phase's last step, empty at its first.
         """
 
     def baseline_of(self, stream: str) -> str:
-        """Return what the values of a stream are compared with, as `Baseline` names it."""
+        """Name the values that a stream's values are compared with, as `Baseline` does."""
         return "none"
 
     def __call__(
         self, transcripts: Sequence[Transcript], scores: Sequence[Score]
     ) -> list[TurnAdvantages]:
-        """Return the advantages of each turn at a first step, a mapping for each transcript."""
+        """Compute the advantages of each turn at a first step, a mapping for each transcript."""
         return list(self.compute(transcripts, scores, {}).turns)
 
 
@@ -211,78 +221,91 @@ class Member:
 
     @property
     def value(self) -> float | None:
-        """The mean of its credits for whole turns, else of its parts; None without any."""
-        whole = [c.value for c in self.credits if c.span is None and c.value is not None]
-        parts = [c.value for c in self.credits if c.span is not None and c.value is not None]
-        return fmean(whole or parts) if whole or parts else None
+        """The mean credit of whole turns, else the mean credit of spans; None without any."""
+        turn_values: list[float] = []
+        span_values: list[float] = []
+        for credit in self.credits:
+            if credit.value is None:
+                continue
+            values = turn_values if credit.span is None else span_values
+            values.append(credit.value)
+        values = turn_values or span_values
+        return fmean(values) if values else None
 
     @property
     def penalty(self) -> bool:
         """Whether a credit was given for a failure or a missing part."""
-        return any(c.penalty for c in self.credits)
+        return any(credit.penalty for credit in self.credits)
 
     @property
     def expected(self) -> bool:
         """Whether it would normally have a value."""
-        return any(c.expected for c in self.credits)
+        return any(credit.expected for credit in self.credits)
 
     @property
     def centred(self) -> bool:
         """Whether no baseline is taken off by default."""
-        return all(c.centred for c in self.credits)
+        return all(credit.centred for credit in self.credits)
 
     def advantages(self, mean: float, factor: float) -> list[Advantage]:
-        """A span without a value is there as 0, or it would take the value of the whole turn."""
-        found = []
-        for c in self.credits:
-            if c.value is not None or c.span is not None:
-                value = 0.0 if c.value is None else (c.value - mean) * factor * c.weight
-                found.append(Advantage(self.stream, value, c.span, self.component))
-        return found
+        """Compute (value - mean) · factor · weight of each credit."""
+        advantages = []
+        for credit in self.credits:
+            if credit.value is not None:
+                value = (credit.value - mean) * factor * credit.weight
+            elif credit.span is not None:
+                # Absent, the span would take the value of the whole turn.
+                value = 0.0
+            else:
+                continue
+            advantages.append(Advantage(self.stream, value, credit.span, self.component))
+        return advantages
 
 
 def members(debate: int, transcript: Transcript, score: Score) -> list[Member]:
-    """Return the members of a debate; in stream `return` an agent is one member, not each turn."""
-    found: dict[tuple[Hashable, ...], list[Credit]] = defaultdict(list)
+    """List the members of a debate; in stream `return` an agent is one member, not each turn."""
+    credits_of: dict[tuple[Hashable, ...], list[Credit]] = defaultdict(list)
     for credit in score.credits:
-        unit = -1 if credit.stream == RETURN else credit.round
-        found[credit.component, credit.stream, credit.agent, unit].append(credit)
+        round_key = -1 if credit.stream == RETURN else credit.round
+        credits_of[credit.component, credit.stream, credit.agent, round_key].append(credit)
     members = []
-    for (component, stream, _, _), parts in found.items():
-        turns = tuple(dict.fromkeys(TurnKey(c.agent, c.round) for c in parts))
+    for (component, stream, _, _), credits in credits_of.items():
+        turns = tuple(dict.fromkeys(TurnKey(credit.agent, credit.round) for credit in credits))
         if stream == RETURN:
-            parts = [replace(parts[0], penalty=any(c.penalty for c in parts))]
-        members.append(Member(debate, turns, str(stream), str(component), tuple(parts)))
+            # Every turn of the agent repeats the same return; its penalty may be in any of them.
+            was_penalized = any(credit.penalty for credit in credits)
+            credits = [replace(credits[0], penalty=was_penalized)]
+        members.append(Member(debate, turns, str(stream), str(component), tuple(credits)))
     return members + _silent_agents(debate, transcript, score)
 
 
 def _silent_agents(debate: int, transcript: Transcript, score: Score) -> list[Member]:
-    """Return the agents that never spoke as members of each component's stream `return`."""
-    returns = {c.component: c for c in reversed(score.credits) if c.stream == RETURN}
-    spoke = {turn.agent for turn in transcript.turns} | {c.agent for c in score.credits}
+    """List the agents that never spoke as members of each component's stream `return`."""
+    # Reversed: the first credit of a component is the one that remains.
+    return_credits = {c.component: c for c in reversed(score.credits) if c.stream == RETURN}
+    speakers = {turn.agent for turn in transcript.turns}
+    speakers |= {credit.agent for credit in score.credits}
     members = []
-    for component, like in returns.items():
-        for agent in set(range(transcript.protocol.num_agents)) - spoke:
-            known = score.returns_of(component)
-            own = known[agent] if agent < len(known) else None
-            credit = replace(like, agent=agent, value=own or 0.0, penalty=False, span=None)
+    for component, example in return_credits.items():
+        returns = score.returns_of(component)
+        for agent in set(range(transcript.protocol.num_agents)) - speakers:
+            agent_return = returns[agent] if agent < len(returns) else None
+            credit = replace(
+                example, agent=agent, value=agent_return or 0.0, penalty=False, span=None
+            )
             members.append(Member(debate, (), RETURN, component, (credit,)))
     return members
 
 
 def sum_equal(advantages: Sequence[Advantage]) -> list[Advantage]:
-    """Add up the advantages of one turn that hold for the same stream, component and span."""
+    """Add up the advantages of one turn with equal stream, component and span."""
     totals: dict[tuple[str, tuple[int, int] | None, str], float] = defaultdict(float)
-    for a in advantages:
-        totals[a.stream, a.span, a.component] += a.value
+    for advantage in advantages:
+        totals[advantage.stream, advantage.span, advantage.component] += advantage.value
     return [
         Advantage(stream, value, span, component)
         for (stream, span, component), value in totals.items()
     ]
-
-
-Scale = Literal["none", "std"]
-STD_EPSILON = 1e-6
 
 
 class Grouped(AdvantageConfig):
@@ -292,9 +315,8 @@ class Grouped(AdvantageConfig):
     (`question_round`), turns that answer one and the same prompt (`prompt`), or the whole `batch`.
     Members of a group are turns with a value; a single member gets 0. If a member carries a
     penalty, turns that were expected to have a value but have none join the mean as 0 and get no
-    gradient:
-    otherwise a lone penalty would centre itself away. Credits that are `centred` already keep
-    their values unless their stream names a `baseline`.
+    gradient: otherwise a lone penalty would centre itself away. Credits that are `centred` already
+    keep their values unless their stream names a `baseline`.
 
     In the stream `return` the members are the agents of the debate, whatever the number of their
     turns. An agent that never spoke, because a turn before its own failed and ended the debate,
@@ -317,81 +339,97 @@ class Grouped(AdvantageConfig):
     """Rounds, from 0, whose turns leave the batch where their advantage is 0; SDRL: `[1]` (5.2)."""
 
     def baseline_of(self, stream: str) -> str:
-        """Return what the values of a stream are compared with."""
-        own = self.streams.get(stream)
-        return self.baseline if own is None or own.baseline is None else own.baseline
+        """Name the values that a stream's values are compared with."""
+        settings = self.streams.get(stream)
+        if settings is None or settings.baseline is None:
+            return self.baseline
+        return settings.baseline
 
     def compute(
         self, transcripts: Sequence[Transcript], scores: Sequence[Score], before: Baselines
     ) -> Advantages:
-        """Return the advantages of each turn; there are no running baselines."""
-        pools: dict[tuple[str, str, Baseline, Hashable], list[Member]] = defaultdict(list)
-        by_prompt = "prompt" in {self.baseline, *(one.baseline for one in self.streams.values())}
-        for index, (transcript, score) in enumerate(zip(transcripts, scores, strict=True)):
-            turns = transcript.turns if by_prompt else ()
-            prompts = {turn.key: _prompt(index, turn) for turn in turns}
-            for member in members(index, transcript, score):
+        """Compute the advantages of each turn; there are no running baselines."""
+        groups: dict[tuple[str, str, Baseline, Hashable], list[Member]] = defaultdict(list)
+        compares_prompts = self.baseline == "prompt" or any(
+            stream.baseline == "prompt" for stream in self.streams.values()
+        )
+        for debate, (transcript, score) in enumerate(zip(transcripts, scores, strict=True)):
+            prompts: dict[TurnKey, Hashable] = {}
+            if compares_prompts:
+                prompts = {turn.key: _prompt_key(debate, turn) for turn in transcript.turns}
+            for member in members(debate, transcript, score):
                 stream = self.streams.get(member.stream)
-                if stream is not None and stream.weight != 0:
-                    baseline = stream.baseline or ("none" if member.centred else self.baseline)
-                    group = _group(baseline, transcript.question.id, member, prompts)
-                    pools[member.component, member.stream, baseline, group].append(member)
-        result: list[TurnAdvantages] = [{} for _ in transcripts]
-        for (_, _, baseline, _), pool in pools.items():
-            for member, advantages in self._compare(pool, baseline):
-                for turn in member.turns:
-                    result[member.debate].setdefault(turn, []).extend(advantages)
-        found = [{turn: sum_equal(own) for turn, own in one.items()} for one in result]
-        left_out = [self._zeros(one, own) for one, own in zip(transcripts, found, strict=True)]
-        return Advantages(found, left_out=left_out)
+                if stream is None or stream.weight == 0:
+                    continue
+                baseline = stream.baseline or ("none" if member.centred else self.baseline)
+                group = _group_key(baseline, transcript.question.id, member, prompts)
+                groups[member.component, member.stream, baseline, group].append(member)
 
-    def _zeros(self, transcript: Transcript, found: TurnAdvantages) -> frozenset[TurnKey]:
-        keys = (t.key for t in transcript.turns if t.round in self.leave_out_zeros)
-        return frozenset(k for k in keys if not any(a.value for a in found.get(k, ())))
+        advantages: list[TurnAdvantages] = [{} for _ in transcripts]
+        for (_, _, baseline, _), group_members in groups.items():
+            mean, factor = self._center_and_factor(group_members, baseline)
+            for member in group_members:
+                if member.value is None:
+                    continue
+                for key in member.turns:
+                    turn_advantages = advantages[member.debate].setdefault(key, [])
+                    turn_advantages.extend(member.advantages(mean, factor))
+        for debate_advantages in advantages:
+            for key, turn_advantages in debate_advantages.items():
+                debate_advantages[key] = sum_equal(turn_advantages)
+        left_out = list(map(self._zero_turns, transcripts, advantages))
+        return Advantages(advantages, left_out=left_out)
 
-    def _compare(
-        self, group: "Sequence[Member]", baseline: Baseline
-    ) -> "list[tuple[Member, list[Advantage]]]":
-        valued = [m for m in group if m.value is not None]
-        values = [m.value for m in valued if m.value is not None]
-        if any(m.penalty for m in valued):
-            values += [0.0] * sum(m.value is None and m.expected for m in group)
-        if not valued:
-            return []
-        single = len(values) == 1 and baseline != "none"
-        mean = _mean(values) if baseline != "none" else 0.0
-        factor = 0.0 if single else 1.0
-        if self.scale == "std" and not single:
-            spread = stdev(values) if len(values) > 1 else 0.0
-            factor = 1.0 / (spread + STD_EPSILON) if spread > 0 else 0.0
-        return [(m, m.advantages(mean, factor)) for m in valued]
+    def _zero_turns(self, transcript: Transcript, advantages: TurnAdvantages) -> frozenset[TurnKey]:
+        """Find the turns without a signal in the rounds of `leave_out_zeros`."""
+        keys = [turn.key for turn in transcript.turns if turn.round in self.leave_out_zeros]
+        return frozenset(key for key in keys if not has_signal(advantages.get(key, ())))
+
+    def _center_and_factor(
+        self, group: Sequence[Member], baseline: Baseline
+    ) -> tuple[float, float]:
+        """Compute the mean and the factor of A = (value - mean) · factor in one group."""
+        values = [member.value for member in group if member.value is not None]
+        # A lone penalty would be its own mean. Valid turns without a value, from which one was
+        # expected, join as 0, so that the penalty stays below the mean.
+        if any(member.penalty for member in group if member.value is not None):
+            values += [0.0 for member in group if member.value is None and member.expected]
+        if not values:
+            return 0.0, 0.0
+        mean = 0.0
+        if baseline != "none":
+            # fmean of equal values may round; then equal members would get a tiny advantage.
+            mean = values[0] if len(set(values)) == 1 else fmean(values)
+            if len(values) == 1:
+                return mean, 0.0  # A single member has nobody to be compared with.
+        if self.scale == "none":
+            return mean, 1.0
+        spread = stdev(values) if len(values) > 1 else 0.0
+        return mean, 1.0 / (spread + STD_EPSILON) if spread > 0 else 0.0
 
 
-def _group(
+def _group_key(
     baseline: Baseline, question: str, member: Member, prompts: Mapping[TurnKey, Hashable]
 ) -> Hashable:
-    first = member.turns[0] if member.turns else None
+    first_turn = member.turns[0] if member.turns else None
     if baseline == "question_round":
-        return (question, 0 if first is None else first.round)
+        return (question, 0 if first_turn is None else first_turn.round)
     if baseline == "prompt":
-        # What an agent that never spoke would have been asked is not known: it stands alone.
-        alone = (member.debate, first, member.credits[0].agent)
-        return (question, alone if first is None else prompts.get(first, alone))
+        # The prompt of an agent that never spoke is not known: the agent is a group of its own.
+        unique_key = (member.debate, first_turn, member.credits[0].agent)
+        if first_turn is None:
+            return (question, unique_key)
+        return (question, prompts.get(first_turn, unique_key))
     return member.debate if baseline == "debate" else None
 
 
-def _prompt(debate: int, turn: Turn) -> Hashable:
-    """Return what identifies the prompt of a turn."""
+def _prompt_key(debate: int, turn: Turn) -> Hashable:
     if turn.prompt is not None:
         return tuple((message["role"], message["content"]) for message in turn.prompt)
     if turn.reply is not None and turn.reply.prompt_ids:
         return turn.reply.prompt_ids
+    # Without any prompt, as in imported transcripts, the turn equals no other.
     return (debate, turn.key)
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Return the mean; of equal values that value itself, so that none differs by rounding."""
-    return values[0] if len(set(values)) == 1 else fmean(values)
 
 
 class RoleEma(AdvantageConfig):
@@ -411,31 +449,31 @@ class RoleEma(AdvantageConfig):
     """Share of the old baseline that stays at each value."""
 
     def baseline_of(self, stream: str) -> str:
-        """Return that values are compared with those before."""
+        """Name the role's earlier values."""
         return "role"
 
     def compute(
         self, transcripts: Sequence[Transcript], scores: Sequence[Score], before: Baselines
     ) -> Advantages:
-        """Return the advantages of each turn, and the baselines after them."""
+        """Compute the advantages of each turn, and the baselines after them."""
         baselines = dict(before)
-        result: list[dict[TurnKey, list[Advantage]]] = [defaultdict(list) for _ in transcripts]
-        for index, (transcript, score) in enumerate(zip(transcripts, scores, strict=True)):
-            for member in members(index, transcript, score):
+        advantages: list[TurnAdvantages] = []
+        for debate, (transcript, score) in enumerate(zip(transcripts, scores, strict=True)):
+            debate_advantages: TurnAdvantages = defaultdict(list)
+            for member in members(debate, transcript, score):
                 stream = self.streams.get(member.stream)
-                if stream is None or stream.weight == 0 or member.value is None:
+                value = member.value
+                if stream is None or stream.weight == 0 or value is None:
                     continue
                 role = role_of(transcript.protocol, member.credits[0].agent)
-                parts = (member.component, member.stream, role.name)
-                name = "/".join(filter(None, parts))
-                kept = self.decay * baselines.get(name, 0.0) + (1 - self.decay) * member.value
-                baselines[name] = kept
+                name = "/".join(filter(None, (member.component, member.stream, role.name)))
+                # The paper updates first: the advantage is against the new baseline.
+                baseline = self.decay * baselines.get(name, 0.0) + (1 - self.decay) * value
+                baselines[name] = baseline
                 for turn in member.turns:
-                    result[index][turn] += member.advantages(kept, 1.0)
-        turns: list[TurnAdvantages] = [
-            {turn: sum_equal(found) for turn, found in one.items()} for one in result
-        ]
-        return Advantages(turns, baselines)
+                    debate_advantages[turn] += member.advantages(mean=baseline, factor=1.0)
+            advantages.append({key: sum_equal(each) for key, each in debate_advantages.items()})
+        return Advantages(advantages, baselines)
 
 
 ADVANTAGES: Variants[AdvantageConfig] = Variants(
