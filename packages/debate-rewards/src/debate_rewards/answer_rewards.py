@@ -77,7 +77,7 @@ def turn_verdicts(debates: Sequence[ReadDebate]) -> list[Verdicts]:
 
 
 def has_known_kind(question: Question) -> bool:
-    """Tell whether the question's kind of answer is a known one."""
+    """Say whether the question's kind of answer is a known one."""
     try:
         kind_of(question)
     except ValueError:
@@ -236,7 +236,7 @@ def in_majority(
     against: Against,
     is_verified: bool,
 ) -> list[dict[TurnKey, bool]]:
-    """Tell whether each turn gives the majority's answer; turns without a majority are left out.
+    """Say whether each turn gives the majority's answer; turns without a majority are left out.
 
     Args:
         debates: The debates of a batch.

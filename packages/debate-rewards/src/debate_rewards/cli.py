@@ -1,4 +1,4 @@
-"""The `debate-rewards` command: score, verify and stats."""
+"""The `debate-rewards` command: score, verify, stats and what-if."""
 
 import argparse
 import json
@@ -41,6 +41,7 @@ from debate_rewards.decisions import majority
 from debate_rewards.metrics import debate_statistics
 from debate_rewards.reward import Reward, Score, check_turns, known_mean, score_debates
 from debate_rewards.rewards import REWARDS, weighted_sum
+from debate_rewards.what_if_command import add_what_if
 
 NAME = "debate-rewards"
 EXPECTED = '"id", "gold" and "prediction"'
@@ -123,7 +124,7 @@ def command_parser() -> argparse.ArgumentParser:
         prog=NAME, description="Score debates, verify answers, print statistics."
     )
     add_options(parser, "debate_rewards")
-    commands = parser.add_subparsers(required=True, metavar="score | verify | stats")
+    commands = parser.add_subparsers(required=True, metavar="score | verify | stats | what-if")
     score = commands.add_parser("score", help="one JSON line of credits per debate")
     score.add_argument("file", metavar="TRANSCRIPTS.jsonl", help=_TRANSCRIPTS)
     score.add_argument("--reward", required=True, metavar="NAME", help=", ".join(REWARDS))
@@ -155,6 +156,8 @@ def command_parser() -> argparse.ArgumentParser:
     stats.add_argument("--seed", type=int, default=0, help="draws among equals and resamples")
     stats.add_argument("--level", type=float, default=0.95, help="coverage of the intervals")
     stats.set_defaults(run=_stats)
+    replay = commands.add_parser("what-if", help="recorded debates under other rewards")
+    add_what_if(replay, NAME, build_reward)
     for subcommand in commands.choices.values():
         add_options(subcommand, "debate_rewards", part=True)
     return parser

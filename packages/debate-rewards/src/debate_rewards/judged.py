@@ -44,7 +44,7 @@ _LABEL = re.compile(
 
 
 def is_right(debate: ReadDebate, right: Mapping[TurnKey, bool]) -> dict[int, bool]:
-    """Tell whether each side is right in the end; a critic is right where the proposer is wrong.
+    """Say whether each side is right in the end; a critic is right where the proposer is wrong.
 
     Args:
         debate: A debate before a judge.

@@ -32,7 +32,7 @@ class KeepBest(Config):
     mode: Literal["max", "min"] = "max"
 
     def is_better(self, value: float, best: Best | None) -> bool:
-        """Tell whether a value is better than the best so far; an equal value is not."""
+        """Say whether a value is better than the best so far; an equal value is not."""
         if best is None or best.metric != self.metric:
             return True
         if self.mode == "max":

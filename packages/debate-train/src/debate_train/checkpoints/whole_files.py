@@ -49,7 +49,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Tell whether a killed process left this file half written."""
+    """Say whether a killed process left this file half written."""
     is_file = path.is_file() or path.is_symlink()
     return is_file and UNFINISHED_NAME.fullmatch(path.name) is not None
 

@@ -213,7 +213,7 @@ class Benchmark(RowSettings):
         return f"{self.name} ({self.path or self.test_path or self.published.hub})"
 
     def may_have_answers(self, source: DataSource | None) -> bool:
-        """Tell whether any training question may have an answer."""
+        """Say whether any training question may have an answer."""
         if self.published.read is open_prompt:
             return False
         return super().may_have_answers(source)

@@ -108,7 +108,7 @@ def vote_line(first: int, second: int, is_right: Mapping[int, bool]) -> str:
 
 
 def is_bare(text: str) -> bool:
-    """Tell whether a worked first turn gives an answer without any reasoning."""
+    """Say whether a worked first turn gives an answer without any reasoning."""
     return re.match(rf"(<\w+>)?{re.escape(BARE_ANSWER)}", text) is not None
 
 

@@ -87,7 +87,7 @@ class Mixture(DataSettings):
         return questions
 
     def may_have_answers(self, source: DataSource | None) -> bool:
-        """Tell whether a training question of any source may have an answer."""
+        """Say whether a training question of any source may have an answer."""
         opened = {} if source is None else cast(MixedSource, source).opened
         return any(
             part.data.may_have_answers(opened.get(name)) for name, part in self.sources.items()

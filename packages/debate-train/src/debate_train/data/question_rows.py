@@ -395,7 +395,7 @@ def _with_label(row: Placed, gold: ChoiceGold, usual: Way | None) -> Placed:
 
 
 def _are_all_yes_no(rows: Sequence[Placed]) -> bool:
-    """Tell whether all answers are yes or no; refuse rows where only some are."""
+    """Say whether all answers are yes or no; refuse rows where only some are."""
     yes_no: list[Placed] = []
     others: list[Placed] = []
     for row in rows:

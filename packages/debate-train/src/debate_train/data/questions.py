@@ -147,7 +147,7 @@ class RowSettings(DataSettings):
         return questions
 
     def may_have_answers(self, source: DataSource | None) -> bool:
-        """Tell whether any training question may have an answer."""
+        """Say whether any training question may have an answer."""
         if source is None:
             return self.labelled > 0
         return any(question.answer for question in source.split("train", ALL_QUESTIONS))
@@ -226,7 +226,7 @@ class Questions(RowSettings):
         return self.path
 
     def may_have_answers(self, source: DataSource | None) -> bool:
-        """Tell whether any training question may have an answer."""
+        """Say whether any training question may have an answer."""
         if source is None and self.fields.answer is None:
             return False
         return super().may_have_answers(source)

@@ -244,7 +244,7 @@ def exchange_demonstration(
 
 
 def is_before_a_judge(request: TurnRequest) -> bool:
-    """Tell whether a turn is a decision, a critique, or a first answer after running totals."""
+    """Say whether a turn is a decision, a critique, or a first answer after running totals."""
     sections = () if request.contract is None else request.contract.sections
     if request.answers:
         return sections == ("evaluation", "solution") and not request.claims

@@ -138,7 +138,7 @@ class DataSettings(Config):
         return source.batch(0)
 
     def may_have_answers(self, source: DataSource | None) -> bool:
-        """Tell whether a question of the first step has an answer."""
+        """Say whether a question of the first step has an answer."""
         return source is None or any(question.answer for question in source.batch(0))
 
 

@@ -102,7 +102,7 @@ def check_files(name: str, descriptions: Mapping[str, str]) -> None:
 
 
 def is_folder(name: str) -> bool:
-    """Tell whether a model's name names a folder here; False where no file can have it."""
+    """Say whether a model's name names a folder here; False where no file can have it."""
     try:
         return Path(name).is_dir()
     except (OSError, ValueError):
@@ -110,7 +110,7 @@ def is_folder(name: str) -> bool:
 
 
 def is_meant_as_path(name: str) -> bool:
-    """Tell whether a name without a folder is no hub id either, such as a mistyped run."""
+    """Say whether a name without a folder is no hub id either, such as a mistyped run."""
     if name.startswith(("/", ".", "~")) or name.count("/") > 1:
         return True
     return "/" in name and is_folder(str(Path(name).parent))
@@ -254,7 +254,7 @@ def check_template(
 
 
 def is_adapter(name: str) -> bool:
-    """Tell whether a model's name names a folder with an adapter and no whole model."""
+    """Say whether a model's name names a folder with an adapter and no whole model."""
     if not is_folder(name):
         return False
     folder = Path(name)

@@ -178,7 +178,7 @@ def folder_problems(model: ModelConfig, *, with_tokenizer: bool = True) -> list[
 
 
 def brings_model(policy: PolicyConfig, trained: TrainedPolicy) -> bool:
-    """Tell whether a policy's engine is opened without any model, such as an endpoint's."""
+    """Say whether a policy's engine is opened without any model, such as an endpoint's."""
     engine = policy.engine_config(trained)
     return policy.sampled_model(trained) is None and "tokens" not in engine.capabilities
 

@@ -1,0 +1,197 @@
+"""`debate-rewards what-if`: recorded debates scored again by every reward, as a table."""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from debate_protocol.command_line import UsageError, transcripts_in
+from debate_protocol.transcripts.showing import escaped, escaped_json
+from debate_protocol.types import Transcript
+from debate_rewards.reward import Reward
+from debate_rewards.what_if import HABITS, RewardReplay, seeds_needed, what_if
+
+# One of each kind of signal: votes three ways, votes as wins, the majority, verified answers.
+DEFAULT_REWARDS = (
+    "v2",
+    "v2:consensus=peer_prediction",
+    "bradley_terry",
+    "win_rate",
+    "majority",
+    "verifiable",
+)
+NUM_SHOWN_CHARACTERS = 200
+
+
+# From a reward's name and `field=value` settings to the reward.
+BuildReward = Callable[[str, Sequence[str]], Reward]
+
+
+def add_what_if(parser: argparse.ArgumentParser, command: str, build_reward: BuildReward) -> None:
+    """Add the arguments of a subcommand of `command` to its parser."""
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="RUN|FILE",
+        help="a run directory, a folder of transcripts, transcripts as JSON Lines, or -",
+    )
+    parser.add_argument(
+        "--reward",
+        action="append",
+        metavar="NAME[:FIELD=VALUE,...]",
+        help="a reward to replay, with its fields; the first is the one that the others are "
+        f"compared with (default: {', '.join(DEFAULT_REWARDS)})",
+    )
+    parser.add_argument("--phase", metavar="NAME", help="transcripts of this phase of a run alone")
+    parser.add_argument("--seed", type=int, default=0, help="resamples of the intervals")
+    parser.add_argument(
+        "--truth-gain",
+        type=float,
+        metavar="D",
+        help="what verified answers would gain, to count seeds (needs --seed-deviation)",
+    )
+    parser.add_argument(
+        "--seed-deviation",
+        type=float,
+        metavar="S",
+        help="standard deviation over seeds of a difference of two arms",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per reward")
+    parser.set_defaults(run=partial(_run, command, build_reward))
+
+
+def _run(command: str, build_reward: BuildReward, arguments: argparse.Namespace) -> None:
+    if (arguments.truth_gain is None) != (arguments.seed_deviation is None):
+        raise UsageError("--truth-gain and --seed-deviation: found one of them, expected both")
+    rewards = {}
+    for text in arguments.reward or DEFAULT_REWARDS:
+        name, colon, fields = text.partition(":")
+        rewards[text] = build_reward(name, fields.split(",") if colon else [])
+    transcripts = _transcripts(command, arguments.files, arguments.phase)
+    replays = what_if(transcripts, rewards, seed=arguments.seed)
+    if arguments.json:
+        for replay in replays:
+            print(escaped_json(json.dumps(asdict(replay) | {"r_squared": replay.r_squared})))
+        return
+    num_questions = len({transcript.question.id for transcript in transcripts})
+    print(f"{len(transcripts):,} debates of {num_questions:,} questions")
+    for line in _lines(replays, arguments.truth_gain, arguments.seed_deviation):
+        print(line)
+
+
+def _transcripts(command: str, files: Sequence[str], phase: str | None) -> list[Transcript]:
+    """Read all transcripts of files, folders and run directories.
+
+    Raises:
+        UsageError: A folder has no file of transcripts, or a file cannot be read.
+    """
+    transcripts: list[Transcript] = []
+    for name in files:
+        paths = [name]
+        if Path(name).is_dir():
+            folder = Path(name)
+            if (folder / "transcripts").is_dir():
+                folder = folder / "transcripts"
+            pattern = "*.jsonl" if phase is None else f"{phase}-*.jsonl"
+            paths = sorted(str(path) for path in folder.glob(pattern))
+            if not paths:
+                raise UsageError(f"{folder}: found no file {pattern}, expected transcripts")
+        for path in paths:
+            transcripts += transcripts_in(command, path)
+    return transcripts
+
+
+def _lines(
+    replays: Sequence[RewardReplay], truth_gain: float | None, deviation: float | None
+) -> Iterator[str]:
+    width = max(len(replay.name) for replay in replays)
+    usable = [replay for replay in replays if replay.problem is None]
+    yield ""
+    yield (
+        f"{'reward':{width}}  R² with truth [95 %]  answers  text with signal  dead questions"
+        "  share of the gradient"
+    )
+    for replay in usable:
+        shares = replay.stream_shares or {}
+        yield (
+            f"{replay.name:{width}}  {_r_squared(replay):20}  {replay.num_answers:7,}  "
+            f"{replay.signal:16.2f}  {replay.dead_questions:14.2f}  "
+            + ", ".join(f"{stream} {share:.2f}" for stream, share in shares.items())
+        )
+    yield from _habit_lines(usable, width)
+    yield from _disagreement_lines(usable)
+    yield ""
+    for replay in usable:
+        yield from _advice(replay, truth_gain, deviation)
+    for replay in replays:
+        if replay.problem is not None:
+            yield f"{replay.name}: no values: {escaped(replay.problem)}"
+
+
+def _r_squared(replay: RewardReplay) -> str:
+    if replay.truth is None:
+        return "not known"
+    # The square of an interval with 0 inside begins at 0.
+    ends = sorted((replay.truth.low**2, replay.truth.high**2))
+    low = 0.0 if replay.truth.low <= 0 <= replay.truth.high else ends[0]
+    return f"{replay.truth.value**2:.3f} [{low:.3f}, {ends[1]:.3f}]"
+
+
+def _habit_lines(replays: Sequence[RewardReplay], width: int) -> Iterator[str]:
+    """Show what judges earn who vote without reading, beside what was recorded."""
+    judged = [replay for replay in replays if replay.recorded_judging is not None]
+    if not judged:
+        return
+    yield ""
+    yield "mean value of a judge: recorded, and voting by a habit among the recorded peers"
+    columns = ["recorded", *HABITS]
+    yield f"{'':{width}}  " + "  ".join(f"{name:>12}" for name in columns)
+    for replay in judged:
+        values = [replay.recorded_judging, *(replay.habits or {}).values()]
+        cells = ["" if value is None else f"{value:+.3f}" for value in values]
+        yield f"{replay.name:{width}}  " + "  ".join(f"{cell:>12}" for cell in cells)
+
+
+def _disagreement_lines(replays: Sequence[RewardReplay]) -> Iterator[str]:
+    for replay in replays:
+        disagreement = replay.disagreement
+        if disagreement is None or not disagreement.num_turns:
+            continue
+        yield ""
+        yield (
+            f"{replay.name} beside {disagreement.other}: {disagreement.num_changed:,} of "
+            f"{disagreement.num_turns:,} advantages change their sign"
+        )
+        for change in disagreement.examples:
+            rightness = {True: "right", False: "wrong", None: "not known"}[change.is_right]
+            text = " ".join(change.text.split())[:NUM_SHOWN_CHARACTERS]
+            yield (
+                f"  {escaped(change.debate)}, agent {change.key.agent}, "
+                f"round {change.key.round + 1}, {change.stream} "
+                f"{'-' if change.first < 0 else '+'} -> {'-' if change.second < 0 else '+'}, "
+                f"answer {rightness}: {escaped(text)}"
+            )
+
+
+def _advice(
+    replay: RewardReplay, truth_gain: float | None, deviation: float | None
+) -> Iterator[str]:
+    """Say what the values can teach, and which stream takes nearly all of an update."""
+    if replay.truth is not None:
+        fraction = max(replay.truth.value, 0.0)
+        advice = (
+            f"{replay.name}: values follow the truth with R² {replay.truth.value**2:.2f}: "
+            f"expect about {fraction:.2f} of what truth would gain"
+        )
+        if truth_gain is not None and deviation is not None and fraction * truth_gain > 0:
+            num_seeds = seeds_needed(fraction * truth_gain, deviation)
+            advice += f" ({fraction * truth_gain:.3f}); to see that takes {num_seeds} seeds"
+        yield advice
+    for stream, share in (replay.stream_shares or {}).items():
+        if share > 0.8 and len(replay.stream_shares or {}) > 1:
+            yield (
+                f"{replay.name}: stream {stream} takes {share:.2f} of the gradient: "
+                "set the weights of advantage.streams on purpose"
+            )
