@@ -1,153 +1,18 @@
-"""What a reply must hold, its contract, and what a reply says: sections, votes and its answer."""
+"""Sections, votes and answers of a reply, read in time linear in its length."""
 
-import difflib
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple
 
-ContractKind = Literal["xml", "boxed", "answer_line"]
-_SECTION_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
-MAX_SECTIONS = 100
-"""Most sections of a contract: each tag of a response is compared with all of them."""
-_RESERVED = ("think", "turn")
-
-
-def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return `; did you mean 'x'?` with the nearest known name, or nothing."""
-    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Contract:
-    r"""The form that a response must have.
-
-    `xml` responses consist of the named sections as tags, in order. `boxed` and `answer_line`
-    responses are free text that ends with `\boxed{…}` or with a last line `Answer: …`.
-
-    Args:
-        name: What recipes and transcripts call it.
-        sections: Tag names in order; empty unless `kind` is `xml`.
-        stop: Stop string that ends a response, None for none. Left out, it is the closing tag of
-            the last section, or None without sections.
-        kind: Where the answer is read from.
-        instructions: What prompts say of a section instead of the usual; any of the sections.
-        answers: Whether a reply owes an answer; a reply that only judges others owes none.
-        ranks_own: Whether comparisons may name their author, who is shown an answer of its own.
-
-    Raises:
-        ValueError: The sections do not fit the kind, are more than `MAX_SECTIONS`, repeat, or are
-            not lower-case names; the stop string is empty; an instruction is about no section.
-    """
-
-    name: str
-    sections: tuple[str, ...] = ()
-    stop: str | None = cast(None, ...)
-    kind: ContractKind = "xml"
-    instructions: Mapping[str, str] = field(default_factory=dict, hash=False)
-    answers: bool = True
-    ranks_own: bool = False
-
-    def __post_init__(self) -> None:
-        if cast(object, self.stop) is ...:
-            last_tag = f"</{self.sections[-1]}>" if self.sections else None
-            object.__setattr__(self, "stop", last_tag)
-        for problem in self._problems():
-            raise ValueError(f"contract {self.name!r}: {problem}")
-
-    def _problems(self) -> Iterator[str]:
-        kinds, sections = get_args(ContractKind), self.sections
-        if self.kind not in kinds:
-            yield f"kind {self.kind!r}; expected one of {', '.join(kinds)}"
-        if (self.kind == "xml") != bool(sections):
-            yield (
-                f"kind {self.kind!r} with sections {sections!r}; "
-                "an xml contract needs sections, the other kinds have none"
-            )
-        for section in sections:
-            if not _SECTION_NAME.match(section) or section in _RESERVED:
-                yield (
-                    f"section {section!r}; expected a lower-case name of letters, digits and _ "
-                    f"that is none of {', '.join(_RESERVED)}"
-                )
-        if len(sections) > MAX_SECTIONS:
-            yield f"found {len(sections)} sections, expected at most {MAX_SECTIONS}"
-        if len(set(sections)) != len(sections):
-            yield f"a section is named twice: {sections!r}"
-        if self.stop == "":
-            yield "stop is empty; write null for none"
-        for section in self.instructions:
-            if section not in sections:
-                yield (
-                    f"instructions for {section!r}, expected one of its sections "
-                    f"({', '.join(sections) or 'it has none'}){did_you_mean(section, sections)}"
-                )
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def answer_section(self) -> str | None:
-        """The section that holds the answer: `solution`, else the first; None without one."""
-        if not self.answers:
-            return None
-        first = self.sections[0] if self.sections else None
-        return "solution" if "solution" in self.sections else first
-
-    def reply(self, answer: str, sections: Mapping[str, str] | None = None) -> str:
-        """Return a response of this form that gives an answer.
-
-        Args:
-            answer: Stands where answers are read from.
-            sections: What others say; one that is left out says `N/A`, a consensus NO.
-        """
-        if self.kind == "boxed":
-            return f"\\boxed{{{answer}}}"
-        if self.kind == "answer_line":
-            return f"Answer: {answer}"
-        said = {"consensus": "NO", **(sections or {}), self.answer_section or "": answer}
-        return "\n".join(
-            f"<{name}>\n{said.get(name) or 'N/A'}\n</{name}>" for name in self.sections
-        )
-
-
-_BUILT_IN = (
-    Contract("three_section", ("solution", "evaluation", "comparison"), "</comparison>"),
-    Contract(
-        "five_section",
-        ("solution", "evaluation", "comparison", "consensus", "consensus_reason"),
-        "</consensus_reason>",
-    ),
-    Contract("boxed", (), None, "boxed"),
-    Contract("answer_line", (), None, "answer_line"),
-)
-CONTRACTS: Mapping[str, Contract] = MappingProxyType({c.name: c for c in _BUILT_IN})
-"""The built-in contracts by name."""
-
-
-def find_contract(contract: str | Contract) -> Contract | None:
-    """Return a contract itself or the built-in one of this name, None when there is none."""
-    return CONTRACTS.get(contract) if isinstance(contract, str) else contract
-
-
-def get_contract(contract: str | Contract) -> Contract:
-    """Return a contract itself or the built-in one of this name.
-
-    Raises:
-        ValueError: No contract has this name; the message names the nearest one.
-    """
-    found = find_contract(contract)
-    if found is not None:
-        return found
-    raise ValueError(
-        f"contract: found {contract!r}, expected one of {', '.join(CONTRACTS)}"
-        f"{did_you_mean(contract, CONTRACTS)}"
-    )
-
+from debate_protocol.contracts import CONTRACTS as CONTRACTS
+from debate_protocol.contracts import MAX_SECTIONS as MAX_SECTIONS
+from debate_protocol.contracts import Contract as Contract
+from debate_protocol.contracts import ContractKind as ContractKind
+from debate_protocol.contracts import find_contract as find_contract
+from debate_protocol.contracts import get_contract as get_contract
 
 ThinkMode = Literal["unwrap", "drop"]
 Range = tuple[int, int]
@@ -155,6 +20,32 @@ Range = tuple[int, int]
 _FENCED = re.compile(
     r"(`{3,}+(?=[^`\n]*+$)|~{3,}+).*+\n(?s:(.*?))^[^\S\n]*+\1[`~]*+[^\S\n]*+$", re.MULTILINE
 )
+_BULLET = r"(?:[-*+•·–—`]++|\(?[0-9]{1,9}[.)])?+"
+_VOTE_LINE = re.compile(
+    rf"\s*+{_BULLET}\s*+[*_`]*+(?ai:agent)\s*+([0-9]++)\s*+[*_`]*+\s*+"
+    r"((?ai:>|<|=|&gt;|&lt;))\s*+[*_`]*+\s*+(?ai:agent)\s*+([0-9]++)(?!\w)(?!\s*+(?:[<>=]|&[gl]t;))"
+)
+_NOTHING = re.compile(rf"\s*+{_BULLET}\s*+(?ai:n/a|na|none)\s*+[.]?+\s*+\Z")
+_NOTHING_LINE = re.compile(rf"\s*+{_BULLET}\s*+(?ai:n/a(?!\w)|(?:na|none)\s*+[.]?+\s*+\Z)")
+_FENCE_LINE = re.compile(r"\s*+(?:`{3,}+|~{3,}+)\s*+\w*+\s*+\Z")
+# Reading long ones as numbers is not linear, and Python may refuse it; they count as malformed.
+_MAX_ID_DIGITS = 640
+# Why a line of a comparison does not count, in words.
+_DROPPED = {
+    "invalid_lines": "invalid lines",
+    "self_dropped": "lines name their author",
+    "malformed": "lines with impossible agents",
+}
+_MAX_NAMED_STRAY_TAGS = 3
+_BRACES = re.compile(r"\\boxed\s*+\{|\\.|[{}]", re.DOTALL)
+_SPACE = re.compile(r"\s*+")
+_ANSWER_LINE = re.compile(
+    r"^[^\S\n]*+[*_#>-]*+[^\S\n]*+(?ai:(?:final )?answer)[^\S\n]*+[*_]*+[^\S\n]*+[:：]",
+    re.MULTILINE,
+)
+_YES_NO = re.compile(r"[\W_]*+(?ai:(yes)|no)(?![^\W_])")
+# The word boundary follows the name: before it, the check costs as much as the rest of the search.
+_MENTION = re.compile(r"(?i:agent)(?<!\w.{5})\s+(\d{1,9})\b")
 
 
 class Block(NamedTuple):
@@ -168,15 +59,16 @@ class Block(NamedTuple):
 
 @dataclass(slots=True)
 class Scan:
-    """The blocks of a text in order, what to cut out of it, and tags that close nothing."""
+    """The blocks of a text in order, ranges to cut out of it, and closing tags without a block."""
 
     blocks: list[Block] = field(default_factory=list)
     holes: list[Range] = field(default_factory=list)
     stray: list[str] = field(default_factory=list)
     _open: tuple[str, Range] | None = None
 
-    def _read_section_tag(self, tag: str, closing: bool, span: Range) -> None:
-        if not closing:
+    def _read_section_tag(self, tag: str, is_closing: bool, span: Range) -> None:
+        if not is_closing:
+            # Sections do not nest: a new one ends the last one, as if its closing tag were missing.
             self._end_section(span[0], span[0], truncated=True)
             self._open = tag, span
         elif self._open is not None and self._open[0] == tag:
@@ -186,112 +78,16 @@ class Scan:
 
     def _end_section(self, inner_end: int, outer_end: int, *, truncated: bool) -> None:
         if self._open is not None:
-            tag, (outer, inner) = self._open
-            self.blocks.append(Block(tag, (outer, outer_end), (inner, inner_end), truncated))
+            tag, (outer_start, inner_start) = self._open
+            outer = (outer_start, outer_end)
+            inner = (inner_start, inner_end)
+            self.blocks.append(Block(tag, outer, inner, truncated))
             self._open = None
-
-
-@functools.lru_cache(maxsize=64)
-def _tag_pattern(sections: tuple[str, ...]) -> re.Pattern[str]:
-    # ASCII folding only: under Unicode folding the long s would match the s of solution.
-    # Possessive white space, and no white space before the name, keep the scan linear.
-    names = "|".join(sorted((*sections, "think"), key=len, reverse=True))
-    return re.compile(rf"<(/?)((?ai:{names}))\s*+>")
-
-
-def scan(text: str, sections: tuple[str, ...], think: ThinkMode) -> Scan:
-    """Find sections and thinking tags; time grows linearly with the text."""
-    found = Scan()
-    thinking_from = -1
-    seen_think = False
-    for match in _tag_pattern(sections).finditer(text):
-        slash, tag = match.groups()
-        closing, tag = slash != "", tag.lower()
-        if tag != "think":
-            if thinking_from < 0:
-                found._read_section_tag(tag, closing, match.span())
-            continue
-        if think == "unwrap":
-            found.holes.append(match.span())
-        elif not closing:
-            thinking_from = match.start() if thinking_from < 0 else thinking_from
-        elif seen_think:
-            found.holes.append((match.start() if thinking_from < 0 else thinking_from, match.end()))
-            thinking_from = -1
-        else:
-            # The template opened the thinking in the prompt: all up to here is thought.
-            found = Scan(holes=[(0, match.end())])
-        seen_think = True
-    if thinking_from >= 0:
-        found.holes.append((thinking_from, len(text)))
-    found._end_section(len(text), len(text), truncated=True)
-    return found
-
-
-def blanked(text: str, start: int, end: int, holes: Iterable[Range]) -> str:
-    """Return `text[start:end]` with the holes as spaces, so that offsets stay true."""
-    pieces: list[str] = []
-    at = start
-    for left, right in holes:
-        left, right = max(left, at), min(right, end)
-        if left >= right:
-            continue
-        pieces += (text[at:left], " " * (right - left))
-        at = right
-    if not pieces:
-        return text[start:end]
-    pieces.append(text[at:end])
-    return "".join(pieces)
-
-
-def trimmed(content: str) -> Range:
-    """Return the range of a section's content without outer white space and code fences.
-
-    Fences are cut off where one wraps the whole content: it is closed by the first one of the same
-    sign that is as long and names no language.
-    """
-    start, end = _stripped(content, 0, len(content))
-    fenced = _FENCED.match(content, start, end)
-    if fenced is not None and fenced.end() == end:
-        return _stripped(content, *fenced.span(2))
-    return start, end
-
-
-@functools.lru_cache(maxsize=64)
-def _armed_pattern(sections: tuple[str, ...]) -> re.Pattern[str]:
-    names = {"think", "turn", *sections, *(s for c in CONTRACTS.values() for s in c.sections)}
-    known = "|".join(sorted(names, key=len, reverse=True))
-    # Also `< /solution`, half tags, template marks such as <|im_end|>, and at the end of the text
-    # what would make a tag of a name that follows it.
-    tag = rf"\s*+(?:/\s*+)?+(?:(?ai:{known})(?![A-Za-z0-9_])|\Z)"
-    return re.compile(rf"<(?={tag}|\|[A-Za-z0-9_]+\|>)")
-
-
-def neutralised(text: str, contract: Contract) -> str:
-    """Return the text with every tag that could open or close a section made plain.
-
-    The `<` of such a tag becomes `‹`; nothing else changes, and the length stays the same.
-    """
-    if "<" not in text:
-        return text
-    return _armed_pattern(contract.sections).sub("‹", text)
-
-
-_BULLET = r"(?:[-*+•·–—`]++|\(?[0-9]{1,9}[.)])?+"
-_LINE = re.compile(
-    rf"\s*+{_BULLET}\s*+[*_`]*+(?ai:agent)\s*+([0-9]++)\s*+[*_`]*+\s*+"
-    r"((?ai:>|<|=|&gt;|&lt;))\s*+[*_`]*+\s*+(?ai:agent)\s*+([0-9]++)(?!\w)(?!\s*+(?:[<>=]|&[gl]t;))"
-)
-_NOTHING = re.compile(rf"\s*+{_BULLET}\s*+(?ai:n/a|na|none)\s*+[.]?+\s*+\Z")
-_NOTHING_LINE = re.compile(rf"\s*+{_BULLET}\s*+(?ai:n/a(?!\w)|(?:na|none)\s*+[.]?+\s*+\Z)")
-_FENCE_LINE = re.compile(r"\s*+(?:`{3,}+|~{3,}+)\s*+\w*+\s*+\Z")
-# Reading long ones as numbers is not linear, and Python may refuse it; they count as malformed.
-_MAX_ID_DIGITS = 640
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One vote; `A < B` is held as `B > A`. `span` covers the whole line in the original text."""
+    """One vote; `A < B` is stored as `B > A`. `span` covers the whole line of the original text."""
 
     left: int
     op: Literal[">", "="]
@@ -299,68 +95,13 @@ class Comparison:
     span: tuple[int, int]
 
 
-def says_nothing(text: str | None) -> bool:
-    """Return whether a section's text is missing, empty or just `N/A`."""
-    return text is None or not text.strip() or _NOTHING.match(text) is not None
-
-
-_DROPPED = {
-    "invalid_lines": "invalid lines",
-    "self_dropped": "lines name their author",
-    "malformed": "lines with impossible agents",
-}
-"""Why a line of a comparison does not count, in words."""
-
-
-def _read_votes(
-    content: str, offset: int, author: int | None, num_agents: int | None
-) -> tuple[list[Comparison], list[tuple[str, Range]]]:
-    """Return the comparisons of a section, and why and where lines of it do not count.
-
-    The places of the latter include line breaks: where a line cannot be read because it ends too
-    early, the break is what is wrong with it.
-
-    Args:
-        content: The section's content.
-        offset: Where it begins in the original text; spans count from there.
-        author: Comparisons that name this agent are dropped.
-        num_agents: Ids from this number on are malformed.
-    """
-    comparisons: list[Comparison] = []
-    dropped: list[tuple[str, Range]] = []
-    # Ids are never negative; where the number of agents is unknown, none is too high.
-    beyond = float("inf") if num_agents is None else num_agents
-    for line in content.splitlines(keepends=True):
-        start, offset = offset, offset + len(line)
-        words = line.strip()
-        begin = start + line.find(words)
-        match = _LINE.match(line)
-        if match is None:
-            if words and not _NOTHING_LINE.match(line) and not _FENCE_LINE.match(line):
-                dropped.append(("invalid_lines", (begin, offset)))
-            continue
-        first, sign, second = match.groups()
-        ids = (first.lstrip("0"), second.lstrip("0"))
-        left, right = (int(one or "0") if len(one) <= _MAX_ID_DIGITS else -1 for one in ids)
-        if author is not None and author in (left, right):
-            dropped.append(("self_dropped", (begin, offset)))
-        elif not 0 <= left < beyond or not 0 <= right < beyond or left == right:
-            dropped.append(("malformed", (begin, offset)))
-        else:
-            if sign.lower() in ("<", "&lt;"):
-                left, right = right, left
-            op: Literal[">", "="] = "=" if sign == "=" else ">"
-            comparisons.append(Comparison(left, op, right, (begin, begin + len(words))))
-    return comparisons, dropped
-
-
 @dataclass(frozen=True, slots=True)
 class SectionText:
-    """The text of a section and where it stands in the original text.
+    """The text of a section and its ranges in the original text.
 
     `span` covers the stripped text, `outer` everything from the start of the opening tag to the
-    end of the closing tag or to where the section ended. `text` is `original[span]`, without
-    thinking tags (or, with `think="drop"`, thinking blocks) that stand inside.
+    end of the closing tag, or to the end of a truncated section. `text` is `original[span]`,
+    without thinking tags inside (or, with `think="drop"`, without thinking blocks).
     """
 
     text: str
@@ -371,14 +112,14 @@ class SectionText:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What a response says.
+    """The content of a response.
 
-    `sections` holds those that were found, in contract order. `answer` is what the answer is
-    read from: the text of the solution, or the final box or answer line; None if there is none.
-    `dropped_lines` says where the lines stand that `invalid_lines`, `self_dropped` and `malformed`
-    count, in text order, line breaks included.
-    `problems` lists in words everything that departs from the contract. `reading` says what was
-    read and by which rules; two of equal content are equal whatever they were read from.
+    `sections` has the sections of the response, in contract order. `answer` is the text of the
+    answer: the solution, or the final box or answer line; None without an answer.
+    `dropped_lines` are the ranges of the lines counted by `invalid_lines`, `self_dropped` and
+    `malformed`, in text order, line breaks included.
+    `problems` lists in words every departure from the contract. `reading` records the text and the
+    rules it was read by; equality ignores it.
     """
 
     sections: Mapping[str, SectionText]
@@ -393,56 +134,203 @@ class Parsed:
     spoken: str = field(default="", compare=False, repr=False)
     """The response without thinking tags or, with `think="drop"`, without thinking blocks."""
     holes: tuple[Range, ...] = field(default=(), compare=False, repr=False)
-    """Where in the response stands what `spoken` leaves out."""
+    """Ranges of the response that `spoken` leaves out."""
     reading: tuple[object, ...] | None = field(default=None, compare=False, repr=False)
 
 
-_BRACES = re.compile(r"\\boxed\s*+\{|\\.|[{}]", re.DOTALL)
-_SPACE = re.compile(r"\s*+")
-_ANSWER_LINE = re.compile(
-    r"^[^\S\n]*+[*_#>-]*+[^\S\n]*+(?ai:(?:final )?answer)[^\S\n]*+[*_]*+[^\S\n]*+[:：]",
-    re.MULTILINE,
-)
+@functools.lru_cache(maxsize=64)
+def _tag_pattern(sections: tuple[str, ...]) -> re.Pattern[str]:
+    # ASCII folding only: under Unicode folding the long s would match the s of solution.
+    # Possessive white space, and no white space before the name, keep the scan linear.
+    names = "|".join(sorted((*sections, "think"), key=len, reverse=True))
+    return re.compile(rf"<(/?)((?ai:{names}))\s*+>")
+
+
+def scan(text: str, sections: tuple[str, ...], think: ThinkMode) -> Scan:
+    """Find sections and thinking tags; time grows linearly with the text."""
+    result = Scan()
+    thinking_start = -1  # of the thinking block that is open; -1 outside of thinking
+    has_think_tag = False
+    for match in _tag_pattern(sections).finditer(text):
+        slash, tag = match.groups()
+        tag = tag.lower()
+        is_closing = slash != ""
+        if tag != "think":
+            # Thinking that is dropped may draft sections; none of them counts.
+            if thinking_start < 0:
+                result._read_section_tag(tag, is_closing, match.span())
+            continue
+        if think == "unwrap":
+            result.holes.append(match.span())
+        elif not is_closing:
+            if thinking_start < 0:
+                thinking_start = match.start()
+        elif has_think_tag:
+            hole_start = match.start() if thinking_start < 0 else thinking_start
+            result.holes.append((hole_start, match.end()))
+            thinking_start = -1
+        else:
+            # The template opened the thinking in the prompt: all text up to here is thinking.
+            result = Scan(holes=[(0, match.end())])
+        has_think_tag = True
+    if thinking_start >= 0:
+        result.holes.append((thinking_start, len(text)))
+    result._end_section(len(text), len(text), truncated=True)
+    return result
+
+
+def blanked(text: str, start: int, end: int, holes: Iterable[Range]) -> str:
+    """Copy `text[start:end]` with the holes as spaces, so that offsets stay true."""
+    pieces: list[str] = []
+    position = start
+    for hole_start, hole_end in holes:
+        left = max(hole_start, position)
+        right = min(hole_end, end)
+        if left >= right:
+            continue
+        pieces.append(text[position:left])
+        pieces.append(" " * (right - left))
+        position = right
+    if not pieces:
+        return text[start:end]
+    pieces.append(text[position:end])
+    return "".join(pieces)
+
+
+def trimmed(content: str) -> Range:
+    """Find the range of a section's content without outer white space and code fences.
+
+    Fences are cut off if one pair wraps the whole content. The closing fence is the first of the
+    same sign and at least the same length without a language.
+    """
+    start, end = _stripped(content, 0, len(content))
+    fenced = _FENCED.match(content, start, end)
+    if fenced is not None and fenced.end() == end:
+        return _stripped(content, *fenced.span(2))
+    return start, end
+
+
+@functools.lru_cache(maxsize=64)
+def _armed_pattern(sections: tuple[str, ...]) -> re.Pattern[str]:
+    tag_names = {"think", "turn", *sections}
+    for contract in CONTRACTS.values():
+        tag_names.update(contract.sections)
+    names = "|".join(sorted(tag_names, key=len, reverse=True))
+    # Also `< /solution`, half tags, template marks such as <|im_end|>, and at the end of the text
+    # a sign that would make a tag of a name after it.
+    tag = rf"\s*+(?:/\s*+)?+(?:(?ai:{names})(?![A-Za-z0-9_])|\Z)"
+    return re.compile(rf"<(?={tag}|\|[A-Za-z0-9_]+\|>)")
+
+
+def neutralised(text: str, contract: Contract) -> str:
+    """Disarm every tag of the text that could open or close a section.
+
+    The `<` of such a tag becomes `‹`; nothing else changes, and the length stays the same.
+    """
+    if "<" not in text:
+        return text
+    return _armed_pattern(contract.sections).sub("‹", text)
+
+
+def says_nothing(text: str | None) -> bool:
+    """Test whether a section's text is missing, empty or just `N/A`."""
+    return text is None or not text.strip() or _NOTHING.match(text) is not None
+
+
+def _read_votes(
+    content: str, offset: int, author: int | None, num_agents: int | None
+) -> tuple[list[Comparison], list[tuple[str, Range]]]:
+    """Read the comparisons of a section, and the reasons and ranges of lines that do not count.
+
+    These ranges include line breaks: a line that ends too early is wrong at its break.
+
+    Args:
+        content: The section's content.
+        offset: Start of the content in the original text; spans count from there.
+        author: Comparisons that name this agent are dropped.
+        num_agents: Ids from this number on are malformed.
+    """
+    comparisons: list[Comparison] = []
+    dropped_lines: list[tuple[str, Range]] = []
+    # Ids are never negative; where the number of agents is unknown, no id is too high.
+    id_limit = float("inf") if num_agents is None else num_agents
+    line_end = offset
+    for line in content.splitlines(keepends=True):
+        line_start = line_end
+        line_end = line_start + len(line)
+        words = line.strip()
+        words_start = line_start + line.find(words)
+        match = _VOTE_LINE.match(line)
+        if match is None:
+            if words and not _NOTHING_LINE.match(line) and not _FENCE_LINE.match(line):
+                dropped_lines.append(("invalid_lines", (words_start, line_end)))
+            continue
+        left = _read_id(match[1])
+        right = _read_id(match[3])
+        if author is not None and author in (left, right):
+            dropped_lines.append(("self_dropped", (words_start, line_end)))
+        elif not 0 <= left < id_limit or not 0 <= right < id_limit or left == right:
+            dropped_lines.append(("malformed", (words_start, line_end)))
+        else:
+            if match[2].lower() in ("<", "&lt;"):
+                left, right = right, left
+            op: Literal[">", "="] = "=" if match[2] == "=" else ">"
+            span = (words_start, words_start + len(words))
+            comparisons.append(Comparison(left=left, op=op, right=right, span=span))
+    return comparisons, dropped_lines
+
+
+def _read_id(digits: str) -> int:
+    """Read an agent's number; -1 for one that is too long to be any agent's."""
+    significant_digits = digits.lstrip("0")
+    return int(significant_digits or "0") if len(significant_digits) <= _MAX_ID_DIGITS else -1
 
 
 def final_box(text: str) -> Range | None:
-    r"""Return the range of the content of the last complete `\boxed{…}`, or None.
+    r"""Find the content of the last complete `\boxed{…}`, None without a box.
 
-    One pass with a stack, so that a million openings cost linear time. A box that holds nothing
-    but another box counts as the inner one.
+    One pass with a stack, so that a million openings cost linear time. A box around nothing but
+    another box counts as the inner one.
     """
     if "\\boxed" not in text:
         return None
     stack: list[Range | None] = []  # (outer start, content start) of a box; None for other braces
     content: Range | None = None
-    outer = (-1, -1)
+    last_box = (-1, -1)
     for match in _BRACES.finditer(text):
-        found = match.group()
-        if found.startswith("\\boxed"):
+        sign = match.group()
+        if sign.startswith("\\boxed"):
             stack.append(match.span())
-        elif found == "{":
+        elif sign == "{":
             stack.append(None)
-        elif found == "}" and stack:
-            opened = stack.pop()
-            if opened is None:
+        elif sign == "}" and stack:
+            opening = stack.pop()
+            if opening is None:
                 continue
-            start, end = opened[1], match.start()
-            holds_box = _skip_space(text, start) == outer[0] and _skip_space(text, outer[1]) == end
-            if not holds_box:
-                content = (start, end)
-            outer = (opened[0], match.end())
-    return content and _stripped(text, *content)
+            box_start, content_start = opening
+            content_end = match.start()
+            # The box that closed last fills this one if only white space surrounds it.
+            inner_start, inner_end = last_box
+            is_around_box = (
+                _skip_space(text, content_start) == inner_start
+                and _skip_space(text, inner_end) == content_end
+            )
+            if not is_around_box:
+                content = (content_start, content_end)
+            last_box = (box_start, match.end())
+    return None if content is None else _stripped(text, *content)
 
 
 def answer_line(text: str) -> Range | None:
-    """Return the range of what follows `Answer:` in the last line that begins so, or None."""
-    last: re.Match[str] | None = None
+    """Find the text after `Answer:` in the last line that begins so, None without such a line."""
+    last_match: re.Match[str] | None = None
     for match in _ANSWER_LINE.finditer(text):
-        last = match
-    if last is None:
+        last_match = match
+    if last_match is None:
         return None
-    line_end = text.find("\n", last.end())
-    start, end = _stripped(text, last.end(), len(text) if line_end < 0 else line_end)
+    line_end = text.find("\n", last_match.end())
+    start, end = _stripped(text, last_match.end(), len(text) if line_end < 0 else line_end)
+    # The line may be bold as a whole: **Answer: 4**.
     while start < end and text[start] == "*":
         start += 1
     while start < end and text[end - 1] == "*":
@@ -461,9 +349,6 @@ def _stripped(text: str, start: int, end: int) -> Range:
     return left, max(left, start + len(inner.rstrip()))
 
 
-_YES_NO = re.compile(r"[\W_]*+(?ai:(yes)|no)(?![^\W_])")
-
-
 def parse(
     text: str,
     contract: Contract | str,
@@ -479,25 +364,25 @@ def parse(
         contract: A contract or the name of a built-in one.
         author: The agent who wrote it; comparisons that name it are dropped and counted.
         num_agents: Comparisons of ids from this number on are malformed and counted.
-        think: `unwrap` reads what stands in thinking blocks like other text; `drop` ignores it.
+        think: `unwrap` reads the text of thinking blocks like other text; `drop` ignores it.
 
     Raises:
         ValueError: The contract's name is unknown.
     """
     rules = get_contract(contract) if isinstance(contract, str) else contract
-    found = scan(text, rules.sections, think)
+    tags = scan(text, rules.sections, think)
     if rules.kind == "xml":
-        parsed = _parse_sections(text, rules, found, author, num_agents)
+        parsed = _parse_sections(text, rules, tags, author, num_agents)
     else:
-        parsed = _parse_free_text(text, rules, found.holes)
-    spoken = _without_holes(text, (0, len(text)), found.holes).strip()
+        parsed = _parse_free_text(text, rules, tags.holes)
+    spoken = _without_holes(text, (0, len(text)), tags.holes).strip()
     reading = (text, rules, author, num_agents, think)
-    return replace(parsed, spoken=spoken, holes=tuple(found.holes), reading=reading)
+    return replace(parsed, spoken=spoken, holes=tuple(tags.holes), reading=reading)
 
 
 def _parse_free_text(text: str, rules: Contract, holes: list[Range]) -> Parsed:
-    seen = blanked(text, 0, len(text), holes)
-    span = final_box(seen) if rules.kind == "boxed" else answer_line(seen)
+    visible_text = blanked(text, 0, len(text), holes)
+    span = final_box(visible_text) if rules.kind == "boxed" else answer_line(visible_text)
     if span is None or span[0] == span[1]:
         missing = r"\boxed{…}" if rules.kind == "boxed" else "line 'Answer: …'"
         return Parsed({}, problems=(f"answer: no {missing} with content",))
@@ -505,92 +390,107 @@ def _parse_free_text(text: str, rules: Contract, holes: list[Range]) -> Parsed:
 
 
 def _parse_sections(
-    text: str, rules: Contract, found: Scan, author: int | None, num_agents: int | None
+    text: str, rules: Contract, tags: Scan, author: int | None, num_agents: int | None
 ) -> Parsed:
-    problems = [f"closing tag </{tag}> closes nothing" for tag in found.stray[:3]]
-    if len(found.stray) > 3:
-        problems.append(f"{len(found.stray) - 3} more closing tags close nothing")
-    chosen = _choose(found.blocks, rules, problems)
+    named_stray_tags = tags.stray[:_MAX_NAMED_STRAY_TAGS]
+    problems = [f"closing tag </{tag}> closes nothing" for tag in named_stray_tags]
+    num_unnamed = len(tags.stray) - len(named_stray_tags)
+    if num_unnamed:
+        problems.append(f"{num_unnamed} more closing tags close nothing")
+    chosen_blocks = _choose_blocks(tags.blocks, rules, problems)
+
     sections: dict[str, SectionText] = {}
     comparisons: list[Comparison] = []
-    dropped: list[tuple[str, Range]] = []
-    for name, block in chosen.items():
+    dropped_lines: list[tuple[str, Range]] = []
+    for name, block in chosen_blocks.items():
         start, end = block.inner
-        content = blanked(text, start, end, found.holes) if found.holes else text[start:end]
+        content = blanked(text, start, end, tags.holes)
         left, right = trimmed(content)
         span = (start + left, start + right)
-        words = _without_holes(text, span, found.holes)
+        words = _without_holes(text, span, tags.holes)
         sections[name] = SectionText(words, span, block.outer, block.truncated)
         if name == "comparison":
-            named = None if rules.ranks_own else author
-            comparisons, dropped = _read_votes(content[left:right], span[0], named, num_agents)
-    counts = Counter(why for why, _ in dropped)
-    problems += [
-        f"comparison: {counts[why]} {words}" for why, words in _DROPPED.items() if counts[why]
-    ]
+            barred_agent = None if rules.ranks_own else author
+            comparisons, dropped_lines = _read_votes(
+                content[left:right], span[0], barred_agent, num_agents
+            )
+
+    num_dropped = Counter(reason for reason, _ in dropped_lines)
+    for reason, description in _DROPPED.items():
+        if num_dropped[reason]:
+            problems.append(f"comparison: {num_dropped[reason]} {description}")
+
     consensus = None
     if "consensus" in sections:
         match = _YES_NO.match(sections["consensus"].text)
-        consensus = None if match is None else match.group(1) is not None
         if match is None:
             problems.append("consensus: neither YES nor NO")
-    holder = sections.get(rules.answer_section or "")
-    if holder and not holder.text:
-        problems.append(f"{rules.answer_section}: empty")
+        else:
+            consensus = match[1] is not None
+
+    answer = None
+    answer_section = rules.answer_section
+    if answer_section in sections:
+        answer = sections[answer_section].text or None
+        if answer is None:
+            problems.append(f"{answer_section}: empty")
     return Parsed(
-        sections,
-        tuple(comparisons),
-        counts["invalid_lines"],
-        counts["self_dropped"],
-        counts["malformed"],
-        dropped_lines=tuple(place for _, place in dropped),
+        sections=sections,
+        comparisons=tuple(comparisons),
+        invalid_lines=num_dropped["invalid_lines"],
+        self_dropped=num_dropped["self_dropped"],
+        malformed=num_dropped["malformed"],
+        dropped_lines=tuple(line_range for _, line_range in dropped_lines),
         consensus=consensus,
-        answer=(holder and holder.text) or None,
+        answer=answer,
         problems=tuple(problems),
     )
 
 
-def _choose(blocks: list[Block], rules: Contract, problems: list[str]) -> dict[str, Block]:
-    """Take the last complete block of each section, else its last one."""
-    counts = Counter(block.name for block in blocks)
-    chosen: dict[str, Block] = {}
+def _choose_blocks(blocks: list[Block], rules: Contract, problems: list[str]) -> dict[str, Block]:
+    """Choose the last complete block of each section, else its last one; add to `problems`."""
+    num_blocks = Counter(block.name for block in blocks)
+    best_blocks: dict[str, Block] = {}
     for block in blocks:
-        best = chosen.get(block.name)
+        best = best_blocks.get(block.name)
+        # A reply cut off while it repeats a section must not lose the complete section before it.
         if best is None or best.truncated or not block.truncated:
-            chosen[block.name] = block
-    after = -1
+            best_blocks[block.name] = block
+
+    chosen_blocks: dict[str, Block] = {}
+    latest_start = -1
     for name in rules.sections:
-        if name not in chosen:
+        if name not in best_blocks:
             problems.append(f"{name}: missing")
             continue
-        block = chosen[name]
-        if counts[name] > 1:
-            problems.append(f"{name}: {counts[name]} blocks, the last complete one is read")
+        block = best_blocks[name]
+        chosen_blocks[name] = block
+        if num_blocks[name] > 1:
+            problems.append(f"{name}: {num_blocks[name]} blocks, the last complete one is read")
         if block.truncated:
             problems.append(f"{name}: truncated, no closing tag")
-        if block.outer[0] < after:
+        if block.outer[0] < latest_start:
             problems.append(f"{name}: out of order")
-        after = max(after, block.outer[0])
-    return {name: chosen[name] for name in rules.sections if name in chosen}
+        latest_start = max(latest_start, block.outer[0])
+    return chosen_blocks
 
 
 def _without_holes(text: str, span: Range, holes: list[Range]) -> str:
     start, end = span
     pieces: list[str] = []
-    for left, right in holes:
-        if right <= start or left >= end:
+    for hole_start, hole_end in holes:
+        if hole_end <= start or hole_start >= end:
             continue
-        pieces.append(text[start : max(left, start)])
-        start = min(right, end)
-    return "".join((*pieces, text[start:end])).strip() if pieces else text[start:end]
-
-
-# The word boundary is looked for behind the name: in front of it, it costs as much as all the rest.
-_MENTION = re.compile(r"(?i:agent)(?<!\w.{5})\s+(\d{1,9})\b")
+        pieces.append(text[start : max(hole_start, start)])
+        start = min(hole_end, end)
+    if not pieces:
+        return text[start:end]
+    pieces.append(text[start:end])
+    return "".join(pieces).strip()
 
 
 def evaluation_parts(text: str, parsed: Parsed) -> list[tuple[int, Range]]:
-    """Return (agent, character range) for each part of a reply's evaluation about one agent.
+    """List (agent, character range) for each part of a reply's evaluation about one agent.
 
     A part begins where an agent is named and ends where another agent is named or the evaluation
     ends; text before the first name belongs to no part.
@@ -598,11 +498,15 @@ def evaluation_parts(text: str, parsed: Parsed) -> list[tuple[int, Range]]:
     section = parsed.sections.get("evaluation")
     if section is None:
         return []
-    start, end = section.span
-    marks: list[tuple[int, int]] = []
-    for found in _MENTION.finditer(blanked(text, 0, end, parsed.holes), start):
-        agent = int(found[1])
-        if not marks or marks[-1][0] != agent:
-            marks.append((agent, found.start()))
-    ends = [begin for _, begin in marks[1:]] + [end] * bool(marks)
-    return [(agent, (begin, stop)) for (agent, begin), stop in zip(marks, ends, strict=True)]
+    section_start, section_end = section.span
+    visible_text = blanked(text, 0, section_end, parsed.holes)
+    agents: list[int] = []
+    starts: list[int] = []
+    for mention in _MENTION.finditer(visible_text, section_start):
+        agent = int(mention[1])
+        # An agent named again continues its part.
+        if not agents or agents[-1] != agent:
+            agents.append(agent)
+            starts.append(mention.start())
+    ends = [*starts[1:], section_end]
+    return [(agent, (start, end)) for agent, start, end in zip(agents, starts, ends, strict=False)]

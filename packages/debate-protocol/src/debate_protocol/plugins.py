@@ -30,7 +30,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from debate_protocol.parsing import did_you_mean
+from debate_protocol.suggestions import did_you_mean
 from debate_protocol.transcripts.showing import escaped
 
 __all__ = ["VariantNotLoadedWarning", "Variants", "did_you_mean", "variants_of"]

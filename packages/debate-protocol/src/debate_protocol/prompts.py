@@ -8,8 +8,9 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from debate_protocol.parsing import Contract, did_you_mean, neutralised
+from debate_protocol.parsing import Contract, neutralised
 from debate_protocol.plugins import Config
+from debate_protocol.suggestions import did_you_mean
 from debate_protocol.types import Message, Question
 
 

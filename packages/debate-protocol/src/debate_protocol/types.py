@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
-from debate_protocol.parsing import Contract, Parsed, ThinkMode, did_you_mean, get_contract, parse
+from debate_protocol.parsing import Contract, Parsed, ThinkMode, get_contract, parse
+from debate_protocol.suggestions import did_you_mean
 
 Role = Literal["system", "user", "assistant"]
 Schedule = Literal["parallel", "sequential"]
