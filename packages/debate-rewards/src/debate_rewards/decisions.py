@@ -1,4 +1,4 @@
-r"""What a debate as a whole answers: by majority, by votes or their strengths, or by its center.
+r"""The answer of a whole debate: by majority, by votes or their strengths, or by its center.
 
 Ties are drawn by `random.Random(f"{seed}\n{transcript.id}")`, so that the same seed always gives
 the same decision on a debate and different debates draw apart.
@@ -17,14 +17,22 @@ from pydantic import Field
 
 from debate_protocol.plugins import Config
 from debate_protocol.transcripts.files import mean_logp
-from debate_protocol.types import Gate, GateDecision, Question, Transcript
+from debate_protocol.types import Gate, GateDecision, Question, Transcript, TurnKey
 from debate_rewards.answer_checking import answer_classes, check_many, kind_of
 from debate_rewards.answers.reply import final_answer
 from debate_rewards.reward import ReadDebate, ReadTurn, read_debate
 from debate_rewards.strengths import log_strengths, wins_of
-from debate_rewards.votes import Share, all_votes, ballots, judgments, tally
+from debate_rewards.votes import Share, Vote, all_votes, ballots, judgments, tally
+
+_log = logging.getLogger(__name__)
 
 Debate = Transcript | ReadDebate
+Answers = Sequence[tuple[Question, str | None]]
+# Says which answers are right; None where the question's own answer cannot be used.
+Correct = Callable[[Answers], Sequence[bool | None]]
+
+# The fit of strengths ends within its tolerance: what is closer than this is equally strong.
+_STRENGTH_DIGITS = 8
 
 
 def _read(debate: Debate) -> ReadDebate:
@@ -32,7 +40,7 @@ def _read(debate: Debate) -> ReadDebate:
 
 
 def majority(debate: Debate, seed: int) -> str | None:
-    """Return the answer that most agents gave in the last round, None when nobody answered.
+    """Find the answer that most agents gave in the last round, None when nobody answered.
 
     Answers are counted by equivalence. Among equally large classes one is drawn, repeatably by
     seed and transcript id.
@@ -41,7 +49,7 @@ def majority(debate: Debate, seed: int) -> str | None:
 
 
 def confidence(debate: Debate, seed: int) -> str | None:
-    """Return the answer of the last round whose agents were the most confident together.
+    """Find the answer of the last round with the greatest confidence of its agents together.
 
     As `majority`, but a vote weighs as much as the geometric mean of the probabilities of its
     reply's tokens, exp(mean log-probability). None when nobody answered, or when an answer's
@@ -54,51 +62,51 @@ def confidence(debate: Debate, seed: int) -> str | None:
 
 
 def knows_confidence(debate: ReadDebate) -> bool:
-    """Return whether the log-probabilities of the last round's answers are known."""
+    """Tell whether the log-probabilities of the last round's answers are known."""
     answered = _answered_last(debate)
     return bool(answered) and all(mean_logp(turn.turn) is not None for turn in answered)
 
 
 def peer_vote(debate: Debate, seed: int) -> str | None:
-    """Return the answer of the agent whom the others voted up most, None when nobody answered.
+    """Find the answer of the agent voted up most by the others, None when nobody answered.
 
     The votes come from the last round in which any were cast; an agent's standing is its votes
-    for minus its votes against, ties half each way, and the answer is that of the turn that was
-    judged. Equal standings are drawn from, repeatably by seed and transcript id; without any votes
-    that is every agent with an answer in the last round.
+    for minus its votes against, ties half each way, and the answer is the judged turn's. Equal
+    standings are drawn from, repeatably by seed and transcript id; without any votes every agent
+    with an answer in the last round is drawn from.
     """
     debate = _read(debate)
-    judged = standings(debate)
-    if not judged:
-        return _one_of(debate, seed, _answered_last(debate))
-    best = max(standing for _, standing in judged)
-    return _one_of(debate, seed, [turn for turn, standing in judged if standing == best])
+    judged_turns = standings(debate)
+    if not judged_turns:
+        return _drawn_answer(debate, seed, _answered_last(debate))
+    best = max(standing for _, standing in judged_turns)
+    best_turns = [turn for turn, standing in judged_turns if standing == best]
+    return _drawn_answer(debate, seed, best_turns)
 
 
 def bradley_terry(debate: Debate, seed: int) -> str | None:
-    """Return the answer of the agent whose Bradley-Terry strength is the greatest.
+    """Find the last answer of the agent with the greatest Bradley-Terry strength.
 
-    The strengths are those of the agents over the votes of all rounds, ties half a win for each,
+    The strengths of the agents are fitted to the votes of all rounds, ties half a win for each,
     under the prior of one win and one loss against an agent of strength 1 (`BradleyTerry`); a win
-    against a strong agent counts for more than one against a weak one. Votes on one's own turn do
-    not count. The answer is the agent's last one. Equals are drawn from; without votes that is
-    every agent that answered last.
+    against a strong agent counts for more than a win against a weak one. Votes on one's own turn
+    do not count. Equals are drawn from; without votes every agent that answered last is.
     """
     debate = _read(debate)
-    cast = [v for v in all_votes(ballots(debate)) if not v.is_own]
-    wins = wins_of(cast, "half", lambda key: key.agent)
-    # The fit ends within its tolerance: what is closer than that is equally strong.
-    strengths = {agent: round(log, 8) for agent, log in log_strengths(wins, 1.0).items()}
-    answered = {turn.key.agent: turn for turn in debate.turns.values() if not turn.failed}
-    judged = sorted(strengths.keys() & answered.keys())
-    if not judged:
-        return _one_of(debate, seed, _answered_last(debate))
-    best = max(strengths[agent] for agent in judged)
-    return _one_of(debate, seed, [answered[a] for a in judged if strengths[a] == best])
+    votes = [vote for vote in all_votes(ballots(debate)) if not vote.is_own]
+    log_strength = log_strengths(wins_of(votes, "half", lambda key: key.agent), 1.0)
+    last_answers = {turn.key.agent: turn for turn in debate.turns.values() if not turn.failed}
+    candidates = sorted(log_strength.keys() & last_answers.keys())
+    if not candidates:
+        return _drawn_answer(debate, seed, _answered_last(debate))
+    rounded = {agent: round(log_strength[agent], _STRENGTH_DIGITS) for agent in candidates}
+    best = max(rounded.values())
+    best_turns = [last_answers[agent] for agent in candidates if rounded[agent] == best]
+    return _drawn_answer(debate, seed, best_turns)
 
 
 def central(debate: Debate) -> str | None:
-    """Return the last answer of the agent that aggregates under topology `central`.
+    """Find the last answer of the agent that aggregates under topology `central`.
 
     None when it never spoke or its last turn has no answer.
 
@@ -106,63 +114,64 @@ def central(debate: Debate) -> str | None:
         ValueError: The topology is another one.
     """
     debate = _read(debate)
-    rules = debate.transcript.protocol
-    if rules.topology != "central":
+    protocol = debate.transcript.protocol
+    if protocol.topology != "central":
         raise ValueError(
             f"debate {debate.transcript.id!r}, decision central: found topology "
-            f"{rules.topology!r}, expected 'central'"
+            f"{protocol.topology!r}, expected 'central'"
         )
-    spoken = [turn for key, turn in debate.turns.items() if key.agent == (rules.center or 0)]
-    return answer_text(debate, max(spoken, key=lambda turn: turn.key.round)) if spoken else None
-
-
-def decisions_of(debate: ReadDebate, seed: int) -> dict[str, str | None]:
-    """Return the answer of every decision rule that applies to the debate, by name."""
-    decided = {"majority": majority(debate, seed)}
-    if debate.compares:
-        decided["peer_vote"] = peer_vote(debate, seed)
-        decided["bradley_terry"] = bradley_terry(debate, seed)
-    if knows_confidence(debate):
-        decided["confidence"] = confidence(debate, seed)
-    if debate.transcript.protocol.topology == "central":
-        decided["central"] = central(debate)
-    if judgments(debate):
-        decided["judged"] = judged(debate, seed)
-    return decided
+    center = protocol.center or 0
+    center_turns = [turn for key, turn in debate.turns.items() if key.agent == center]
+    if not center_turns:
+        return None
+    return answer_text(debate, max(center_turns, key=lambda turn: turn.key.round))
 
 
 def judged(debate: Debate, seed: int) -> str | None:
-    """Return the last answer of the side that most judges decide for, ties drawn.
+    """Find the last answer of the side that most judges decide for, ties drawn.
 
     None where most hold the only answer to be wrong, or nobody decides.
     """
     debate = _read(debate)
-    made = Counter(one.decision for one in judgments(debate) if one.decision is not None)
-    most = [side for side in sorted(made) if made[side] == max(made.values())]
-    side = most[_draw(debate.transcript, seed, range(len(most)))] if most else None
-    own = [turn for key, turn in debate.turns.items() if key.agent == side and not turn.failed]
-    return answer_text(debate, own[-1]) if own else None
+    decisions = [judgment.decision for judgment in judgments(debate)]
+    num_by_side = Counter(decision for decision in decisions if decision is not None)
+    if not num_by_side:
+        return None
+    most = max(num_by_side.values())
+    sides = [side for side in sorted(num_by_side) if num_by_side[side] == most]
+    side = sides[_draw(debate.transcript, seed, range(len(sides)))]
+    # A critic gives no answers: a decision for it leaves the debate without one.
+    side_turns = [t for key, t in debate.turns.items() if key.agent == side and not t.failed]
+    return answer_text(debate, side_turns[-1]) if side_turns else None
+
+
+def decisions_of(debate: ReadDebate, seed: int) -> dict[str, str | None]:
+    """Find the answer of every decision rule that applies to the debate, by name."""
+    answers = {"majority": majority(debate, seed)}
+    if debate.compares:
+        answers["peer_vote"] = peer_vote(debate, seed)
+        answers["bradley_terry"] = bradley_terry(debate, seed)
+    if knows_confidence(debate):
+        answers["confidence"] = confidence(debate, seed)
+    if debate.transcript.protocol.topology == "central":
+        answers["central"] = central(debate)
+    if judgments(debate):
+        answers["judged"] = judged(debate, seed)
+    return answers
 
 
 def last_turns(debate: ReadDebate) -> dict[int, ReadTurn]:
-    """Return the turns of the last round, by agent."""
-    last = debate.last_round
-    return {key.agent: turn for key, turn in debate.turns.items() if key.round == last}
+    """Select the turns of the last round, by agent."""
+    last_round = debate.last_round
+    return {key.agent: turn for key, turn in debate.turns.items() if key.round == last_round}
 
 
 def _answered_last(debate: ReadDebate) -> list[ReadTurn]:
     return [turn for turn in last_turns(debate).values() if not turn.failed]
 
 
-def _one_of(debate: ReadDebate, seed: int, turns: Sequence[ReadTurn]) -> str | None:
-    """Return the answer of one of these turns, drawn by seed; None without any."""
-    if not turns:
-        return None
-    return answer_text(debate, turns[_draw(debate.transcript, seed, range(len(turns)))])
-
-
 def answer_text(debate: ReadDebate, turn: ReadTurn) -> str | None:
-    """Return a turn's own final answer as text, None for a failed turn."""
+    """Read a turn's own final answer as text, None for a failed turn."""
     if turn.failed or turn.parsed.answer is None:
         return None
     answer = final_answer(turn.parsed.answer, kind_of(debate.transcript.question))
@@ -170,56 +179,63 @@ def answer_text(debate: ReadDebate, turn: ReadTurn) -> str | None:
 
 
 def standings(debate: ReadDebate) -> list[tuple[ReadTurn, float]]:
-    """Return each judged agent's latest judged turn with its votes for minus against.
+    """Compute each judged agent's votes for minus against, with its latest judged turn.
 
-    The votes come from the last round in which any were cast; without votes there is none.
+    The votes come from the last round in which any were cast; without votes the list is empty.
     """
-    cast = ballots(debate)
-    voted = [key.round for key, ballot in cast.items() if ballot.votes]
-    if not voted:
+    turn_ballots = ballots(debate)
+    voted_rounds = [key.round for key, ballot in turn_ballots.items() if ballot.votes]
+    if not voted_rounds:
         return []
-    judges = [key for key in cast if key.round == max(voted)]
-    shares = tally(vote for key in judges for vote in cast[key].votes)
+    votes: list[Vote] = []
+    judged_turns: dict[TurnKey, ReadTurn] = {}
+    for key, ballot in turn_ballots.items():
+        if key.round != max(voted_rounds):
+            continue
+        votes += ballot.votes
+        # Turns that got no votes have the standing 0, which may still be the best.
+        for turn in debate.judged_by(debate.judges[key]).values():
+            if not turn.failed:
+                judged_turns[turn.key] = turn
+    shares = tally(votes)
     latest: dict[int, ReadTurn] = {}
-    net: dict[int, float] = {}
-    judged = [debate.judged_by(debate.judges[key]).values() for key in judges]
-    valid = {turn.key: turn for turns in judged for turn in turns if not turn.failed}
-    for _, turn in sorted(valid.items()):
-        agent = turn.key.agent
-        share = shares.get(turn.key, Share(0.0, 0.0))
-        net[agent] = net.get(agent, 0.0) + share.up - share.down
-        if agent not in latest or latest[agent].key.round < turn.key.round:
+    standing: dict[int, float] = {}
+    for key, turn in sorted(judged_turns.items()):
+        agent = key.agent
+        share = shares.get(key, Share(0.0, 0.0))
+        standing[agent] = standing.get(agent, 0.0) + share.up - share.down
+        if agent not in latest or latest[agent].key.round < key.round:
             latest[agent] = turn
-    return [(latest[agent], net[agent]) for agent in sorted(latest)]
+    return [(latest[agent], standing[agent]) for agent in sorted(latest)]
 
 
 def _weightiest(debate: ReadDebate, seed: int, weight: Callable[[ReadTurn], float]) -> str | None:
-    """Return the answer of the last round whose turns weigh the most together."""
+    """Find the answer of the last round with the greatest weight of its turns together."""
     turns = list(last_turns(debate).values())
     answers = [answer_text(debate, turn) for turn in turns]
     classes = answer_classes(debate.transcript.question, answers)
-    weights: dict[int, float] = {}
+    class_weights: dict[int, float] = {}
     for number, turn in zip(classes, turns, strict=True):
         if number is not None:
-            weights[number] = weights.get(number, 0.0) + weight(turn)
-    if not weights:
+            class_weights[number] = class_weights.get(number, 0.0) + weight(turn)
+    if not class_weights:
         return None
-    largest = max(weights.values())
-    chosen = _draw(debate.transcript, seed, [n for n, own in weights.items() if own == largest])
+    most = max(class_weights.values())
+    largest_classes = [number for number, total in class_weights.items() if total == most]
+    chosen = _draw(debate.transcript, seed, largest_classes)
     return answers[classes.index(chosen)]
+
+
+def _drawn_answer(debate: ReadDebate, seed: int, turns: Sequence[ReadTurn]) -> str | None:
+    if not turns:
+        return None
+    return answer_text(debate, turns[_draw(debate.transcript, seed, range(len(turns)))])
 
 
 def _draw(transcript: Transcript, seed: int, among: Sequence[int]) -> int:
     # The bytes that Python itself would take, but for ids with lone surrogates.
-    drawn_by = f"{seed}\n{transcript.id}".encode("utf-8", "surrogatepass")
-    return random.Random(drawn_by).choice(among)
-
-
-_log = logging.getLogger(__name__)
-
-Answers = Sequence[tuple[Question, str | None]]
-# Says which answers are right; None where the question's own answer cannot be used.
-Correct = Callable[[Answers], Sequence[bool | None]]
+    seed_bytes = f"{seed}\n{transcript.id}".encode("utf-8", "surrogatepass")
+    return random.Random(seed_bytes).choice(among)
 
 
 def checked(answers: Answers) -> list[bool | None]:
@@ -250,29 +266,29 @@ class _Rule(Config):
         return False
 
     def most_going_on(self, debates: int, gate: str) -> int:
-        """Return how many of so many debates may go on after the gates of a name."""
+        """Compute how many of a number of debates may go on after the gates of a name."""
         return debates
 
     def __call__(
         self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
     ) -> list[GateDecision]:
-        """Return one decision a gate: go on, keep (the debate ends here) or drop (it is left out).
+        """Decide on each gate: go on, keep (the debate ends here) or drop (it is left out).
 
         Args:
-            gates: Of the batch.
-            seed: For what is drawn.
+            gates: The gates of the batch.
+            seed: Seed of draws.
             correct: Judges answers, all of the batch at once.
         """
         decisions: list[GateDecision] = ["go_on"] * len(gates)
-        places = [i for i, gate in enumerate(gates) if self.at in (None, gate.name)]
-        found = self._decide([gates[place] for place in places], seed, correct)
-        for place, decision in zip(places, found, strict=True):
-            decisions[place] = decision
+        indices = [i for i, gate in enumerate(gates) if self.at in (None, gate.name)]
+        rule_decisions = self._decide([gates[index] for index in indices], seed, correct)
+        for index, decision in zip(indices, rule_decisions, strict=True):
+            decisions[index] = decision
         return decisions
 
     @abstractmethod
     def _decide(self, gates: Sequence[Gate], seed: int, correct: Correct) -> list[GateDecision]:
-        """Return one decision for each gate of this rule."""
+        """Decide on each gate of this rule."""
 
 
 class Informative(_Rule):
@@ -282,7 +298,7 @@ class Informative(_Rule):
     is missing or cannot be read is dropped, and a warning names it.
 
     Source: DAPO (Yu et al. 2025), eq. 8's condition 0 < |right| < G; SDRL (paper), eq. 7. The
-    over-sampling that makes up for what is dropped is the caller's (a recipe's `oversample`).
+    over-sampling that makes up for dropped groups is the caller's (a recipe's `oversample`).
     """
 
     type: Literal["informative"] = "informative"
@@ -302,23 +318,26 @@ class Informative(_Rule):
         return True
 
     def _decide(self, gates: Sequence[Gate], seed: int, correct: Correct) -> list[GateDecision]:
-        asked: list[tuple[Question, str | None]] = []
-        groups: dict[str, list[int]] = {}
-        names = [
-            gate.question.id if self.group == "question" else str(place)
-            for place, gate in enumerate(gates)
-        ]
-        for gate, name in zip(gates, names, strict=True):
-            for answer in _answers(gate):
-                groups.setdefault(name, []).append(len(asked))
-                asked.append((gate.question, answer))
-        right = correct(asked)
+        group_names: list[str] = []
+        answer_groups: list[str] = []
+        answers: list[tuple[Question, str | None]] = []
+        for index, gate in enumerate(gates):
+            group_name = gate.question.id if self.group == "question" else str(index)
+            group_names.append(group_name)
+            for answer in _latest_answers(gate):
+                answer_groups.append(group_name)
+                answers.append((gate.question, answer))
+
+        # A group is worth its cost where it has both a right and a wrong answer.
+        verdicts_by_group: dict[str, set[bool | None]] = {}
+        for group_name, is_right in zip(answer_groups, correct(answers), strict=True):
+            verdicts_by_group.setdefault(group_name, set()).add(is_right)
         decisions: list[GateDecision] = []
-        for gate, name in zip(gates, names, strict=True):
-            found = {right[index] for index in groups.get(name, ())}
-            if None in found:
+        for gate, group_name in zip(gates, group_names, strict=True):
+            verdicts = verdicts_by_group.get(group_name, set())
+            if None in verdicts:
                 _log.warning("question %r is left out: no usable answer", gate.question.id)
-            decisions.append("go_on" if found == {True, False} else "drop")
+            decisions.append("go_on" if verdicts == {True, False} else "drop")
         return decisions
 
 
@@ -337,23 +356,23 @@ class AtMost(_Rule):
     counts_debates: ClassVar[bool] = True
 
     def most_going_on(self, debates: int, gate: str) -> int:
-        """Return how many of so many debates may go on after the gates of a name."""
+        """Compute how many of a number of debates may go on after the gates of a name."""
         return min(self.go_on, debates) if self.at in (None, gate) else debates
 
     @property
     def drops(self) -> bool:
-        """Those beyond the number, where they are not kept."""
+        """Debates beyond the number, where they are not kept."""
         return self.others == "drop"
 
     def _decide(self, gates: Sequence[Gate], seed: int, correct: Correct) -> list[GateDecision]:
-        # The order of the gates does not matter.
-        drawn = sorted(range(len(gates)), key=lambda place: _lot(seed, gates[place]))
-        going = set(drawn[: self.go_on])
-        return ["go_on" if place in going else self.others for place in range(len(gates))]
+        # Drawn by debate id: the order of the gates does not matter.
+        in_drawn_order = sorted(range(len(gates)), key=lambda index: _lot(seed, gates[index]))
+        going_on = set(in_drawn_order[: self.go_on])
+        return ["go_on" if index in going_on else self.others for index in range(len(gates))]
 
 
 class Agreed(_Rule):
-    """Ends debates early: those where one answer has this share of the latest round's turns."""
+    """Ends debates early: where one answer has this share of the latest round's turns."""
 
     type: Literal["agreed"] = "agreed"
     share: float = Field(default=1.0, gt=0, le=1)
@@ -362,11 +381,13 @@ class Agreed(_Rule):
     def _decide(self, gates: Sequence[Gate], seed: int, correct: Correct) -> list[GateDecision]:
         decisions: list[GateDecision] = []
         for gate in gates:
-            answers = _answers(gate)
+            answers = _latest_answers(gate)
             classes = answer_classes(gate.question, answers)
-            largest = max((classes.count(n) for n in classes if n is not None), default=0)
-            agreed = largest and largest >= self.share * len(answers)
-            decisions.append("keep" if agreed else "go_on")
+            class_sizes = Counter(number for number in classes if number is not None)
+            num_agreeing = max(class_sizes.values(), default=0)
+            # Turns without an answer count in the share's denominator.
+            has_agreed = num_agreeing > 0 and num_agreeing >= self.share * len(answers)
+            decisions.append("keep" if has_agreed else "go_on")
         return decisions
 
 
@@ -374,7 +395,7 @@ SingleRule = Annotated[Informative | AtMost | Agreed, Field(discriminator="type"
 
 
 class InOrder(Config):
-    """Several rules, each on the debates that go on after those before it."""
+    """Several rules, each on the debates that go on after the rules before it."""
 
     type: Literal["in_order"] = "in_order"
     rules: tuple[SingleRule, ...] = Field(min_length=1)
@@ -396,7 +417,7 @@ class InOrder(Config):
         return any(rule.needs_answers for rule in self.rules)
 
     def most_going_on(self, debates: int, gate: str) -> int:
-        """Return how many of so many debates may go on after the gates of a name."""
+        """Compute how many of a number of debates may go on after the gates of a name."""
         for rule in self.rules:
             debates = rule.most_going_on(debates, gate)
         return debates
@@ -404,13 +425,14 @@ class InOrder(Config):
     def __call__(
         self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
     ) -> list[GateDecision]:
-        """Return one decision a gate."""
+        """Decide on each gate by the first rule that ends or drops its debate."""
         decisions: list[GateDecision] = ["go_on"] * len(gates)
         for rule in self.rules:
-            going = [i for i, decision in enumerate(decisions) if decision == "go_on"]
-            found = rule([gates[i] for i in going], seed=seed, correct=correct)
-            for place, decision in zip(going, found, strict=True):
-                decisions[place] = decision
+            indices = [i for i, decision in enumerate(decisions) if decision == "go_on"]
+            rule_gates = [gates[index] for index in indices]
+            rule_decisions = rule(rule_gates, seed=seed, correct=correct)
+            for index, decision in zip(indices, rule_decisions, strict=True):
+                decisions[index] = decision
         return decisions
 
 
@@ -419,21 +441,24 @@ GateRule = Annotated[Informative | AtMost | Agreed | InOrder, Field(discriminato
 
 
 def divided(rule: GateRule) -> tuple[GateRule | None, GateRule | None]:
-    """Return what a rule decides on each debate or question alone, and what it decides by counting.
+    """Split a rule into decisions on each debate or question alone, and decisions by counting.
 
-    The second part begins with the first rule that counts the debates of the batch. Either is None
-    where there is nothing of it.
+    The second part begins with the first rule that counts the debates of the batch. An empty part
+    is None.
     """
     rules = rule.rules if isinstance(rule, InOrder) else (rule,)
-    counting = [place for place, one in enumerate(rules) if one.counts_debates]
-    border = counting[0] if counting else len(rules)
-    before, after = (
-        InOrder(rules=part) if part else None for part in (rules[:border], rules[border:])
+    num_before = 0
+    while num_before < len(rules) and not rules[num_before].counts_debates:
+        num_before += 1
+    rules_alone = rules[:num_before]
+    rules_by_counting = rules[num_before:]
+    return (
+        InOrder(rules=rules_alone) if rules_alone else None,
+        InOrder(rules=rules_by_counting) if rules_by_counting else None,
     )
-    return before, after
 
 
-def _answers(gate: Gate) -> list[str | None]:
+def _latest_answers(gate: Gate) -> list[str | None]:
     turns = last_turns(read_debate(gate.transcript)).values()
     return [None if turn.failed else turn.parsed.answer for turn in turns]
 

@@ -1,4 +1,4 @@
-"""All rewards by name, for configuration files, and those that are made of others."""
+"""All rewards by name, for configuration files, and rewards made of other rewards."""
 
 import hashlib
 from collections import Counter
@@ -39,10 +39,12 @@ from debate_rewards.votes import all_votes, ballots, by_pair
 
 # Rewards that can be a part of a mixed one.
 SINGLE_REWARDS: Variants[RewardConfig] = Variants(
-    "debate_rewards.rewards", RewardConfig, V2, WinRate, WinMinusLoss, BradleyTerry, Verifiable,
-    TruthJudge, Majority, MajorityJudge, Certainty, Persuasion, Overlong, PartialTrajectory,
-    ConlReward,
-    JudgedReward, of=FunctionReward.of,
+    "debate_rewards.rewards", RewardConfig,
+    V2, WinRate, WinMinusLoss, BradleyTerry,
+    Verifiable, TruthJudge, Majority, MajorityJudge,
+    Certainty, Persuasion, Overlong, PartialTrajectory,
+    ConlReward, JudgedReward,
+    of=FunctionReward.of,
 )  # fmt: skip
 SingleReward = Annotated[RewardConfig, SINGLE_REWARDS]
 
@@ -58,9 +60,10 @@ class Fading(Config):
     """The weight is `start` at the phase's first step and `end` from this many steps later on."""
 
     def at(self, step: int) -> float:
-        """Return the weight at a step of the phase, counted from 0."""
-        done = min(step, self.steps)
-        return (self.start * (self.steps - done) + self.end * done) / self.steps
+        """Compute the weight at a step of the phase, counted from 0."""
+        num_faded = min(step, self.steps)
+        num_left = self.steps - num_faded
+        return (self.start * num_left + self.end * num_faded) / self.steps
 
 
 class Component(Config):
@@ -72,7 +75,7 @@ class Component(Config):
     """How much it counts: a number, or `{start, end, steps}` for one that changes."""
 
     def weight_at(self, step: int) -> float:
-        """Return the weight at a step of the phase, counted from 0."""
+        """Compute the weight at a step of the phase, counted from 0."""
         return self.weight.at(step) if isinstance(self.weight, Fading) else self.weight
 
 
@@ -99,9 +102,11 @@ class Mixed(RewardConfig):
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The streams that get values."""
-        named = [name for part in self.parts().values() for name in part.streams]
-        return tuple(dict.fromkeys(named))
+        """Streams with values in any component."""
+        stream_names: dict[str, None] = {}
+        for component in self.components.values():
+            stream_names.update(dict.fromkeys(component.reward.streams))
+        return tuple(stream_names)
 
     @property
     def adds_advantages(self) -> bool:
@@ -109,115 +114,136 @@ class Mixed(RewardConfig):
         return self.mix == "advantages"
 
     def parts(self) -> Mapping[str, RewardConfig]:
-        """Return the rewards of the components."""
+        """List the rewards of the components."""
         return {name: component.reward for name, component in self.components.items()}
 
     def part_weights(self) -> Mapping[str, float]:
-        """Return the weights of the components; of one that changes the first that is not 0."""
-        return {
-            name: one.weight_at(0) or (one.weight.end if isinstance(one.weight, Fading) else 0.0)
-            for name, one in self.components.items()
-        }
+        """List the weights of the components; of a changing one the first that is not 0."""
+        weights = {}
+        for name, component in self.components.items():
+            weights[name] = component.weight_at(0)
+            if isinstance(component.weight, Fading) and component.weight.start == 0:
+                weights[name] = component.weight.end
+        return weights
 
     def at(self, step: int) -> Self:
-        """Return the reward of a step of the phase, counted from 0."""
-        fading = self._fading()
-        if not fading:
+        """Build the reward of a step of the phase, counted from 0."""
+        fading_weights = self._fading_weights()
+        if not fading_weights:
             return self
-        now = {
-            name: self.components[name].model_copy(
-                update={"weight": Fading(start=weight.at(step), end=weight.at(step), steps=1)}
-            )
-            for name, weight in fading.items()
-        }
-        return self.model_copy(update={"components": {**self.components, **now}})
+        components = dict(self.components)
+        for name, weight in fading_weights.items():
+            # It stays a fading weight, so that scores have its value as a metric.
+            weight_now = Fading(start=weight.at(step), end=weight.at(step), steps=1)
+            components[name] = components[name].model_copy(update={"weight": weight_now})
+        return self.model_copy(update={"components": components})
 
     def changes(self) -> list[str]:
-        """Return which weights change, and how."""
-        return [
-            f"reward.components.{name}.weight: from {one.start:g} to {one.end:g} over the phase's "
-            f"first {one.steps:,} steps"
-            for name, one in self._fading().items()
-        ]
+        """Describe the weights that change."""
+        descriptions = []
+        for name, weight in self._fading_weights().items():
+            descriptions.append(
+                f"reward.components.{name}.weight: from {weight.start:g} to {weight.end:g} over "
+                f"the phase's first {weight.steps:,} steps"
+            )
+        return descriptions
 
-    def _fading(self) -> dict[str, Fading]:
-        named = ((name, one.weight) for name, one in self.components.items())
-        return {name: weight for name, weight in named if isinstance(weight, Fading)}
+    def _fading_weights(self) -> dict[str, Fading]:
+        fading_weights = {}
+        for name, component in self.components.items():
+            if isinstance(component.weight, Fading):
+                fading_weights[name] = component.weight
+        return fading_weights
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
-        """Return one score a transcript, in order."""
-        names = list(self.components)
-        columns = [score_debates(self.components[name].reward, transcripts) for name in names]
-        return [
-            self._combine(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)
-        ]
+        """Score a batch of debates, in order."""
+        scores_by_component = {}
+        for name, component in self.components.items():
+            scores_by_component[name] = score_debates(component.reward, transcripts)
+        mixed_scores = []
+        for index in range(len(transcripts)):
+            scores = {name: scores[index] for name, scores in scores_by_component.items()}
+            mixed_scores.append(self._combine(scores))
+        return mixed_scores
 
     def _combine(self, scores: Mapping[str, Score]) -> Score:
+        """Combine the scores of one debate, by component."""
         weights = {name: self.components[name].weight_at(0) for name in scores}
-        credits = [
-            replace(credit, component=name, weight=weights[name])
-            for name, score in scores.items()
-            for credit in score.credits
-        ]
+        num_agents = max(len(score.agents) for score in scores.values())
+        credits: list[Credit] = []
+        returns: dict[str, tuple[float | None, ...]] = {}
+        for name, score in scores.items():
+            for credit in score.credits:
+                credits.append(replace(credit, component=name, weight=weights[name]))
+            if any(credit.stream == "return" for credit in score.credits):
+                returns[name] = score.returns_of()
         if self.mix == "rewards":
             credits = _add_raw(credits)
-        num_agents = max(len(score.agents) for score in scores.values())
-        agents = tuple(
-            weighted_sum([(score.agents[agent], weights[name]) for name, score in scores.items()])
-            for agent in range(num_agents)
+            # All components are one reward now. Its returns are also of agents that never spoke.
+            returns = {"": _weighted_returns(returns, weights, num_agents)}
+        all_returns = {name: score.agents for name, score in scores.items()}
+        metrics = _merge_metrics(scores)
+        for name in self._fading_weights():
+            metrics[f"reward/weight/{name}"] = weights[name]
+        return Score(
+            credits=tuple(credits),
+            agents=_weighted_returns(all_returns, weights, num_agents),
+            metrics=metrics,
+            returns=returns,
         )
-        returns = {
-            name: score.returns_of()
-            for name, score in scores.items()
-            if any(credit.stream == "return" for credit in score.credits)
-        }
-        if self.mix == "rewards":
-            # Also of agents that never spoke.
-            parts = [(own, weights[name]) for name, own in returns.items()]
-            returns = {
-                "": tuple(
-                    weighted_sum(
-                        [(own[agent], weight) for own, weight in parts if agent < len(own)]
-                    )
-                    for agent in range(num_agents)
-                )
-            }
-        metrics = {f"reward/weight/{name}": weights[name] for name in self._fading()}
-        return Score(tuple(credits), agents, _merge_metrics(scores) | metrics, returns)
 
 
 def weighted_sum(values: Sequence[tuple[float | None, float]]) -> float | None:
-    """Return Σ weight·value, where None adds 0; None when every value is None."""
-    known = [value * weight for value, weight in values if value is not None]
-    return sum(known) if known else None
+    """Compute Σ weight·value, where None adds 0; None when every value is None."""
+    products = [value * weight for value, weight in values if value is not None]
+    return sum(products) if products else None
+
+
+def _weighted_returns(
+    returns: Mapping[str, tuple[float | None, ...]], weights: Mapping[str, float], num_agents: int
+) -> tuple[float | None, ...]:
+    """Add each agent's returns of several components by weight."""
+    sums = []
+    for agent in range(num_agents):
+        agent_returns = []
+        for name, values in returns.items():
+            if agent < len(values):
+                agent_returns.append((values[agent], weights[name]))
+        sums.append(weighted_sum(agent_returns))
+    return tuple(sums)
 
 
 def _add_raw(credits: Sequence[Credit]) -> list[Credit]:
+    """Add the weighted values of the same turn, stream and span."""
     groups: dict[tuple[object, ...], list[Credit]] = {}
     for credit in credits:
-        place = (credit.agent, credit.round, credit.stream, credit.span)
-        groups.setdefault(place, []).append(credit)
-    return [
-        replace(
-            group[0],
-            value=weighted_sum([(credit.value, credit.weight) for credit in group]),
-            penalty=any(credit.penalty for credit in group),
-            expected=any(credit.expected for credit in group),
-            centred=all(credit.centred for credit in group),
-            component="",
-            weight=1.0,
+        target = (credit.agent, credit.round, credit.stream, credit.span)
+        groups.setdefault(target, []).append(credit)
+    summed_credits = []
+    for group in groups.values():
+        summed_credits.append(
+            replace(
+                group[0],
+                value=weighted_sum([(credit.value, credit.weight) for credit in group]),
+                penalty=any(credit.penalty for credit in group),
+                expected=any(credit.expected for credit in group),
+                centred=all(credit.centred for credit in group),
+                component="",
+                weight=1.0,
+            )
         )
-        for group in groups.values()
-    ]
+    return summed_credits
 
 
 def _merge_metrics(scores: Mapping[str, Score]) -> dict[str, float]:
-    """Return all metrics; those that several components share have a prefix each."""
+    """Merge all metrics; a metric of several components gets the component's name as prefix."""
+    num_components: Counter[str] = Counter()
+    for score in scores.values():
+        num_components.update(score.metrics.keys())
     merged: dict[str, float] = {}
     for name, score in scores.items():
         for key, value in score.metrics.items():
-            shared = sum(key in other.metrics for other in scores.values()) > 1
-            merged[f"{name}/{key}" if shared else key] = value
+            merged[f"{name}/{key}" if num_components[key] > 1 else key] = value
     return merged
 
 
@@ -227,7 +253,7 @@ class Labelled(RewardConfig):
     `by` says which questions are labelled. `random`: each with probability `share`, by a hash of
     its id, so that a question is labelled whenever it comes, or never. `votes` and `answers`: of
     the questions of a batch the round(share · number) on which judges or first answers disagree
-    the most, equal ones by that hash:
+    the most, ties by the hash:
 
         votes     mean over judged pairs of turns of 1 − Σ f(v)², f(v) the share of verdict v
         answers   1 − Σ f(c)², f(c) the share of answer c among the turns of round 0
@@ -235,9 +261,9 @@ class Labelled(RewardConfig):
     the chance that two drawn with replacement differ; a question without any has 0. All debates
     on a question are pooled.
 
-    On labelled questions `truth` gives the values, and `rest` those of streams that `truth` does
-    not have; on the others `rest` gives all. `truth` is called with labelled questions alone, so
-    answers of others are not looked at.
+    On labelled questions `truth` gives the values, and `rest` the values of streams without
+    `truth`; on the others `rest` gives all. `truth` is called with labelled questions only: answers
+    of other questions stay unread.
     """
 
     can_be_tried: ClassVar[bool] = True
@@ -256,8 +282,8 @@ class Labelled(RewardConfig):
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The streams that get values."""
-        return tuple(dict.fromkeys((*self.truth.streams, *self.rest.streams)))
+        """Streams with values in either reward."""
+        return tuple(dict.fromkeys(self.truth.streams + self.rest.streams))
 
     @property
     def least_questions(self) -> int:
@@ -265,80 +291,100 @@ class Labelled(RewardConfig):
         return self.rest.least_questions
 
     def needed(self) -> frozenset[Requirement]:
-        """Return what must be there; answers only where some questions are labelled."""
-        return self.rest.needed() | (self.truth.needed() if self.share > 0 else frozenset())
+        """List requirements; answers only where some questions are labelled."""
+        if self.share == 0:
+            return self.rest.needed()
+        return self.rest.needed() | self.truth.needed()
 
     def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
-        """Return why no turn has a value in a stream."""
-        part = self.truth if self.share > 0 and stream in self.truth.streams else self.rest
-        return part.why_no_signal(stream, context)
+        """Explain why no turn has a value in a stream."""
+        has_truth = self.share > 0 and stream in self.truth.streams
+        reward = self.truth if has_truth else self.rest
+        return reward.why_no_signal(stream, context)
 
     def few_judges(self, context: RewardContext) -> str | None:
-        """Return why judges are too few for their stream to teach much."""
+        """Explain why judges are too few for their stream to teach much."""
         return self.rest.few_judges(context)
 
     def warnings(self, context: RewardContext) -> list[str]:
-        """Return what should be looked at."""
+        """List doubtful settings of both rewards."""
         return [*self.truth.warnings(context), *self.rest.warnings(context)]
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
-        """Return one score a transcript, in order."""
-        chosen = self.labelled(transcripts)
-        known = [one for one in transcripts if one.question.id in chosen]
-        truths = iter(self.truth(known))
-        return [
-            self._joined(next(truths), score, one.protocol.num_agents)
-            if one.question.id in chosen
-            else Score(score.credits, score.agents, {**score.metrics, "labelled/share": 0.0})
-            for one, score in zip(transcripts, self.rest(transcripts), strict=True)
-        ]
+        """Score a batch of debates, in order."""
+        labelled_ids = self.labelled(transcripts)
+        # The truth is asked of labelled questions only: it must not see the other answers.
+        next_truth = iter(self.truth([t for t in transcripts if t.question.id in labelled_ids]))
+        scores = []
+        for transcript, rest in zip(transcripts, self.rest(transcripts), strict=True):
+            if transcript.question.id not in labelled_ids:
+                metrics = {**rest.metrics, "labelled/share": 0.0}
+                scores.append(Score(rest.credits, rest.agents, metrics))
+                continue
+            truth = next(next_truth)
+            rest_credits = [c for c in rest.credits if c.stream not in self.truth.streams]
+            credits = (*truth.credits, *rest_credits)
+            scores.append(
+                Score(
+                    credits=credits,
+                    agents=mean_returns(credits, transcript.protocol.num_agents),
+                    metrics={**rest.metrics, **truth.metrics, "labelled/share": 1.0},
+                )
+            )
+        return scores
 
     def labelled(self, transcripts: Sequence[Transcript]) -> set[str]:
-        """Return the ids of the questions of a batch that are labelled."""
-        ids = list(dict.fromkeys(one.question.id for one in transcripts))
+        """Select the ids of the questions of a batch that are labelled."""
+        debates_by_question: dict[str, list[Transcript]] = {}
+        for transcript in transcripts:
+            debates_by_question.setdefault(transcript.question.id, []).append(transcript)
+        lots = {question_id: self._lot(question_id) for question_id in debates_by_question}
         if self.by == "random":
-            return {name for name in ids if self._drawn(name) < self.share}
-        debates: dict[str, list[ReadDebate]] = {name: [] for name in ids}
-        for one in transcripts:
-            debates[one.question.id].append(read_debate(one))
-        measure = _split_votes if self.by == "votes" else _split_answers
-        split = {name: measure(debates[name]) for name in ids}
-        ids.sort(key=lambda name: (-split[name], self._drawn(name)))
-        return set(ids[: round(self.share * len(ids))])
+            return {question_id for question_id, lot in lots.items() if lot < self.share}
+        disagreement_of = _vote_disagreement if self.by == "votes" else _answer_disagreement
+        disagreement = {}
+        for question_id, question_transcripts in debates_by_question.items():
+            debates = [read_debate(transcript) for transcript in question_transcripts]
+            disagreement[question_id] = disagreement_of(debates)
+        ordered_ids = sorted(lots, key=lambda name: (-disagreement[name], lots[name]))
+        return set(ordered_ids[: round(self.share * len(ordered_ids))])
 
-    def _drawn(self, name: str) -> float:
-        digest = hashlib.sha256(f"{self.seed}/{name}".encode()).digest()
+    def _lot(self, question_id: str) -> float:
+        """Draw a number from 0 to 1 that depends on the question's id and the seed only."""
+        digest = hashlib.sha256(f"{self.seed}/{question_id}".encode()).digest()
         return int.from_bytes(digest[:8], "big") / 2**64
 
-    def _joined(self, truth: Score, rest: Score, num_agents: int) -> Score:
-        own = [one for one in rest.credits if one.stream not in self.truth.streams]
-        credits = (*truth.credits, *own)
-        metrics = {**rest.metrics, **truth.metrics, "labelled/share": 1.0}
-        return Score(credits, mean_returns(credits, num_agents), metrics)
 
-
-def _split(values: Iterable[Hashable]) -> float:
+def _chance_to_differ(values: Iterable[Hashable]) -> float:
+    """Compute 1 − Σ f², f the share of each value; 0 without values."""
     counts = Counter(values)
     total = sum(counts.values())
-    return 1 - sum((count / total) ** 2 for count in counts.values()) if total else 0.0
+    if total == 0:
+        return 0.0
+    return 1 - sum((count / total) ** 2 for count in counts.values())
 
 
-def _split_votes(debates: Sequence[ReadDebate]) -> float:
-    pairs = [
-        _split(vote.verdict for vote in votes)
-        for debate in debates
-        for votes in by_pair(all_votes(ballots(debate))).values()
-    ]
-    return sum(pairs) / len(pairs) if pairs else 0.0
+def _vote_disagreement(debates: Sequence[ReadDebate]) -> float:
+    pair_disagreements = []
+    for debate in debates:
+        for pair_votes in by_pair(all_votes(ballots(debate))).values():
+            pair_disagreements.append(_chance_to_differ(vote.verdict for vote in pair_votes))
+    if not pair_disagreements:
+        return 0.0
+    return sum(pair_disagreements) / len(pair_disagreements)
 
 
-def _split_answers(debates: Sequence[ReadDebate]) -> float:
+def _answer_disagreement(debates: Sequence[ReadDebate]) -> float:
     question = debates[0].transcript.question
     if not has_known_kind(question):
         return 0.0
-    turns = [t for debate in debates for key, t in debate.turns.items() if key.round == 0]
-    said = [turn.parsed.answer for turn in turns if not turn.failed]
-    return _split(one for one in answer_classes(question, said) if one is not None)
+    answers = []
+    for debate in debates:
+        for key, turn in debate.turns.items():
+            if key.round == 0 and not turn.failed:
+                answers.append(turn.parsed.answer)
+    classes = answer_classes(question, answers)
+    return _chance_to_differ(number for number in classes if number is not None)
 
 
 # All rewards, those of other installed packages included.
@@ -356,7 +402,7 @@ RewardChoice = Annotated[RewardConfig, REWARDS]
 
 
 def get_reward(name: str, **settings: object) -> RewardConfig:
-    """Return the reward of this `type` with these settings.
+    """Build the reward of this `type` with these settings.
 
     Raises:
         ValueError: No reward has this name, the message names the nearest one; or (pydantic's

@@ -1,4 +1,4 @@
-"""Bradley-Terry strengths of what votes compare."""
+"""Bradley-Terry strengths of compared turns or agents."""
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -20,84 +20,96 @@ Results = Mapping[tuple[Item, Item], float]
 def wins_of(
     votes: Iterable[Vote], ties: Ties, item: Callable[[TurnKey], Item]
 ) -> dict[tuple[Item, Item], float]:
-    """Return how often each turn, or what `item` makes of it, won against each other one."""
+    """Count the wins of each turn, or of the `item` it belongs to, against each other one."""
     wins: dict[tuple[Item, Item], float] = {}
     for vote in votes:
-        given = points(vote.verdict, ties)
-        if given is not None:
-            left, right = item(vote.left), item(vote.right)
-            wins[left, right] = wins.get((left, right), 0.0) + given.up
-            wins[right, left] = wins.get((right, left), 0.0) + given.down
+        share = points(vote.verdict, ties)
+        if share is None:
+            continue
+        left = item(vote.left)
+        right = item(vote.right)
+        wins[left, right] = wins.get((left, right), 0.0) + share.up
+        wins[right, left] = wins.get((right, left), 0.0) + share.down
     return wins
 
 
 def log_strengths(
     wins: Results[Item], prior: float, start: Mapping[Item, float] | None = None
 ) -> dict[Item, float]:
-    """Return the log strength of each item that maximises likelihood times prior.
+    """Fit the log strength of each item, at the maximum of likelihood times prior.
 
     Args:
         wins: Wins of the first of a pair over the second, in both orders.
         prior: Wins, and losses, of each item against a fictitious item of log strength 0.
-        start: Where the search begins, such as the strengths of nearly the same wins.
+        start: First guess of the search, such as the strengths of nearly the same wins.
 
     Newton's method: the logarithm of the product is strictly concave.
     """
-    places = {item: place for place, item in enumerate(dict.fromkeys(a for a, _ in wins))}
-    games = [[0.0] * len(places) for _ in places]
-    won = [prior] * len(places)
-    for (a, b), count in wins.items():
-        won[places[a]] += count
-        games[places[a]][places[b]] += count
-        games[places[b]][places[a]] += count
-    strength = [(start or {}).get(item, 0.0) for item in places]
+    items = list(dict.fromkeys(first for first, _ in wins))
+    index_of = {item: index for index, item in enumerate(items)}
+    num_games = [[0.0] * len(items) for _ in items]
+    num_wins = [prior] * len(items)
+    for (winner, loser), count in wins.items():
+        winner_index = index_of[winner]
+        loser_index = index_of[loser]
+        num_wins[winner_index] += count
+        num_games[winner_index][loser_index] += count
+        num_games[loser_index][winner_index] += count
+
+    first_guess = start or {}
+    strengths = [first_guess.get(item, 0.0) for item in items]
     for _ in range(MAX_STEPS):
-        change = _solved(*_derivatives(strength, games, won, prior))
-        largest = max(map(abs, change), default=0.0)
-        # Far from the top a full step may go past it.
+        curvature, slope = _derivatives(strengths, num_games, num_wins, prior)
+        steps = _solve(curvature, slope)
+        largest = max((abs(step) for step in steps), default=0.0)
+        # Far from the maximum a full step may go past it.
         scale = min(1.0, _LONGEST_STEP / largest) if largest else 1.0
-        strength = [own + scale * step for own, step in zip(strength, change, strict=True)]
+        strengths = [old + scale * step for old, step in zip(strengths, steps, strict=True)]
         if largest < TOLERANCE:
             break
-    return dict(zip(places, strength, strict=True))
+    return dict(zip(items, strengths, strict=True))
 
 
 def _derivatives(
-    strength: Sequence[float], games: Sequence[Sequence[float]], won: Sequence[float], prior: float
+    strengths: Sequence[float],
+    num_games: Sequence[Sequence[float]],
+    num_wins: Sequence[float],
+    prior: float,
 ) -> tuple[list[list[float]], list[float]]:
-    """Return minus the second derivatives, and the first, of the logarithm of the product."""
-    curved, slope = [[-0.0] * len(strength) for _ in strength], list(won)
-    for i, own in enumerate(strength):
-        share = 1 / (1 + math.exp(-own))
-        slope[i] -= 2 * prior * share
-        total = 2 * prior * share * (1 - share)
-        for j, played in enumerate(games[i]):
-            if played:
-                share = 1 / (1 + math.exp(strength[j] - own))
-                slope[i] -= played * share
-                curved[i][j] = -played * share * (1 - share)
-                total -= curved[i][j]
-        curved[i][i] = total
-    return curved, slope
+    """Compute minus the second derivatives, and the first, of the logarithm of the product."""
+    curvature = [[-0.0] * len(strengths) for _ in strengths]
+    slope = list(num_wins)
+    for i, strength in enumerate(strengths):
+        # The prior's games: 2·prior of them against strength 0.
+        win_chance = 1 / (1 + math.exp(-strength))
+        slope[i] -= 2 * prior * win_chance
+        total = 2 * prior * win_chance * (1 - win_chance)
+        for j, count in enumerate(num_games[i]):
+            if count:
+                win_chance = 1 / (1 + math.exp(strengths[j] - strength))
+                slope[i] -= count * win_chance
+                curvature[i][j] = -count * win_chance * (1 - win_chance)
+                total -= curvature[i][j]
+        curvature[i][i] = total
+    return curvature, slope
 
 
-def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
-    """Return x of matrix · x = right, both of which are overwritten.
-
-    The diagonal is larger than the rest of its row together, so that no pivot is looked for.
-    """
+def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """Solve matrix · x = right by elimination, and overwrite both."""
     size = len(right)
     for i in range(size):
-        row, pivot = matrix[i], matrix[i][i]
+        row = matrix[i]
+        # Each diagonal element exceeds the rest of its row together: no pivot search is needed.
+        pivot = row[i]
         for j in range(i + 1, size):
-            below = matrix[j]
-            if below[i]:
-                factor = below[i] / pivot
+            lower_row = matrix[j]
+            if lower_row[i]:
+                factor = lower_row[i] / pivot
                 for k in range(i + 1, size):
-                    below[k] -= factor * row[k]
+                    lower_row[k] -= factor * row[k]
                 right[j] -= factor * right[i]
     for i in reversed(range(size)):
         row = matrix[i]
-        known = sum(row[k] * right[k] for k in range(i + 1, size))
-        right[i] = (right[i] - known) / row[i]
+        solved_sum = sum(row[k] * right[k] for k in range(i + 1, size))
+        right[i] = (right[i] - solved_sum) / row[i]
     return right
