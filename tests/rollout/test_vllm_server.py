@@ -17,9 +17,9 @@ from debate_rollout.engine import EndpointError, RolloutError, WeightsError
 from debate_rollout.engines import VllmServerEngine
 from debate_rollout.engines.vllm import OLD_WEIGHTS_SERVE
 from debate_rollout.engines.vllm.control import (
-    Answer,
     ServerControl,
     ServerProcess,
+    ServerReply,
     are_raw,
     read,
     server_command,
@@ -65,7 +65,7 @@ def test_read_understands_vllms_answer() -> None:
     ]
     told = read({"choices": [ends | {"logprobs": {"content": places}, "weight_versions": spans}]})
     labels = (("default", 0, 1), ("3", 1, 2))
-    assert told == Answer((7, 8), (-0.5, -1.5), "stop", "</a>", labels, (-0.1, -0.5))
+    assert told == ServerReply((7, 8), (-0.5, -1.5), "stop", "</a>", labels, (-0.1, -0.5))
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_read_refuses_an_answer_without_ids(answer: object) -> None:
 
 
 def test_are_raw_compares_gaps_between_tokens_at_two_temperatures() -> None:
-    def answer(*likeliest: float) -> Answer:
-        return Answer((0,), (likeliest[0],), "length", None, (), likeliest)
+    def answer(*likeliest: float) -> ServerReply:
+        return ServerReply((0,), (likeliest[0],), "length", None, (), likeliest)
 
     at_one = answer(-1.0, -1.2, -1.5, -2.0)  # gap 1.0
     assert not are_raw(at_one, answer(-2.0, -2.1, -2.25, -2.5))  # 0.5, as after the temperature

@@ -22,7 +22,7 @@ import httpx
 from debate_protocol.orphans import end_with_parent
 from debate_rollout.engine import EndpointError, RolloutError, WeightsError
 from debate_rollout.engines.endpoints import key_hider
-from debate_rollout.engines.vllm import OLD_WEIGHTS_SERVE, refresh_error
+from debate_rollout.engines.vllm.refresh_errors import OLD_WEIGHTS_SERVE, refresh_error
 
 TAIL_CHARACTERS = 3000
 _CACHE = re.compile(r'^vllm:cache_config_info\{.*kv_cache_size_tokens="(\d+)"', re.MULTILINE)

@@ -28,7 +28,7 @@ from debate_rollout.engine import (
     room_of,
 )
 from debate_rollout.engines.sampling import seed_bits
-from debate_rollout.engines.vllm import LOWEST_TEMPERATURE, VllmSettings
+from debate_rollout.engines.vllm.settings import LOWEST_TEMPERATURE, VllmSettings
 from debate_rollout.engines.weights import (
     base_tensors,
     blank_model,

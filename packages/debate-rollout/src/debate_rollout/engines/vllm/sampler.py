@@ -40,14 +40,6 @@ from debate_rollout.engine import (
     of_adapter,
     overflow,
 )
-from debate_rollout.engines.vllm import (
-    BATCH_INVARIANT,
-    OLD_WEIGHTS_SERVE,
-    VllmEngine,
-    on_cpu,
-    refresh_error,
-    serving_arguments,
-)
 from debate_rollout.engines.vllm.model import (
     ServedModel,
     ThreadState,
@@ -55,6 +47,13 @@ from debate_rollout.engines.vllm.model import (
     free_cache,
     undisturbed,
     write_weights,
+)
+from debate_rollout.engines.vllm.refresh_errors import OLD_WEIGHTS_SERVE, refresh_error
+from debate_rollout.engines.vllm.settings import (
+    BATCH_INVARIANT,
+    VllmEngine,
+    on_cpu,
+    serving_arguments,
 )
 from debate_rollout.pacing import CacheRoom
 

@@ -32,7 +32,6 @@ from debate_rollout.engine import (
     overflow,
 )
 from debate_rollout.engines.endpoints import HttpEngine
-from debate_rollout.engines.vllm import BACKEND, BATCH_INVARIANT, serving_arguments
 from debate_rollout.engines.vllm.control import (
     GATEWAY,
     ServerControl,
@@ -53,14 +52,15 @@ from debate_rollout.engines.vllm.model import (
     write_weights,
 )
 from debate_rollout.engines.vllm.pool import PASSING, Pool, PooledServer
+from debate_rollout.engines.vllm.settings import BACKEND, BATCH_INVARIANT, serving_arguments
 from debate_rollout.pacing import CacheRoom
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from debate_rollout.engines.vllm import VllmServerEngine
     from debate_rollout.engines.vllm.device_transfer import DeviceTransfer
+    from debate_rollout.engines.vllm.settings import VllmServerEngine
 
 
 _LOG = logging.getLogger(__name__)

@@ -23,7 +23,8 @@ from vllm.model_executor.model_loader.reload import (
 )
 
 from debate_rollout.engine import Weights, WeightsError
-from debate_rollout.engines.vllm import BACKEND, OLD_WEIGHTS_SERVE
+from debate_rollout.engines.vllm.refresh_errors import OLD_WEIGHTS_SERVE
+from debate_rollout.engines.vllm.settings import BACKEND
 from debate_rollout.engines.weights import blank_model, check_complete, check_fits, with_tied
 
 
