@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-import debate_train.playing
 import debate_train.playing.rollouts
+import debate_train.playing.step_debates
 import debate_train.recipe.check
 import debate_train.running.phases
 import debate_train.running.run
@@ -152,7 +152,7 @@ def _be_the_command(folder: Path, arguments: list[str], moment: Moment) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # In this child alone: tests import this module.
-    debate_train.playing.checked = _judged  # type: ignore[attr-defined]
+    debate_train.playing.step_debates.checked = _judged  # type: ignore[attr-defined]
     try:
         log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)

@@ -196,7 +196,7 @@ def splitting(monkeypatch: pytest.MonkeyPatch) -> None:
         lots = [zlib.crc32(question.id.encode()) % 3 for question, _ in answers]
         return [lot > 0 and place % 2 == 0 for place, lot in enumerate(lots)]
 
-    monkeypatch.setattr("debate_train.playing.checked", judged)
+    monkeypatch.setattr("debate_train.playing.step_debates.checked", judged)
 
 
 def ended(folder: Path, *changes: str) -> int:

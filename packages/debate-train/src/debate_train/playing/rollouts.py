@@ -29,10 +29,10 @@ from debate_rollout.engine import (
 from debate_rollout.routing import ForwardingEngine
 from debate_train.checkpoints.run_directory import written
 from debate_train.checkpoints.whole_files import whole_file
+from debate_train.errors import RunFailure, UsageError
 from debate_train.evaluation import Opponents
 from debate_train.evaluation.settings import Evaluation, Setup
-from debate_train.interrupts import RunFailure, UsageError
-from debate_train.playing import StepDebates, metrics_of
+from debate_train.playing.step_debates import StepDebates, metrics_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,4 +1,4 @@
-"""Debates that ask the same thing twice and are given one reply."""
+"""Debates with equal turn requests, which share one reply."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -7,35 +7,39 @@ from debate_protocol.types import DebateRun, Gate, Reply, TurnRequest
 
 
 class SharedTurns:
-    """Answers what was asked before, with the same seed and prompt, by the reply it got then.
+    """Answers a repeated request, of equal seed and prompt, by the first reply.
 
     A reply follows from its prompt and seed but for rounding, and from an endpoint not at all; so
-    debates that part later are compared on the very same first turns. They cost once where one
-    debate asks after another has been answered; those that ask at the same time all do.
+    debates that part later are compared on the very same first turns. A shared turn costs once
+    where a debate asks after another was answered; simultaneous requests are all sampled.
 
     Args:
         known: Replies from before, by `turn_request_key`.
     """
 
     def __init__(self, known: Mapping[str, Reply] | None = None) -> None:
-        self._known: dict[str, Reply] = dict(known or {})
+        self._replies: dict[str, Reply] = dict(known or {})
 
     def over(self, run: DebateRun) -> DebateRun:
-        """Return a debate to be played in the place of this one."""
+        """Wrap a debate."""
         try:
-            waits = next(run)
+            pending = next(run)
             while True:
-                if isinstance(waits, Gate):
-                    waits = run.send((yield waits))
-                else:
-                    missing = [
-                        request for request in waits if turn_request_key(request) not in self._known
-                    ]
-                    if missing:
-                        replies: Sequence[Reply] = yield missing  # type: ignore[assignment]
-                        for request, reply in zip(missing, replies, strict=True):
-                            self._known.setdefault(turn_request_key(request), reply)
-                    waits = run.send([self._known[turn_request_key(request)] for request in waits])
+                if isinstance(pending, Gate):
+                    pending = run.send((yield pending))
+                    continue
+                keys = [turn_request_key(request) for request in pending]
+                missing = [
+                    request
+                    for key, request in zip(keys, pending, strict=True)
+                    if key not in self._replies
+                ]
+                if missing:
+                    replies: Sequence[Reply] = yield missing  # type: ignore[assignment]
+                    for request, reply in zip(missing, replies, strict=True):
+                        # Another debate may have got its reply first: that one counts.
+                        self._replies.setdefault(turn_request_key(request), reply)
+                pending = run.send([self._replies[key] for key in keys])
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         finally:
@@ -43,13 +47,14 @@ class SharedTurns:
 
 
 def turn_request_key(request: TurnRequest) -> str:
-    """Return a hash of all that a reply follows from, the same in every process."""
-    before = request.previous
+    """Hash all that a reply follows from, the same in every process."""
+    previous = request.previous
     parts = (
         (request.policy, request.adapter),
         request.seed,
         tuple((message["role"], message["content"]) for message in request.messages),
-        None if before is None else (before.prompt_ids, before.token_ids),
+        None if previous is None else (previous.prompt_ids, previous.token_ids),
         (request.temperature, request.stop, request.max_tokens, request.contract),
     )
+    # Evaluation files hold these keys: the parts and their order stay.
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
