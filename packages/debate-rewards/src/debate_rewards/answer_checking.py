@@ -28,7 +28,7 @@ _NO_ANSWER = Unreadable("no answer")
 Completion = str | Sequence[Mapping[str, Any]]
 """A response as text, or as chat messages, the last of them with the answer."""
 _Compare = Callable[[float], AnswerComparison]
-"""Compares with one accepted answer within a time limit."""
+"""Compares with an accepted answer within a time limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +128,10 @@ def same_answer(
 def answer_classes(
     question: Question, answers: Sequence[str | None], *, limit_s: float = LIMIT_S
 ) -> list[int | None]:
-    """Number the classes of responses, by first appearance; None without an answer.
+    """Number the classes of responses, by first appearance; unread responses have no number.
 
-    Responses with one key are one class. Formulas without a key join all that Math-Verify finds
-    equal to them, so that classes are connected components and do not depend on the order. Once
+    Responses with one key are one class. Formulas without a key join all their equals by
+    Math-Verify, so classes are connected components and do not depend on the order. Once
     `MAX_COMPARED` pairs had to be compared, formulas differ unless their keys decide otherwise.
     """
     kind_of(question)
@@ -226,7 +226,7 @@ def kind_of(question: Question) -> Kind:
 
 
 def _judge_by_key(question: Question, prediction: str | None) -> Verdict | list[_Compare]:
-    """Judge where keys decide, else list the comparisons to be made, one for each gold answer."""
+    """Judge where keys decide, or list the comparisons to be made with each gold answer."""
     kind = kind_of(question)
     accepted = accepted_answers(question)
     if question.answer is None:
@@ -309,7 +309,7 @@ def _equivalent(first: Answer, second: Answer, limit_s: float) -> bool:
 
 
 def _compare_answers(gold: Answer, prediction: Answer, limit_s: float) -> AnswerComparison:
-    """Compare two answers of one shape part by part; a list in any order."""
+    """Compare two answers of the same shape part by part; a list in any order."""
     if len(gold.parts) != len(prediction.parts) or gold.shape != prediction.shape:
         return AnswerComparison("different", 0.0)
     if gold.parts == (gold,):

@@ -1,4 +1,4 @@
-"""Confinement of a process that compares answers: no secrets, no network, few files, and an end.
+"""Confinement of an answer worker: no secrets, no network, few files, and an end.
 
 No text of a reply or a file is meant to reach an evaluator. This is the second line, against
 libraries that evaluate text although they should not:
@@ -67,23 +67,23 @@ _REFUSED_EVENTS = frozenset(
 )
 _IMPORTER = "<frozen importlib._bootstrap>"
 _SYMPY_CODE_WRITER = os.path.join("sympy", "polys", "monomials.py")
-"""Writes functions that multiply powers, from no more of an answer than its number of symbols."""
+"""Writes functions that multiply powers, from no more than the number of symbols of an answer."""
 _NEW_USER_AND_NETWORK = 0x10000000 | 0x40000000
 """CLONE_NEWUSER and CLONE_NEWNET of Linux."""
 
 
 class ConfinementError(PermissionError):
-    """Something tried what a process that compares answers may not do."""
+    """A forbidden act of an answer worker."""
 
 
 def minimal_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Select the variables that Python needs to find its modules, and fix the others."""
+    """Select the variables with paths of Python's modules, and fix the others."""
     passed = {name: environment[name] for name in _PASSED_VARIABLES if name in environment}
     return passed | _FIXED_VARIABLES
 
 
 def leave_files_and_network() -> None:
-    """Work in a folder that is no more, and without a network where the system allows that."""
+    """Work in a removed folder, and without a network if the system allows it."""
     # The working folder stays where it is when the context removes it.
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

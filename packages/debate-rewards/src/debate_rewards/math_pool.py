@@ -34,7 +34,7 @@ RESTART_TIMEOUT_S = 10.0
 MAX_DEFAULT_SIZE = 4
 CHUNK_BYTES = 65536
 TASK = "reasoning_gym"
-"""The library with the tasks of `puzzle_answers`; the key of `Question.meta` that names a task."""
+"""The library with the tasks of `puzzle_answers`; the key of `Question.meta` with a task's name."""
 _PROGRAM = """
 import json, signal, sys
 signal.alarm(int(sys.argv[3]))  # Ends an import that hangs, whether or not anybody waits for it.
@@ -55,9 +55,9 @@ _needed: list[str] = []
 
 
 class TaskJob(str):
-    """A gold for `MathPool.compare` that is a question of reasoning-gym, as JSON.
+    """A question of reasoning-gym as a gold for `MathPool.compare`, in JSON.
 
-    A class of its own, so that no gold answer of a file is taken for one.
+    A separate class, so a gold answer of a file is never taken for a job.
     """
 
     __slots__ = ()
@@ -116,7 +116,7 @@ class _AnswerWorker:
             )
 
     def compare(self, job: dict[str, object], limit_s: float) -> Outcome:
-        """Compare within the limit, and leave a child that is ready for more.
+        """Compare within the limit, and leave a child ready for more.
 
         The child reports `started`, then `gold` once the gold answer is read, then an outcome.
 
@@ -178,11 +178,11 @@ class _AnswerWorker:
         return message
 
     def is_usable(self) -> bool:
-        """Check that the process runs and has imported all that is needed by now."""
+        """Check for a running process with all libraries needed by now."""
         return self._process.poll() is None and self._num_imported == len(_needed)
 
     def end(self) -> None:
-        """End supervisor and child and reap them; a thread that reads from them notices."""
+        """End supervisor and child and reap them; a reading thread notices."""
         self._process.terminate()
         try:
             self._process.wait(RESTART_TIMEOUT_S)
@@ -214,12 +214,12 @@ def _ready(descriptor: int, event: int, deadline: float) -> bool:
 class MathPool:
     """Workers that compare mathematical answers; safe from any thread.
 
-    Workers start when first needed (a second or two); one that runs into its limit is killed and
-    replaced within milliseconds. The limit counts from when a worker takes the answer up.
+    Workers start when first needed (a second or two); at the limit a worker is killed and replaced
+    within milliseconds. The limit counts from when a worker takes the answer up.
 
     Args:
         size: How many processes at most; default: the usable cores, at most 4.
-        cached: Whether workers remember the answers that they have read; off only for measuring.
+        cached: Whether workers remember parsed answers; off only for measuring.
     """
 
     def __init__(self, size: int | None = None, *, cached: bool = True) -> None:
@@ -264,7 +264,7 @@ class MathPool:
                 worker.forget()
 
     def forget(self) -> None:
-        """Leave the workers to the process that this one was forked off from."""
+        """Leave the workers to the parent, after a fork."""
         for worker in self._workers:
             worker.forget()
         self._reset()
@@ -285,7 +285,7 @@ class MathPool:
 
     @contextlib.contextmanager
     def _lent_worker(self) -> Iterator[_AnswerWorker]:
-        """Lend a worker, a new one where there is none; one that fails is not lent again."""
+        """Lend an idle or a new worker; after a failure it is not lent again."""
         worker = self._free.get()
         try:
             if self._closed:

@@ -42,10 +42,10 @@ from debate_rewards.confinement import (
 
 MEMORY_BYTES = 4 << 30
 GRACE_S = 2.0
-"""Seconds beyond the limit after which a child ends itself, should nobody end it."""
+"""Seconds beyond the limit until a child ends itself."""
 ORPHAN_CHECK_S = 0.5
 MAX_IDLE_DEATHS = 3
-"""Children that end in a row before they take a job, after which the supervisor ends."""
+"""Children in a row that may end before they take a job; then the supervisor ends."""
 ONE = sympy.Integer(1)
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM}
 
@@ -86,7 +86,7 @@ def main(parent: int) -> None:
     """Serve comparisons until the parent is gone, standard input closes or SIGTERM comes.
 
     Args:
-        parent: Process id of the process that started this one.
+        parent: Id of the process to serve.
     """
     # Libraries that print must not end up in the messages.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -126,7 +126,7 @@ def _supervise(child: int, parent: int) -> tuple[bool, bool]:
     """Wait until the child is gone.
 
     Returns:
-        Whether there shall be another child, and whether this one ended because it was replaced.
+        Whether there shall be another child, and whether this child was replaced.
     """
     goes_on = True
     was_replaced = False
@@ -244,7 +244,7 @@ def read(answer: str) -> object:
 
 
 def equal(gold: object, prediction: object) -> bool:
-    """Compare two answers that `read` has parsed."""
+    """Compare two answers parsed by `read`."""
     if isinstance(gold, str) or isinstance(prediction, str):
         are_texts = isinstance(gold, str) and isinstance(prediction, str)
         return are_texts and bool(gold == prediction)
@@ -275,9 +275,9 @@ def _parsed(answer: str) -> object:
 
 
 def _read_literal(text: str, *_: object, **__: object) -> sympy.Basic:
-    """Read a number or a symbol, in place of sympy's parser of expressions, which evaluates.
+    """Read a number or a symbol, in place of sympy's evaluating parser of expressions.
 
-    sympy hands every text to that parser, also the digits that Math-Verify's own parser has found.
+    sympy hands every text to that parser, also the digits found by Math-Verify's own parser.
     """
     literal = text.strip()
     if _DIGITS.fullmatch(literal):
@@ -290,7 +290,7 @@ def _read_literal(text: str, *_: object, **__: object) -> sympy.Basic:
 
 
 def _solutions(value: object) -> object:
-    """Solve a relation for its set; anything else stays as it is."""
+    """Solve a relation for the set; other values stay as they are."""
     if not isinstance(value, Relational | And):
         return value
     try:

@@ -1,9 +1,9 @@
-"""How answers to the tasks of reasoning-gym are judged, one row a task.
+"""How answers to the tasks of reasoning-gym are judged, a row a task.
 
 - *Exact*: one answer is right. Gold and reply are read into one key, as words, a number, a list, a
-  grid or another form; the key decides the verdict, and which replies are one class.
-- *Checked here*: several answers are right, and the gold answer says what a right one must have,
-  such as the numbers and the value of a countdown. Nothing is evaluated: `_Arithmetic` reads sums.
+  grid or another form; the key decides the verdict and the classes of replies.
+- *Checked here*: several answers are right, and the gold answer is enough to check them, as by the
+  numbers and the value of a countdown. Nothing is evaluated: `_Arithmetic` reads sums.
 - *The library's verifier*: several answers are right, and only the library can check them. The text
   goes to a confined worker, after a check of its length and characters, and only if the process
   has opened the task itself (`open_task`): a file's word about a task is not believed.
@@ -43,10 +43,10 @@ REFUSED: dict[str, str] = {
     "knight_swap": "its questions cannot be made again by a worker that judges them",
     "game_of_life_halting": "its verifier takes any text for True",
 }
-"""Tasks that cannot be debated and judged again, and why."""
+"""Tasks without a way to debate and judge them again, and why."""
 
 Form = Callable[[str], str | None]
-"""Reads an answer into the form that equal answers share; None for any other text."""
+"""Reads an answer into the common form of equal answers; None for any other text."""
 Check = Callable[[str, str], bool]
 """Checks an answer, the second text, against the gold, the first."""
 
@@ -86,7 +86,7 @@ def _unquoted(text: str) -> str:
 
 
 def _exact_value(text: str) -> Fraction | None:
-    """Compute the value of a number without rounding, also of one with a final full stop."""
+    """Compute the value of a number without rounding, also with a final full stop."""
     text = _unquoted(text)
     if len(text) > MAX_DIGITS:
         return None
@@ -136,7 +136,7 @@ def _read_ten_digits(text: str) -> str | None:
 
 
 def _rounded(text: str, num_digits: int) -> str | None:
-    """Round a number to the significant digits that golds have, or that the question asks for."""
+    """Round a number to the significant digits of golds, or of the question's request."""
     value = _exact_value(text)
     if value is None:
         return None
@@ -174,7 +174,7 @@ def _read_numbers(text: str) -> str | None:
 
 
 def _read_roots(text: str) -> str | None:
-    """Read the solutions of an equation in any order, to the four places that golds have."""
+    """Read the solutions of an equation in any order, to the four places of golds."""
     if not text.strip():
         return None
     pieces = re.split(r"[\s,;\[\](){}]+", text.strip().rstrip("."))
@@ -286,7 +286,7 @@ def _read_groups_in_any_order(text: str) -> str | None:
 
 
 class _ArithmeticError(ValueError):
-    """A text that is no arithmetic of integers."""
+    """A text other than arithmetic of integers."""
 
 
 class _Arithmetic:
@@ -362,7 +362,7 @@ class _Arithmetic:
 
 
 def _has_value_of(gold: str, answer: str) -> bool:
-    """Check that an expression has the gold's numbers, each once, and its value."""
+    """Check an expression for the gold's numbers, each once, and the gold's value."""
     expression = answer.split("=")[0]  # Some write the target behind it.
     try:
         gold_arithmetic = _Arithmetic(gold)
@@ -374,13 +374,13 @@ def _has_value_of(gold: str, answer: str) -> bool:
 
 
 def _is_palindrome_of(gold: str, answer: str) -> bool:
-    """Check that a word reads the same backward and has the gold's letters."""
+    """Check for a palindrome of the gold's letters."""
     word = text_form(answer)
     return word == word[::-1] and sorted(word) == sorted(text_form(gold))
 
 
 def _has_sums_of(gold: str, answer: str) -> bool:
-    """Check that a grid of 0 and 1 has the sums of the gold's rows and columns."""
+    """Check a grid of 0 and 1 for the sums of the gold's rows and columns."""
     gold_sums = _kakurasu_sums(gold)
     return gold_sums is not None and gold_sums == _kakurasu_sums(answer)
 
@@ -453,7 +453,7 @@ CHECKED: dict[str, Check] = {
     "palindrome_generation": _is_palindrome_of,
     "kakurasu": _has_sums_of,
 }
-"""Tasks with several right answers that the gold answer is enough to check."""
+"""Tasks with several right answers, checked by the gold answer."""
 
 VERIFIED: dict[str, str] = {
     "cryptarithm": r"[A-Z]\s*=\s*\d(?:\s*,\s*[A-Z]\s*=\s*\d)*",
@@ -464,10 +464,10 @@ VERIFIED: dict[str, str] = {
     "tower_of_hanoi": r"(?:Move disk \d+ from Peg \d+ to Peg \d+\s*)+",
     "word_ladder": r"[A-Za-z]+(?:,[A-Za-z]+)*",
 }
-"""Tasks left to the library's verifier, and what an answer may look like."""
+"""Tasks left to the library's verifier, with the pattern of an answer."""
 
 JUDGED = frozenset((*EXACT, *CHECKED, *VERIFIED))
-"""Tasks that are offered."""
+"""All tasks on offer."""
 
 _opened_tasks: set[str] = set()
 
@@ -487,14 +487,14 @@ def open_task(task: Mapping[str, object]) -> None:
 
 
 def task_name(question: Question) -> str | None:
-    """Look up the name of a question's task; None where it has no task."""
+    """Look up the name of a question's task, if any."""
     task = question.meta.get(TASK)
     name = task.get("task") if isinstance(task, Mapping) else None
     return name if isinstance(name, str) else None
 
 
 def puzzle_form(question: Question, text: str) -> str | None:
-    """Read an answer into the form that all answers of its class share."""
+    """Read an answer into the common form of a class of answers."""
     if len(text) > MAX_CHARS:
         return None
     name = task_name(question) or ""
@@ -511,8 +511,8 @@ Judgment = Literal["right", "wrong", "unparsable", "gold_unparsable"] | TaskJob
 def judge_puzzle(question: Question, golds: list[str], text: str) -> Judgment:
     """Judge an answer to a question of reasoning-gym by the table above.
 
-    `gold_unparsable` where the task is unknown, or needs a verifier in a process that has not
-    opened the task.
+    `gold_unparsable` where the task is unknown, or needs a verifier in a process without the
+    opened task.
 
     Args:
         question: With `meta["reasoning_gym"]`.

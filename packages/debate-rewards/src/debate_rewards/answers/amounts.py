@@ -6,7 +6,7 @@ from fractions import Fraction
 from debate_rewards.answers.folding import plain_text
 
 MAX_WORDS_CHARS = 200
-"""Longest text that is read as a number in words."""
+"""Longest text to be read as a number in words."""
 
 _DIGITS = r"\d+(?:,\d{3})*(?:\.\d+)?"
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
@@ -64,7 +64,7 @@ _WORD_THAT_SCALES = re.compile(
 )
 
 VAGUE = "¤"
-"""Stands for a number that is named without being the answer's value, as in `almost 5`."""
+"""Stands for a named number other than the answer's value, as in `almost 5`."""
 
 # Denied numbers and parts of a calculation or name say nothing of the answer, so they are dropped.
 _DENIED_BEFORE = (
@@ -105,7 +105,7 @@ _VAGUE = re.compile(
 
 
 def write_amounts_as_numbers(text: str) -> str:
-    """Write scaled, negative and mixed amounts as numbers, and take out numbers that are no answer.
+    """Write scaled, negative and mixed amounts as numbers, and take out all numbers but answers.
 
     `5 million` is 5000000, `negative 5` is -5, `5 and a half` is 11/2. `not 5`, `twice 5`,
     `5 squared` and `June 5` leave no number. `at least 5`, `5 or so` and `√5` leave `VAGUE`.

@@ -8,7 +8,7 @@ _CLOSING = frozenset((")", "]", "}", "\\}"))
 
 
 def enclosed(text: str, opening: str, closing: str) -> str | None:
-    """Take the inside of two brackets around a whole text; None where they are not a pair."""
+    """Take the inside of a pair of brackets around a whole text."""
     if not (text.startswith(opening) and text.endswith(closing)):
         return None
     depth = 0

@@ -4,8 +4,7 @@ import re
 import unicodedata
 
 MAX_FOLDED_CHARS = 4096
-"""Longest text with folding of compatible characters: sorting a run of combining marks takes time
-that grows with its square."""
+"""Longest text with folding of compatible characters: combining marks take quadratic time."""
 
 TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|emph|mbox)\s*+\{([^{}]*+)\}")
 # Behind one letter or a digit it is a factorial.
@@ -24,10 +23,10 @@ def plain_text(text: str) -> str:
 
 
 def text_form(text: str) -> str:
-    """Fold a text into the form that equal texts share.
+    """Fold a text into the common form of equal texts.
 
-    Braces may be escaped, as unbalanced ones in a box must be. Compatible characters such as `ﬁ`
-    and `fi` count as one (NFKC).
+    Braces may be escaped, as unbalanced braces in a box must be. Compatible characters such as `ﬁ`
+    and `fi` are equal (NFKC).
     """
     plain = plain_text(text)
     if not plain.isascii() and len(plain) <= MAX_FOLDED_CHARS:

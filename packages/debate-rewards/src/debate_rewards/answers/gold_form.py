@@ -1,8 +1,7 @@
 """An answer in the form of the question's gold answer.
 
-The gold answer says for all answers alike what their forms mean: whether a number without a sign is
-a percentage, the unit or base of a number without one, whether two numbers are a point or a list,
-and whether an equation is meant or the value that it names.
+The gold answer gives all answers their meaning: whether a plain number is a percentage, its unit or
+base, whether two numbers are a point or a list, and whether an equation is meant or its value.
 """
 
 import re
@@ -26,7 +25,7 @@ from debate_rewards.answers.types import (
 from debate_rewards.answers.units import LETTER_UNITS
 
 _PERCENT_RANGE = 10
-"""How many times the gold percentage a number may be and still be one, not a fraction of 1."""
+"""A number is read as a percentage up to this multiple of the gold percentage."""
 _ONE_NAME = re.compile(r"\s*(\\?[a-zA-Z]+)\s*=(?!=)")
 _DIGITS = re.compile(r"\(?([0-9A-Za-z]+)")
 
@@ -35,7 +34,7 @@ def in_form_of(gold: Answer | None, answer: Answer, *, asks_percent: bool) -> An
     """Rewrite an answer in the form of the gold answer.
 
     Args:
-        gold: None where nothing is known of it.
+        gold: The gold answer, if any.
         answer: An answer as it was read.
         asks_percent: Whether the question's text speaks of percent.
     """
@@ -87,7 +86,7 @@ def _percentage_in_form_of(gold: Number | None, answer: Number, asks_percent: bo
     """Scale to percent, or to a fraction of 1, as the question's gold is.
 
     Where the gold is no percentage a sign is ignored, unless the gold is at most 1, or the value so
-    much greater that only its hundredth can be meant; the other way round without a sign.
+    great that only a hundredth of it can be meant; the other way round without a sign.
     """
     value = answer.value
     if gold is None or gold.value == 0:
@@ -103,7 +102,7 @@ def _percentage_in_form_of(gold: Number | None, answer: Number, asks_percent: bo
 
 
 def _value_in_base(answer: Number, base: int) -> Fraction | None:
-    """Read an answer's digits in another base; None where they are no digits of it."""
+    """Read an answer's digits in another base, if they are digits of the base."""
     digits = _DIGITS.match(answer.text)
     try:
         return None if digits is None else Fraction(int(digits[1], base))
@@ -133,7 +132,7 @@ def _with_name_of(gold: Equation, answer: Equation) -> Answer:
 
 
 def _with_brackets_of(gold: Point | Matrix, answer: Answer) -> Answer:
-    """Read a list as the point or vector that the question asks for: its brackets are missing."""
+    """Read a list as a point or vector with missing brackets, where the question asks for it."""
     is_bare_list = isinstance(answer, List) and not isinstance(answer, Set)
     if isinstance(gold, Point):
         is_column = isinstance(answer, Matrix) and answer.rows == len(answer.elements)

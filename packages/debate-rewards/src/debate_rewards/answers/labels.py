@@ -1,4 +1,4 @@
-"""Which choice a text names: by its label, or by repeating the choice's own text."""
+"""The choice named by a text: by label, or by repeating the choice's own text."""
 
 import itertools
 import re
@@ -12,11 +12,11 @@ from debate_rewards.answers.reply import Unreadable
 MAX_SENTENCE_CHARS = 4096
 """Of a longer text only the beginning is searched for labels."""
 MAX_DENIAL_CHARS = 40
-"""Characters behind a choice's text that are searched for a denial."""
+"""Characters behind a choice's text to be searched for a denial."""
 MENTION_CHARS = 30
-"""Characters before and behind a label that decide what is said of it."""
+"""Characters to be searched for a denial or a cue, on both sides of a label."""
 USUAL_LABELS = tuple("ABCDEFGHIJ")
-"""Labels of a question that lists no choices."""
+"""Labels of a question without a list of choices."""
 
 _OPENING = re.compile(r"[\s*_\"'`]*[(\[{]?\s*")
 _WORDS_THAT_ARE_LABELS = {"A", "I"}
@@ -69,7 +69,7 @@ _ORDINAL_OPTION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Mention:
-    """A label that stands in a sentence as a word of its own."""
+    """A label as a separate word of a sentence."""
 
     label: str
     start: int
@@ -91,11 +91,11 @@ def choice_texts(choices: object) -> dict[str, str]:
 def chosen_label(
     text: str, texts: Mapping[str, str], usual: Sequence[str] = USUAL_LABELS
 ) -> str | Unreadable:
-    """Find the label of the choice that a text names.
+    """Find the label of the choice named by a text.
 
-    A label alone, or one with a closing sign behind it, goes first, so that a choice's text may be
-    a letter or a number. Then a choice's whole text counts, then the label that a sentence settles
-    on, then the only choice whose text is in the sentence.
+    A bare label, or a label with a closing sign behind it, goes first, so a choice's text may be a
+    letter or a number. Then a choice's whole text counts, then the label affirmed by a sentence,
+    then the only choice with its text in the sentence.
 
     Args:
         text: The final answer.
@@ -152,7 +152,7 @@ def _leading_label(
 def _unless_text_is_denied(
     label: str, behind: str, labels: Sequence[str], texts: Mapping[str, str]
 ) -> str | Unreadable:
-    """Refuse a leading label whose text is denied, or that begins a list of the choices."""
+    """Refuse a leading label with a denied text, or at the beginning of a list of choices."""
     choice = texts.get(label, "")
     after_label = behind.lstrip(").]:,;*_- –—")
     if not choice or not after_label.lower().startswith(choice.lower()):
@@ -244,7 +244,7 @@ def _is_word(label: str, before: str, after: str) -> bool:
 
 
 def _contained_text(plain: str, texts: Mapping[str, str]) -> str | Unreadable:
-    """Find the only choice whose text is in a sentence and not within another choice's text."""
+    """Find the only choice with its text in a sentence, but not within another choice's text."""
     sentence = f" {_words(plain)} "
     words_by_label = {label: _words(text) for label, text in texts.items()}
     contained = {

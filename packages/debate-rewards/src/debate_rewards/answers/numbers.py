@@ -1,8 +1,8 @@
-r"""Numbers as they are written: integers, decimals, fractions, mixed and repeating ones, exactly.
+r"""Exact numbers as they are written: integers, decimals, fractions, mixed and repeating numbers.
 
-A decimal of at least six places stands for the value that it rounds. `0.333333` is one third: the
-simplest fraction in its range, if that fraction has far fewer digits than the decimal. Any other
-long decimal is rounded to six places (four digits where it is small). So every number has one exact
+A decimal of at least six places stands for the rounded value. `0.333333` is one third: the
+simplest fraction in its range, if it has far fewer digits than the decimal. Any other
+long decimal is rounded to six places (four digits where it is small). So every number has an exact
 value, and equal values are equal numbers, in whatever order they are compared.
 """
 
@@ -17,7 +17,7 @@ MAX_DIGITS = 200
 PLACES = 6
 DIGITS = 4
 MAX_PLACES = 15
-"""Places of a decimal, behind its leading zeros, beyond which no simple fraction is looked for."""
+"""Most places of a decimal, behind leading zeros, to look for a simple fraction with."""
 MAX_ROUNDED_DIGITS = 45
 
 _DECIMAL = r"(?:\d+(?:\.\d*)?|\.\d+)"
@@ -34,7 +34,7 @@ _NUMBER = re.compile(
 def read_number(text: str) -> Fraction | None:
     r"""Parse a number such as `-1,234.5`, `3/4`, `1 1/2`, `6e-5` or `\frac{3}{4}`.
 
-    None for anything else, also for a percentage.
+    Anything other, also a percentage, is no number.
     """
     text = text.strip().replace("−", "-")
     if len(text) > MAX_DIGITS:
@@ -77,7 +77,7 @@ def _unsigned_value(groups: dict[str, str | None]) -> Fraction:
 
 
 def decimal_value(value: Fraction) -> Fraction:
-    """Find the value that a decimal stands for, as the module says."""
+    """Find the value behind a decimal, as the module says."""
     num_places = _num_places(value)
     if num_places < PLACES:
         return value
@@ -94,7 +94,7 @@ def decimal_value(value: Fraction) -> Fraction:
 
 
 def rounded_value(value: Fraction | Decimal) -> Fraction:
-    """Round to six places, or to four digits where that is finer."""
+    """Round to six places, or to four digits of a small number."""
     number = value if isinstance(value, Decimal) else _as_decimal(value)
     num_places = max(PLACES, DIGITS - 1 - number.adjusted()) if number else PLACES
     # The places of a very large number mean nothing.

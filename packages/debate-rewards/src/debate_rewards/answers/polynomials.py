@@ -21,7 +21,7 @@ Monomial = tuple[tuple[str, Fraction], ...]
 # Beyond these bounds a formula has no canonical form, so that reading takes bounded time.
 MAX_TERMS = 200
 MAX_PRODUCTS = 6_000
-"""Most products of monomials that one formula may cost."""
+"""Most products of monomials for a formula."""
 MAX_EXPONENT = 2_000
 MAX_BITS = 20_000
 MAX_FACTORED = 10**8
@@ -40,7 +40,7 @@ _GREEK_LETTERS = (
 )
 _GREEK = frozenset(f"\\{letter}" for letter in _GREEK_LETTERS.split())
 _FUNCTIONS = frozenset(("f", "g"))
-"""Letters that are applied to brackets behind them, rather than multiplied."""
+"""Letters applied to brackets behind them, rather than multiplied."""
 _BRACKETS = {"(": ")", "{": "}"}
 _SIGNS_OF_PRODUCT = ("*", "\\cdot", "\\times")
 _NUM_MIXED_TOKENS = len(("\\frac", "{", "1", "}", "{", "2", "}"))
@@ -56,7 +56,7 @@ class NotPolynomial(Exception):
 
 @dataclass(frozen=True)
 class Polynomial:
-    """A sum of monomials with rational coefficients, none of them 0."""
+    """A sum of monomials with rational coefficients other than 0."""
 
     terms: dict[Monomial, Fraction]
 
@@ -89,7 +89,7 @@ class Polynomial:
         """Compute the value of a constant to many digits.
 
         Raises:
-            NotPolynomial: It is too large or too small for a decimal.
+            NotPolynomial: A decimal cannot be so large or so small.
         """
         try:
             with localcontext() as context:
@@ -167,7 +167,7 @@ def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[Monomial, Frac
     """Multiply two monomials.
 
     Returns:
-        The product with all exponents in their range, and the factor that this takes out.
+        The product with all exponents in their range, and the factor taken out for it.
     """
     exponents = dict(left)
     for atom, exponent in right:
@@ -247,7 +247,7 @@ def _factored(number: int) -> dict[int, int]:
 
 
 class _FormulaParser:
-    """Parses a formula by recursive descent, in time that the constants above bound."""
+    """Parses a formula by recursive descent, in time bounded by the constants above."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)

@@ -1,7 +1,7 @@
-"""The type of answer that a question asks for, and reading replies against it.
+"""The type of answer to a question, and reading replies against it.
 
-The question's gold answer is read once, and all other answers in its form (`gold_form.py`), so that
-answers with the same meaning for the question have the same key.
+The question's gold answer is read first, and all other answers in the same form (`gold_form.py`),
+so answers with the same meaning for the question have the same key.
 """
 
 import functools
@@ -73,7 +73,7 @@ class AnswerForm:
         choices: Texts of the choices by label.
         gold: The question's own mathematical answer.
         asks_percent: Whether the question's text speaks of percent.
-        holds_braces: Whether answers may have braces that close nothing.
+        holds_braces: Whether answers may have unbalanced braces.
         labels: Labels where no choices are listed.
     """
 
@@ -92,7 +92,7 @@ class AnswerForm:
         return self.read(statement)
 
     def read(self, statement: FinalAnswer) -> Answer | Unreadable:
-        """Read the answer that a final answer states."""
+        """Read the text of a final answer."""
         text = statement.text
         if self.kind == "choice":
             label = chosen_label(text, self.choices, self.labels)
@@ -161,7 +161,7 @@ def read_answer(question: Question, reply: str) -> Answer | Unreadable:
 
 
 def read_gold(question: Question) -> Answer | Unreadable | None:
-    """Read the question's own answer; None where it has no answer."""
+    """Read the question's own answer, if any."""
     if question.answer is None:
         return None
     return read_accepted(question, question.answer)
@@ -170,7 +170,7 @@ def read_gold(question: Question) -> Answer | Unreadable | None:
 def read_accepted(question: Question, gold: str) -> Answer | Unreadable:
     """Read a right answer like a reply to the question.
 
-    Without a mark it is taken whole rather than by its last line.
+    Without a mark it is taken whole rather than by the last line.
     """
     return _accepted(_form_key(question), gold)
 
@@ -181,12 +181,12 @@ def form_of(question: Question) -> AnswerForm:
 
 
 def answer_id(answer: Answer) -> Hashable:
-    """Identify an answer by its key, or by its spelling where it has no key."""
+    """Identify an answer by key, or by spelling where it has no key."""
     return answer.text if answer.key is None else answer.key
 
 
 class _FormKey(NamedTuple):
-    """The parts of a question that decide how its answers are read."""
+    """The parts of a question with an influence on reading answers."""
 
     kind: Kind
     gold: str | None
@@ -244,7 +244,7 @@ def _read_gold(form: AnswerForm, gold: str) -> Answer | Unreadable:
 
 
 def _gold_type(text: str) -> Answer | Unreadable:
-    """Read a mathematical gold answer, before anything is known of its question."""
+    """Read a mathematical gold answer, before anything is known of the question."""
     if len(text) > MAX_MATH_CHARS:
         return Text(" ".join(text.split()))
     answer = Label.read(text.strip()) or _read_with_unit(text)
@@ -286,7 +286,7 @@ def _number_of_sentence(text: str) -> Answer | Unreadable:
 
 
 def _formula_of_sentence(text: str) -> Answer | Unreadable:
-    """Read the only formula of a sentence, else the number that it settles on."""
+    """Read the only formula of a sentence, or the settled number."""
     inner = list(dict.fromkeys(formulas(text)))
     if not inner:
         bare = bare_formula(text)

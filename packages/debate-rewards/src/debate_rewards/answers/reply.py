@@ -1,7 +1,7 @@
 r"""Where a reply's final answer stands.
 
-Only the solution section counts where there are sections, and only the text behind the thinking
-where that ends. There the later of the last `\boxed{…}` and the last line `Answer: …` counts.
+Only the solution section counts where there are sections, and only the text behind the end
+of the thinking. There the later of the last `\boxed{…}` and the last line `Answer: …` counts.
 Without either it is the text behind `####` or "the answer is", else the last line, or all of a
 text. So no earlier box, quoted or not, matters.
 """
@@ -16,7 +16,7 @@ Kind = Literal["math", "choice", "yes_no", "number", "text"]
 KINDS: tuple[Kind, ...] = ("math", "choice", "yes_no", "number", "text")
 
 MAX_LINE_CHARS = 4096
-"""Of an unmarked last line only its end is read."""
+"""Of an unmarked last line only the end is read."""
 _MAX_BOX_COMMAND_CHARS = 40
 
 _SOLUTION = re.compile(r"<\s*solution\s*>", re.IGNORECASE)
@@ -31,7 +31,7 @@ _BOX = re.compile(r"\\boxed\s*\{\s*\Z")
 
 @dataclass(frozen=True, slots=True)
 class FinalAnswer:
-    """The text of an answer, and whether the reply marked it as its answer."""
+    """The text of an answer, and whether the reply marked it as the answer."""
 
     text: str
     marked: bool
@@ -46,13 +46,13 @@ class Unreadable:
 
 
 def final_answer(reply: str, kind: Kind, *, holds_braces: bool = False) -> FinalAnswer | None:
-    """Find a reply's own final answer; None where there is no answer.
+    """Find a reply's own final answer, if any.
 
     Args:
         reply: A whole reply, or its solution.
         kind: How the question's answers are compared.
-        holds_braces: Whether answers to this question may have braces that close nothing. A box
-            then ends with the last brace of its line.
+        holds_braces: Whether answers to this question may have unbalanced braces. A box then
+            ends with the last brace of the line.
     """
     text: str | None = reply
     # The plain search is fast, and most replies have no sections.
@@ -101,7 +101,7 @@ def _marked_span(text: str) -> tuple[int, int] | None:
 
 
 def _end_of_braces(text: str, end: int) -> int:
-    """Find the end of a box that may have closing braces of its own."""
+    """Find the end of a box with unbalanced closing braces."""
     closing_brace = text.find("}", end)
     line_end = (text + "\n").find("\n", closing_brace)
     more_braces = _ONLY_CLOSING.match(text, closing_brace + 1, line_end)

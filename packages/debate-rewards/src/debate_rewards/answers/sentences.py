@@ -1,4 +1,4 @@
-"""The number or formula that a sentence settles on."""
+"""The number or formula in the conclusion of a sentence."""
 
 import re
 from fractions import Fraction
@@ -9,7 +9,7 @@ from debate_rewards.answers.numbers import read_number
 from debate_rewards.answers.reply import MAX_LINE_CHARS, Unreadable
 
 MAX_CONCLUSIONS = 5
-"""How many words such as "so" and "thus" of one sentence are tried, from its end."""
+"""Words such as "so" and "thus" to be tried in a sentence, from the end."""
 
 REASON_CLAUSE = re.compile(
     r",?\s+(?:because|since)\s|[,;]\s+(?:as|for|while|although|though)\s", re.I
@@ -82,9 +82,9 @@ def formulas(text: str) -> list[str]:
 
 
 def bare_formula(text: str) -> str | None:
-    """Find the formula that a sentence ends with where no dollar signs mark it: `It is 2√5 units`.
+    """Find the formula at the end of a sentence without dollar signs: `It is 2√5 units`.
 
-    Only what has a root, a power or a command is one; a number alone is read by its words.
+    It must have a root, a power or a command; a bare number is read by the words around it.
     """
     sentence = text[-MAX_LINE_CHARS:].strip().rstrip(".")
     last_is = _LAST_IS.match(sentence)
@@ -99,11 +99,11 @@ def bare_formula(text: str) -> str | None:
 
 
 def settled_number(text: str) -> str | Unreadable:
-    """Find the number that a sentence settles on, as it is written.
+    """Find the number in the conclusion of a sentence, as it is written.
 
-    It is the only number in bold print, the only one in all, or in what follows the last `=`, or
-    the one right behind the last verb, or the only one of the conclusion ("so …"). A sentence
-    around several numbers has no such number.
+    It is the only number in bold print, of the whole sentence, behind the last `=` or of the
+    conclusion ("so …"), or the number right behind the last verb. Other sentences around several
+    numbers have no such number.
     """
     text = text.replace("\\$", "$").replace("\\!", "").replace("{,}", ",").replace("−", "-")
     text = TEXT_COMMAND.sub(r"\1", text[-MAX_LINE_CHARS:])
@@ -152,7 +152,7 @@ def _number_of_sentence(sentence: str) -> str | None:
 
 
 def _common_number(numbers: list[str]) -> str | None:
-    """Take the first of numbers that are all equal, as in `3/4, or 75%`."""
+    """Take the first of several equal numbers, as in `3/4, or 75%`."""
     if not numbers:
         return None
     values = {_value(number) for number in numbers}
@@ -171,7 +171,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def listed_numbers(text: str) -> str | None:
-    """Find the list that a sentence ends with, where no other number is in the sentence."""
+    """Find the list at the end of a sentence without other numbers."""
     sentence = text[-MAX_LINE_CHARS:]
     match = _NUMBER_LIST.search(sentence)
     if match is None or _NUMBER.search(sentence, 0, match.start()):

@@ -1,4 +1,4 @@
-r"""Intervals as they are written: `(2,5]`, `2<x\le5`, `x>2`, and two bounds that both hold."""
+r"""Intervals as they are written: `(2,5]`, `2<x\le5`, `x>2`, and pairs of bounds."""
 
 import re
 from typing import NamedTuple
@@ -18,7 +18,7 @@ _SYMBOL = re.compile(r"\\?[a-zA-Z]+")
 
 
 class Span(NamedTuple):
-    """An interval in text: its two brackets, and its ends."""
+    """An interval in text: two brackets and two ends."""
 
     brackets: str
     low: str

@@ -1,4 +1,4 @@
-r"""One spelling of a mathematical answer: the same text for answers that differ only in typing.
+r"""One spelling of a mathematical answer: the same text for answers of the same meaning.
 
 Fonts, sizes, spaces, signs such as `½`, thousands separators, wrappers and units go; `\dfrac`,
 `\frac12` and `\frac{1}{2}` become one. Each rewrite takes time linear in the text, of at most
@@ -10,7 +10,7 @@ import re
 MAX_MATH_CHARS = 4096
 """Longer answers are compared as text only."""
 _MAX_TEXT_UNITS = 3
-"""Units in text commands, one behind the other, that are dropped: `5\\text{ kg}\\text{ m}`."""
+"""Most units in text commands to be dropped in a row: `5\\text{ kg}\\text{ m}`."""
 
 # Signs as LaTeX writes them; those without a meaning for the value are dropped.
 _SIGNS = str.maketrans(
@@ -145,7 +145,7 @@ _MATRIX_REWRITES = (
 
 
 def spelling(text: str) -> str:
-    """Rewrite a mathematical answer in its one spelling; empty when nothing is left."""
+    """Rewrite a mathematical answer in the common spelling of its equals."""
     if len(text) > MAX_MATH_CHARS:
         return " ".join(text.split())
     text = text.translate(_SIGNS).strip().strip("`")
@@ -242,13 +242,13 @@ def _is_unit(words: str) -> bool:
 
 
 def _without_spaces(text: str) -> str:
-    """Drop spaces without a meaning; one stays between numbers and after a comma."""
+    """Drop spaces, except between numbers and after a comma."""
     text = _TIGHT.sub(lambda match: match[1] or "", " ".join(text.split()))
     return _LIST.sub(lambda match: ", " if len(match[0]) > 1 else ",", text).strip()
 
 
 def _unwrapped(text: str) -> str:
-    r"""Remove `\boxed{…}` and its like around parts, but not the parts."""
+    r"""Remove `\boxed{…}` and similar commands around parts, but not the parts."""
     if not _WRAPPER_COMMAND.search(text):
         return text
     removed_spans: list[tuple[int, int]] = []
@@ -274,7 +274,7 @@ def _unwrapped(text: str) -> str:
 
 
 def _closing_brace(text: str) -> int:
-    """Find the brace that closes the first one; -1 where nothing closes it."""
+    """Find the brace to the first brace; -1 where it stays open."""
     depth = 0
     for match in re.finditer(r"\\.|[{}]", text, re.DOTALL):
         if match[0] == "{":

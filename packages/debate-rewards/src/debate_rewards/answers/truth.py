@@ -1,4 +1,4 @@
-"""What a sentence says of a claim: yes or no."""
+"""The verdict of a sentence about a claim: yes or no."""
 
 import re
 
@@ -68,9 +68,9 @@ _NOT_THE_CASE = re.compile(r"\bnot\s+the\s+case\s+that\b", re.IGNORECASE)
 def yes_or_no(text: str) -> bool | Unreadable:
     """Decide whether a text says yes.
 
-    Its first words decide, else all words such as `true` and `no` where they agree. A negation up
+    The first words decide, or all words such as `true` and `no` where they agree. A negation up
     to two words before `true`, `correct` or `valid` turns it; a negated `yes` or `no` says neither.
-    A text that calls the question undecided, or leaves both answers open, is unreadable.
+    A text without a decision, or with both answers, is unreadable.
     """
     plain = plain_text(text)[:MAX_LINE_CHARS]
     if _BOTH.search(plain):
@@ -104,9 +104,9 @@ def yes_or_no(text: str) -> bool | Unreadable:
 
 
 def _polarities(part: str) -> dict[int, bool]:
-    """List what each word that answers yes or no says, by its number in the text.
+    """Map the positions of answering words, such as `true` and `no`, to their meaning.
 
-    A word with a question mark behind it asks, and says nothing.
+    A word with a question mark behind it asks, and does not answer.
     """
     part = _NO_WAY_TO.sub(" ", part).lstrip(" ,;:.!")
     words = [word.lower().replace("’", "'") for word in _WORD.findall(part)]

@@ -1,4 +1,4 @@
-r"""The types of answers, one class each: how it is written, its value and when two are equal.
+r"""The types of answers, a class each: spelling, value, and when two are equal.
 
 Verdicts, votes, classes and majorities compare `key`, and nothing else: two answers of a question
 are equal exactly if their keys are. An answer with a part without a key has no key, and then
@@ -27,10 +27,10 @@ from debate_rewards.answers.spelling import FONT, spelling, without_units
 
 Key = tuple[Hashable, ...]
 Examples = Sequence[tuple[str, str, bool]]
-"""Pairs of spellings, and whether they are one answer."""
+"""Pairs of spellings, and whether they are equal."""
 
 NO_BASE = -1
-"""Base of a number whose index is no base of its digits."""
+"""Base of a number with an index other than a base of the digits."""
 
 _MAX_SIDES = 20
 _WORDS = re.compile(r"[A-Za-z][A-Za-z .'’-]*|[A-Z][a-z]{2,} \d{1,4}")
@@ -56,7 +56,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Answer(ABC):
-    """An answer as it was read; `text` is its spelling."""
+    """An answer as it was read; `text` is the spelling."""
 
     text: str
 
@@ -79,7 +79,7 @@ class Answer(ABC):
 
     @property
     def shape(self) -> Hashable:
-        """Shared by answers that can be compared part by part."""
+        """Shared by answers with comparable parts."""
         return type(self).__name__
 
     @property
@@ -95,7 +95,7 @@ class Answer(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Label(Answer):
-    """A choice, by its label; `labels.py` reads it from replies."""
+    """A choice, by label; `labels.py` reads it from replies."""
 
     label: str
     EXAMPLES: ClassVar[Examples] = (
@@ -240,7 +240,7 @@ class Ratio(Answer):
 
     @property
     def key(self) -> Key:
-        """Compare the numbers, as multiples of the first one that is not 0."""
+        """Compare the numbers, as multiples of the first number other than 0."""
         if self._TIME.fullmatch(self.text):
             return ("time", self.numbers)
         scale = next((number for number in self.numbers if number), Fraction(1))
@@ -309,7 +309,7 @@ class Expression(Answer):
 
     @classmethod
     def read(cls, text: str) -> "Answer":
-        """Parse any formula; one without symbols is a number."""
+        """Parse any formula; without symbols it is a number."""
         number = read_number(text)
         if number is not None:
             return Number(text=text, value=number)
@@ -393,7 +393,7 @@ class List(_Compound):
 
     @property
     def shape(self) -> Hashable:
-        """Share one shape for all lists and sets."""
+        """Share a shape among all lists and sets."""
         return "list"
 
     @classmethod
@@ -417,7 +417,7 @@ class List(_Compound):
 
 @dataclass(frozen=True, slots=True)
 class Set(List):
-    """A set in braces, equal to the list of its elements."""
+    """A set in braces, equal to the list of the same elements."""
 
     EXAMPLES: ClassVar[Examples] = (
         (r"\{1,2\}", "2,1", True),
@@ -555,7 +555,7 @@ class Equation(Answer):
 
     @classmethod
     def read(cls, text: str) -> "Answer | None":
-        """Parse two sides; a calculation is its last side."""
+        """Parse two sides; of a calculation the last side counts."""
         if text.count("=") > _MAX_SIDES or not _EQUALS.search(text):
             return None
         sides = [side.strip() for side in _EQUALS.split(text) if side.strip()]
@@ -585,11 +585,11 @@ class Equation(Answer):
 READING_ORDER: tuple[type[Answer], ...] = (
     Number, Ratio, Infinity, Matrix, Interval, Point, Set, List, Equation, Text, Expression,
 )  # fmt: skip
-"""Types of mathematical answers; the first that can read a text decides its type."""
+"""Types of mathematical answers; the first to read a text decides the type."""
 
 
 def read_element(text: str) -> Answer:
-    """Read an element of an answer, or an answer that is in one spelling already."""
+    """Read an element of an answer, or an answer in canonical spelling."""
     answer = _read_in_order(without_units(text.strip()))
     if isinstance(answer, Equation) and answer.named is not None:
         return answer.named
@@ -619,7 +619,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _in_order_of_names(pieces: list[str]) -> list[str]:
-    """Sort `y=1, x=2` by the names, so that it is the point (2, 1)."""
+    """Sort `y=1, x=2` by the names, which gives the point (2, 1)."""
     piece_of_name = {}
     for piece in pieces:
         name, _, value = piece.partition("=")
@@ -634,7 +634,7 @@ def _in_order_of_names(pieces: list[str]) -> list[str]:
 
 
 def _both_signs(text: str) -> tuple[str, ...]:
-    r"""Split a text with `\pm` into its two values."""
+    r"""Split a text with `\pm` into two values."""
     if "\\pm" not in text:
         return (text,)
     value = text.rsplit("=", 1)[-1]

@@ -34,12 +34,12 @@ degree: degrees deg
 radian: radians rad
 """
 UNITS: dict[str, str] = {}
-"""Each spelling of a unit with the unit's name. Powers do not count: cm and cm² are one."""
+"""Each spelling of a unit with the unit's name. Powers do not count: cm and cm² are equal."""
 for _line in _SPELLINGS.strip().splitlines():
     _name, _, _others = _line.partition(":")
     UNITS |= dict.fromkeys((_name, *_others.split()), _name)
 LETTER_UNITS = {"m": "meter", "g": "gram", "s": "second", "h": "hour", "L": "liter"}
-"""Units that are variables, too: they are read only inside of text commands."""
+"""Units with the names of variables: read only inside of text commands."""
 
 _MAX_TAIL_CHARS = 60
 _MAX_HEAD_CHARS = 40
@@ -52,7 +52,7 @@ _SIGNS = {"€": "euro", "¢": "cent", "°": "degree", "\\circ": "degree", "\\de
 
 
 def unit_of(text: str) -> str | None:
-    """Name the unit that an answer is written with; None for no unit, or an unknown one."""
+    """Name the unit of an answer, if it has a known unit."""
     tail = text[-_MAX_TAIL_CHARS:]
     letter = _LETTER_IN_TEXT.search(tail)
     if letter is not None:
