@@ -287,7 +287,7 @@ def test_form_is_refused_when_its_settings_make_no_sense(
 def test_form_complains_when_sent_the_wrong_number_of_replies() -> None:
     run = Simultaneous(num_agents=2).start(QUESTION, seed=0)
     next(run)
-    with pytest.raises(ValueError, match="2 asks were sent 1 replies"):
+    with pytest.raises(ValueError, match="2 turn requests were sent 1 replies"):
         run.send([Reply("a")])
     run = Simultaneous(num_agents=2).start(QUESTION, seed=0)
     next(run)

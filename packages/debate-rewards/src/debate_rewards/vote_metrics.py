@@ -422,7 +422,7 @@ def swapped_judging(plain: Transcript, reseated: Transcript) -> dict[str, tuple[
 
     Args:
         plain: A debate of two rounds or more.
-        reseated: The same one with its agents in other seats (`forms.simultaneous.Reseated`).
+        reseated: The same one with its agents in other seats (`forms.probes.Reseated`).
 
     Raises:
         ValueError: The second does not say who sits where.

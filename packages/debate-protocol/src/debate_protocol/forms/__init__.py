@@ -1,4 +1,4 @@
-"""Debate forms: generators that yield asks, are sent replies and return a transcript."""
+"""Debate forms: generators that yield turn requests, are sent replies and return a transcript."""
 
 from typing import Annotated
 

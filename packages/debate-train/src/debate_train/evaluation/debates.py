@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from debate_protocol.forms import DebateForm, Simultaneous
+from debate_protocol.forms.probes import among_strangers, reseated
 from debate_protocol.forms.settings import MOST, ContractChoice, PersonaChoice, RoleSettings
 from debate_protocol.types import (
     TRAINED,
@@ -418,7 +419,7 @@ class Listening(DebateChanges, EvaluationMode):
             raise ValueError(f"debate: found type {debated.type}; expected type simultaneous")
         forms = {
             "own": debated,
-            "strangers": debated.among_strangers(),
+            "strangers": among_strangers(debated),
             "nobody": debated.changed({"history_rounds": 0, "conversation": "rebuild"}),
         }
         plays = []
@@ -486,14 +487,13 @@ class SwappedJudging(DebateChanges, EvaluationMode):
             ValueError: In this form agents cannot exchange their seats.
         """
         debated = self.form(form)
-        reseated = getattr(debated, "reseated", None)
-        if reseated is None:
+        if not isinstance(debated, Simultaneous):
             raise ValueError(
                 f"debate: found type {debated.type}, whose agents have no seats to exchange; "
                 "expected type simultaneous"
             )
         plain = debated.changed({"max_rounds": 2})
-        return Plays(plain), Plays(reseated(), what="debates in reversed seats")
+        return Plays(plain), Plays(reseated(debated), what="debates in reversed seats")
 
     def figures(self, form: DebateForm) -> Mapping[str, str]:
         """List the names of all figures with their rows."""
@@ -502,9 +502,9 @@ class SwappedJudging(DebateChanges, EvaluationMode):
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Compute the figures of each question."""
         quotients: dict[str, dict[str, list[float]]] = {}
-        for plain, reseated in zip(*played, strict=True):
+        for plain, in_other_seats in zip(*played, strict=True):
             question = plain.question.id
-            for name, (total, weight) in swapped_judging(plain, reseated).items():
+            for name, (total, weight) in swapped_judging(plain, in_other_seats).items():
                 quotients.setdefault(name, {}).setdefault(question, []).append(total / weight)
         values = {}
         for name, by_question in quotients.items():
