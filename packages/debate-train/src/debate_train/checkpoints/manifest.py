@@ -59,6 +59,7 @@ def seal(directory: Path, run: str) -> None:
         with path.open("rb") as file:
             os.fsync(file.fileno())
     manifest = Manifest(run=run, files=file_hashes(files))
+    # Last: a checkpoint without a manifest is not complete, whatever else it has.
     with (directory / MANIFEST).open("w", encoding="utf-8") as file:
         file.write(manifest.model_dump_json(indent=1))
         file.flush()

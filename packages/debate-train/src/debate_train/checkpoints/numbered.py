@@ -66,6 +66,7 @@ class Checkpoints:
         number = f"{state.step:06d}"
         final = self._path(state.step)
         unfinished = self._root / f"{WRITING}{number}"
+        # A stopped earlier attempt would stand in the way of this folder.
         _remove_all(self._root, WRITING)
         try:
             unfinished.mkdir()
@@ -89,6 +90,7 @@ class Checkpoints:
             ) from error
         finally:
             _remove(unfinished)
+        # Old checkpoints go only now that a newer one is whole.
         self._rotate(state)
         return final
 
@@ -135,6 +137,7 @@ class Checkpoints:
             except RefusedCheckpoint as error:
                 refused.append((path, str(error)))
                 continue
+            # Renamed only once an older one is good: with none, a person decides what to do.
             notes = [self._rename_refused(newer, reason) for newer, reason in refused]
             self._mark_best(state.best)
             self._rotate(state)
@@ -154,6 +157,7 @@ class Checkpoints:
             state = TypeAdapter(RunState).validate_json((path / STATE_FILE).read_bytes())
         except (OSError, ValidationError) as error:
             raise RefusedCheckpoint(f"its {STATE_FILE} cannot be read: {error}") from error
+        # A folder that was copied under another number would repeat or skip steps.
         if state.step != _step_of(path):
             raise RefusedCheckpoint(f"its {STATE_FILE} is of step {state.step}")
         return state
@@ -165,6 +169,7 @@ class Checkpoints:
         return f"{path.name} is not used: {reason}; it is now called {refused.name}"
 
     def _mark_best(self, best: Best | None) -> None:
+        # For evaluations and people; the run itself reads the best from its state.
         mark = self._root / BEST_FILE
         if best is None:
             mark.unlink(missing_ok=True)

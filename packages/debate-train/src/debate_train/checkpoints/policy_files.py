@@ -32,6 +32,7 @@ def write_tensors(
     pending: dict[str, Tensor] = {}
     num_bytes = 0
     num_files = 0
+    # Views are copied: safetensors refuses tensors that share memory or have gaps.
     for name, tensor in tensors:
         pending[name] = tensor.detach().cpu().contiguous()
         num_bytes += pending[name].nbytes
@@ -100,6 +101,7 @@ def weight_prints(loaded: LoadedModel) -> dict[str, str]:
         is_frozen = loaded.lora is not None and adapter_of(name) is None
         digest = digests.setdefault("frozen" if is_frozen else "start", hashlib.sha256())
         values = parameter.detach().flatten()
+        # Evenly spaced, so that a change anywhere in a tensor is likely to be seen.
         spacing = max(1, values.numel() // MOST_VALUES)
         values = values[::spacing][:MOST_VALUES].float().cpu()
         digest.update(f"{name} {tuple(parameter.shape)}".encode())
@@ -154,6 +156,7 @@ def refuse_other_base(directory: Path, loaded: LoadedModel) -> None:
     run_prints = _read_json_object(directory.parent.parent / "environment.json").get("weights")
     folder = next((directory / name for name in _adapter_folders(loaded)), directory)
     base = _read_json_object(folder / "adapter_config.json").get("base_model_name_or_path")
+    # By content where a hash is known: the base may have moved, or changed in place.
     is_other = False
     if isinstance(run_prints, dict) and "frozen" in run_prints:
         is_other = run_prints["frozen"] != weight_prints(loaded).get("frozen")
@@ -190,6 +193,7 @@ def load_policy(directory: Path, loaded: LoadedModel) -> None:
     except ModelError:
         raise
     except (RuntimeError, OSError, ValueError) as error:
+        # Shapes, names and damaged files all come here: the first line says which.
         reason = str(error).strip().splitlines()[0]
         raise ModelError(
             f"checkpoint {directory}: found weights of another model ({reason}); expected those of "

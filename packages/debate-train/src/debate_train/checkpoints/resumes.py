@@ -141,6 +141,7 @@ def note_resume(directory: RunDirectory, step: int, resolved_yaml: str) -> Chang
     Returns:
         The changes in the recipe.
     """
+    # Compared with the recipe at that step: a later recipe's steps are undone.
     changes = changes_since(directory, step, resolved_yaml)
     if changes:
         recipe_path = directory.path / f"recipe-from-step-{step + 1:06d}.yaml"

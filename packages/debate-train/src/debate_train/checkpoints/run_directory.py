@@ -65,6 +65,7 @@ def refuse_used(path: Path) -> None:
             names = sorted(entry.name for entry in path.iterdir() if not is_unfinished(entry))
     except OSError as error:
         raise not_writable(path, error) from error
+    # The lock of a run that was refused or ended stays in its folder.
     names = [name for name in names if name != LOCK]
     if names:
         listed = ", ".join(names[:MAX_ENTRIES_SHOWN])
@@ -243,6 +244,7 @@ class MetricsFile:
         Raises:
             RunFailure: It could not be written.
         """
+        # Monotonic: the clock of the machine may be set while the run works.
         time_s = round(self._seconds_before + time.monotonic() - self._opened_at, 3)
         row = {"phase": phase, "step": step, "time_s": time_s}
         for name, value in metrics.items():
@@ -282,6 +284,7 @@ class MetricsFile:
     def go_back(self, rows: int) -> None:
         """Remove all rows after a checkpoint."""
         self._max_rows = None
+        # The steps after the checkpoint are made again, and log their rows again.
         write_whole(self.path, b"".join(self._lines()[:rows]))
         self.go_on()
 
@@ -324,6 +327,7 @@ class RunDirectory:
         was_there = path.exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
+            # Locked before anything is written: of two starts at once, one is refused.
             run = cls(path, DirectoryLock(path), was_there=was_there)
             try:
                 write_whole(path / RECIPE, resolved_recipe_yaml.encode())
@@ -364,6 +368,7 @@ class RunDirectory:
     def discard_unused(self) -> None:
         """Remove this run's files, unless it has trained a step or written a checkpoint."""
         if self.metrics_path.is_file() and self.checkpoints_path.is_dir():
+            # A run that failed at its start leaves no folder that looks like a run.
             has_rows = self.metrics_path.stat().st_size > 0
             has_checkpoint = any(self.checkpoints_path.iterdir())
             if not has_rows and not has_checkpoint:
@@ -422,6 +427,7 @@ class RunDirectory:
         from safetensors.torch import save_file
 
         path = self.tokens_path / f"step-{step}.safetensors"
+        # Tensors of a batch may be views, which safetensors refuses.
         with written(path), whole_file(path) as unfinished:
             contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
             save_file(contiguous, unfinished)

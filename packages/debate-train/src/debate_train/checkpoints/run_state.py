@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field
 
 from debate_protocol.plugins import Config
 
+# A state is read back exactly, or refused: no text becomes a number, and no field is ignored.
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 

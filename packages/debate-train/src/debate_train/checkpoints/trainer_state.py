@@ -35,7 +35,7 @@ RandomStates = dict[str, Any]
 def seed_all(seed: int) -> None:
     """Seed the global generators of Python, numpy and torch."""
     random.seed(seed)
-    np.random.seed(seed % 2**32)
+    np.random.seed(seed % 2**32)  # numpy takes 32 bits
     torch.manual_seed(seed)
 
 
@@ -74,6 +74,7 @@ def load_random_states(directory: Path) -> None:
         numpy_keys = np.array(keys, np.uint32)
         np.random.set_state((name, numpy_keys, position, has_gauss, cached_gauss))
         torch.set_rng_state(torch.tensor(states["torch"], dtype=torch.uint8))
+        # A checkpoint of more GPUs than there are here is restored as far as it goes.
         for device, state in enumerate(states["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(torch.tensor(state, dtype=torch.uint8), device)
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
@@ -154,6 +155,7 @@ class StoredTrainerState:
             self.counts = Counts.model_validate_json((directory / COUNTS_FILE).read_bytes())
         except (OSError, ValidationError) as error:
             raise self._refusal(f"no readable {COUNTS_FILE}") from error
+        # A state without its parameter belongs to another model or other adapters.
         untrained = [name for name in self.counts.optimizer_steps if name not in shapes]
         if untrained:
             raise self._refusal(f"state of {', '.join(untrained[:3])}, which is not trained")
@@ -261,6 +263,7 @@ def load_torch_optimizer(
         state = stored.of(name)
         if state is None:
             continue
+        # A trainer with 16-bit weights has the exact value in its master alone.
         if state.master is not None:
             parameter.data.copy_(state.master)
         restored: dict[str, object] = {}

@@ -47,6 +47,7 @@ def hendrycks_math(row: Row) -> Row:
     """Read the content of the last box of the solution as the answer."""
     read = {**row, "subject": row.get("subject", row.get("type")), "kind": "math"}
     solution = str(row.get("solution", ""))
+    # MATH-500 has a column for the answer; other copies have only the solution's box.
     answer_range = None if "answer" in row else final_box(solution)
     if answer_range is not None:
         start, end = answer_range
@@ -93,6 +94,7 @@ def sciq(row: Row) -> Row:
     if "correct_answer" not in row:
         return multiple_choice(row)
     right = row["correct_answer"]
+    # In the published order the right answer would always be first.
     choices = [right, row["distractor1"], row["distractor2"], row["distractor3"]]
     random.Random(str(row["question"])).shuffle(choices)
     return {
@@ -116,6 +118,7 @@ def big_bench_hard(row: Row) -> Row:
     }
     options = OPTIONS.search(text)
     letter = LETTER.fullmatch(answer)
+    # Some tasks list options and answer in words: they stay free text.
     if options and letter:
         text_by_letter = dict(OPTION.findall(options[1]))
         if letter[1] in text_by_letter:

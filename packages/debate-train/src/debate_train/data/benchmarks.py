@@ -253,6 +253,7 @@ class BenchmarkSource(QuestionSource):
         """List all questions of a split; training rows are read at the first use."""
         if name == "test":
             return self._test_questions
+        # Train and dev are drawn together, and only when one of them is used.
         if name not in self._splits:
             rows = self._training_rows
             source = self.config.source(
@@ -274,6 +275,7 @@ class BenchmarkSource(QuestionSource):
         if shares is not None:
             test, dev, train = divide(questions, shares, lambda q: str(q.meta.get("subject")))
             return _TrainingRows(train=train, dev=dev, test=test)
+        # The salt of `Questions`: the same rows as a file hold out the same questions.
         test, train = hold_out(questions, config.holdout, 1)
         return _TrainingRows(train=train, test=test)
 

@@ -68,6 +68,7 @@ def worked_turn(request: TurnRequest, *, errors: bool = True) -> str:
     evaluation = " ".join(check.text for check in checks.values()) or "N/A"
     if contract is None or contract.kind == "answer_line":
         return solution
+    # A reply without sections can only put its checks before the answer.
     if contract.kind == "boxed":
         return f"{evaluation} {solution}" if checks else solution
 
@@ -81,6 +82,7 @@ def worked_turn(request: TurnRequest, *, errors: bool = True) -> str:
     # Unequal pairs come first: the two lists before them then give all votes in one order.
     pairs = sorted(combinations(ranked, 2), key=lambda pair: is_right[pair[0]] == is_right[pair[1]])
     votes = "\n".join(vote_line(first, second, is_right) for first, second in pairs) or "N/A"
+    # Without a section for them, the checks go before the votes that follow from them.
     if "evaluation" not in sections and checks and request.answers:
         votes = f"{evaluation}\n{votes}"
     faults = " ".join(checks[agent].text for agent in ranked if not is_right[agent]) or "N/A"
@@ -120,6 +122,7 @@ def _choose_answer(request: TurnRequest, errors: bool) -> str:
     sections = () if request.contract is None else request.contract.sections
     is_judge = not request.answers and ("comparison" in sections or "decision" in sections)
     sees_answers = request.answers and bool(request.claims)
+    # First answers and critics may err, for others to find; judges and later answers do not.
     rng = random.Random(f"turn/{request.seed}")
     skill = random.Random(f"skill/{question.id}").random()
     answer = str(question.answer)

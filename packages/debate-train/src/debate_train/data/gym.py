@@ -128,6 +128,7 @@ def open_gym_task(name: str, task: GymTask) -> OpenedTask:
         raise
     except (AssertionError, TypeError, ValueError) as error:
         raise DataError(f"{key}: refused by reasoning-gym: {error}") from error
+    # Rewards make the task again from `origin`, in worker processes: refused here if that fails.
     opened = OpenedTask(name=name, dataset=dataset, settings=settings, size=size)
     open_task(opened.origin)
     return opened
@@ -153,6 +154,7 @@ def _level_settings(key: str, name: str, level: int) -> dict[str, Any]:
         )
     curriculum.set_global_level(level)
     leveled = curriculum.generate_configuration({})
+    # Only what differs from the defaults: the recipe's own settings go over the level's.
     plain = create_dataset(name).config
     return {
         setting: value
@@ -193,6 +195,7 @@ class ReasoningGymSource(DrawnSource):
         question = Question(id=f"{name}/{index}", text=entry["question"], answer=answer, meta=meta)
         if INTEGER.fullmatch(answer):
             return question  # any other number is a wrong answer
+        # A guided debate needs a wrong answer of the right form, such as another question's.
         for step in range(1, 1 + OTHERS):
             other_answer = str(task.dataset[(index + step) % task.size]["answer"])
             if check(question, other_answer).verdict == "wrong":

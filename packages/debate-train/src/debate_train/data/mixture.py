@@ -50,22 +50,22 @@ class Mixture(DataSettings):
     def open(self, run_seed: int = 0) -> "MixedSource":
         """Open all sources."""
         opened = {}
-        for name, part in self.sources.items():
+        for name, member in self.sources.items():
             # With one question a step, a source's steps number its questions.
-            settings = part.data.model_copy(update={"batch_size": 1})
+            settings = member.data.model_copy(update={"batch_size": 1})
             opened[name] = settings.open(run_seed)
         return MixedSource(self, opened)
 
     @property
     def dataset(self) -> str:
         """The name of the data in metrics."""
-        return "+".join(part.data.dataset for part in self.sources.values())
+        return "+".join(member.data.dataset for member in self.sources.values())
 
     def paths(self) -> Mapping[str, str]:
         """List the files and hub data sets of all sources."""
         paths = {}
-        for name, part in self.sources.items():
-            for key, path in part.data.paths().items():
+        for name, member in self.sources.items():
+            for key, path in member.data.paths().items():
                 paths[f"data.sources.{name}.{key}"] = path
         return paths
 
@@ -73,8 +73,8 @@ class Mixture(DataSettings):
         """Describe all sources in a line."""
         opened = cast(MixedSource, source).opened
         lines = []
-        for name, part in self.sources.items():
-            line = f"{name}: {part.data.summary(opened[name])}"
+        for name, member in self.sources.items():
+            line = f"{name}: {member.data.summary(opened[name])}"
             lines.append(line.replace(" data:", "", 1))
         return "data: a mixture of " + "; ".join(lines)
 
@@ -82,15 +82,15 @@ class Mixture(DataSettings):
         """Select the questions for a check, from all sources."""
         opened = cast(MixedSource, source).opened
         questions: list[Question] = []
-        for name, part in self.sources.items():
-            questions += part.data.checked_questions(opened[name])
+        for name, member in self.sources.items():
+            questions += member.data.checked_questions(opened[name])
         return questions
 
     def may_have_answers(self, source: DataSource | None) -> bool:
         """Say whether a training question of any source may have an answer."""
         opened = {} if source is None else cast(MixedSource, source).opened
         return any(
-            part.data.may_have_answers(opened.get(name)) for name, part in self.sources.items()
+            member.data.may_have_answers(opened.get(name)) for name, member in self.sources.items()
         )
 
 
@@ -104,7 +104,7 @@ class MixedSource(DataSource):
     def __init__(self, config: Mixture, opened: Mapping[str, DataSource]) -> None:
         self.config = config
         self.opened = opened
-        self._weights = {name: part.weight for name, part in config.sources.items()}
+        self._weights = {name: member.weight for name, member in config.sources.items()}
         self._schedule: list[tuple[str, int]] = []
         self._behind = dict.fromkeys(opened, 0.0)
         self._num_scheduled = dict.fromkeys(opened, 0)
@@ -119,6 +119,7 @@ class MixedSource(DataSource):
 
     def _scheduled(self, number: int) -> tuple[str, int]:
         """Look up the source of a question and the question's number there."""
+        # The schedule is deterministic and grows as needed: a resumed run builds it again.
         total_weight = sum(self._weights.values())
         while len(self._schedule) <= number:
             for name, weight in self._weights.items():
@@ -141,6 +142,7 @@ class MixedSource(DataSource):
 
     def split(self, name: Split, size: int) -> list[Question]:
         """Select up to `size` questions by the weights; fewer where a source has too few."""
+        # Shares are of the available questions, if these are fewer than requested.
         num_available = sum(len(source.split(name, size)) for source in self.opened.values())
         size = min(size, num_available)
         total_weight = sum(self._weights.values())

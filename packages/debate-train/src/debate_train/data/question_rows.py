@@ -133,6 +133,8 @@ def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Pl
             f"{', '.join(map(str, row)):.200}); expected a question, or set data.fields.question"
         )
     meta = _read_meta(row, reading, where)
+    # A dialogue's context belongs to the question: without it, dialogues with the same last message
+    # would be one question.
     if earlier_messages:
         passage = meta.get("passage")
         meta["passage"] = f"{passage}\n\n{earlier_messages}" if passage else earlier_messages
@@ -147,6 +149,7 @@ def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Pl
             pattern_missed = matched_answer is None
             answer = answer if matched_answer is None else matched_answer
     question_id = _value(row, fields.id)
+    # The text decides the id, so that it stays the same in a reordered file.
     if question_id in (None, ""):
         question_id = f"{zlib.crc32(text.encode(errors='replace')):08x}"
     _refuse_unless(_is_scalar(question_id), question_id, "a text or a number", fields.id, where)
@@ -198,6 +201,7 @@ def message_text(content: object) -> str:
 
 def _value(row: Mapping[str, object], key: str) -> object:
     """Look up a key of a row, None where it is missing; a dot steps inside."""
+    # A key with a dot in its own name goes before a path.
     if key in row:
         return row[key]
     value: object = row
@@ -227,6 +231,7 @@ def _read_meta(row: Mapping[str, object], reading: Reading, where: str) -> dict[
     choices = _optional_value(row, fields.choices)
     if choices:
         meta["choices"] = _read_choices(choices, fields.choices or "", where)
+    # False is a value of the wrong type here, and not a missing value, so it is refused.
     passage = _optional_value(row, fields.passage)
     if passage or passage is False:
         _refuse_unless(isinstance(passage, str), passage, "a text", fields.passage, where)
@@ -275,6 +280,7 @@ def _read_choices(choices: object, key: str, where: str) -> list[object] | dict[
 
 def _answer_text(value: object, meta: Mapping[str, object], key: str, where: str) -> str:
     """Write an answer as text; an ambiguous value is refused."""
+    # Some data sets wrap each answer in a list.
     if isinstance(value, list | tuple) and len(value) == 1:
         value = value[0]
     if isinstance(value, bool):
@@ -289,6 +295,7 @@ def _answer_text(value: object, meta: Mapping[str, object], key: str, where: str
 
 
 def _is_scalar(value: object) -> bool:
+    # NaN and infinity are no JSON, and bool is an int in Python.
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, str | int) and not isinstance(value, bool)

@@ -70,6 +70,7 @@ def answered(question: Question, form: ContractKind) -> str:
     if form == "answer_line":
         return f"Answer: {answer}"
     if question.meta.get("kind") == "text":
+        # An unbalanced brace would end the box too early.
         answer = answer.replace("{", r"\{").replace("}", r"\}")
     return f"\\boxed{{{answer}}}"
 
@@ -110,6 +111,7 @@ class RowSettings(DataSettings):
         """
         seeds = Seeds.of(self.seed, run_seed)
         notes = list(notes)
+        # Before anything is drawn: limit and shares count only questions that can be trained on.
         train, num_overlapping = without_overlap(train, [*test, *(dev or ())])
         if num_overlapping:
             notes.append(
@@ -187,6 +189,7 @@ class Questions(RowSettings):
             train = questions
             notes += test_notes
         else:
+            # Another salt than dev's, or dev would be empty: it is drawn from the rest.
             test, train = hold_out(questions, self.holdout, 1)
         source = self.source(train, None, test, run_seed, notes)
         if not source.split("train", 1):

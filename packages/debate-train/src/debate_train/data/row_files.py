@@ -43,6 +43,7 @@ def _json_rows(path: str, key: str) -> Iterator[Mapping[str, object]]:
     number = 0
     try:
         with open(path, encoding="utf-8-sig") as file:
+            # A .json file is one text with all rows; a .jsonl file is read line by line.
             for text in [file.read()] if is_list else file:
                 number += 1
                 if not text.strip():
@@ -78,6 +79,7 @@ def _data_set_rows(
             yield from datasets.Dataset.from_parquet(path)
         else:
             yield from datasets.load_dataset(path, config, split=split, streaming=streaming)
+    # The library raises errors of many kinds, for missing sets, networks and formats.
     except Exception as error:
         raise DataError(
             f"{key}: {path!r:.300} could not be read ({_first_line(error)}); expected the id of a "
@@ -114,6 +116,7 @@ def read_questions(
         row_question = read_question(row, reading, f"{key}: {path!r}, row {num_rows}")
         num_missed += row_question.pattern_missed
         num_dialogues += row_question.has_earlier_messages
+        # Of equal questions the first row counts.
         row_by_identity.setdefault(identity(row_question.question), row_question)
     if not row_by_identity:
         raise DataError(f"{key}: {path!r} is empty; expected one question a line")
@@ -161,6 +164,7 @@ def _with_wrong_answers(questions: Sequence[Question]) -> list[Question]:
         if _has_free_text_answer(question):
             pool = pool_by_subject.setdefault(question.meta.get("subject"), {})
             pool[str(question.answer)] = None
+    # Lists keep the order in which answers first appear, each once.
     answers_by_subject = {subject: list(pool) for subject, pool in pool_by_subject.items()}
 
     completed = []

@@ -103,6 +103,7 @@ class SignsPuzzleSource(DrawnSource):
             target = running_totals(digits, signs)[-1]
             if target < 0:
                 continue
+            # Several right answers would split the votes.
             if config.one_answer and len(solutions(digits, target)) > 1:
                 continue
             return _question(f"make {target} Q {' '.join(map(str, digits))}")
@@ -147,6 +148,7 @@ def demonstration(request: TurnRequest, *, errors: bool = True) -> str:
     candidates.
     """
     digits, target = read_puzzle(request.question)
+    # One skill for all agents of a question: its debates have many right answers, or few.
     skill = random.Random(f"skill/{request.question.id}").random() if errors else 1.0
     contract = request.contract
     if contract is not None and contract.kind == "answer_line":
@@ -156,6 +158,7 @@ def demonstration(request: TurnRequest, *, errors: bool = True) -> str:
 
     rng = random.Random(f"turn/{request.seed}")
     right = solutions(digits, target)
+    # Candidates are claims of signs alone; a claim of anything else is not checked.
     candidates = {}
     for agent, claim in request.claims.items():
         signs = " ".join(claim.split())
@@ -233,6 +236,7 @@ def exchange_demonstration(
     if request.answers:
         # The actor takes the critic's answer; a critic that only said ok leaves the actor's own.
         return f"Answer: {request.guide or critic_answer or actor_answer or draw_answer()}"
+    # An answer with too few signs or too many has no running totals to write.
     if actor_answer is None or len(actor_answer.split()) != len(digits) - 1:
         return f"no\nAnswer: {request.guide or draw_answer()}"
     # A guided critic leads to the guide's answer, so its verdict follows the guide, not the totals.

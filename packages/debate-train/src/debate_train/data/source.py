@@ -233,6 +233,7 @@ class QuestionSource(DataSource):
         if not train:
             raise DataError(self._cannot_train)
         batch: list[Question] = []
+        # A batch may be larger than an epoch, and then repeats questions.
         while len(batch) < self._batch_size:
             num_before = step * self._batch_size + len(batch)
             epoch, start = divmod(num_before, len(train))
@@ -243,12 +244,14 @@ class QuestionSource(DataSource):
 
     def split(self, name: Split, size: int) -> list[Question]:
         """Select up to `size` questions of a split, always the same questions."""
+        # Shuffled whole, then cut: a smaller sample is the beginning of a larger sample.
         questions = list(self.questions(name))
         random.Random(f"split/{name}/{self._seeds.held_out}").shuffle(questions)
         return questions[:size]
 
     def leave_out(self, held: Callable[[], Sequence[Question]]) -> int:
         """Leave these questions out of training; return how many there were."""
+        # `held` is called here only: other sources read their files at this call.
         train, num_left_out = without_overlap(self.questions("train"), held())
         self._splits["train"] = train
         self._order.cache_clear()

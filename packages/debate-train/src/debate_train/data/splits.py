@@ -34,6 +34,8 @@ def hold_out(
     held_out: list[Question] = []
     rest: list[Question] = []
     for question in questions:
+        # A checksum is uniform enough for shares, and each question is drawn on its own: a file
+        # that grows moves no question to the other side.
         position = zlib.crc32(f"{salt}{identity(question)}".encode()) / 2**32
         if position < share:
             held_out.append(question)
@@ -49,6 +51,7 @@ def divide(
 
     A question's part follows from the texts of all questions.
     """
+    # By digest, not in the file's order: the same questions in another order are divided alike.
     groups: dict[str, list[Question]] = {}
     for question in sorted(questions, key=lambda question: _digest("share", question)):
         groups.setdefault(group(question), []).append(question)
@@ -76,6 +79,7 @@ def sample(questions: list[Question], count: int | None, seed: int, purpose: str
     """Sample by the questions' texts, the seed and a purpose; the order in the file stays."""
     if count is None or count >= len(questions):
         return questions
+    # The purpose keeps two samples of the same seed independent.
     salt = f"{purpose}/{seed}"
     shuffled = sorted(questions, key=lambda question: _digest(salt, question))
     sampled = {identity(question) for question in shuffled[:count]}

@@ -1,4 +1,4 @@
-"""Figures of debates: those that a debate's rules allow, and their rows in tables."""
+"""Figures of debates, by the debate's protocol, and their rows in tables."""
 
 from debate_protocol.parsing import get_contract
 from debate_protocol.types import Protocol, agents_by_policy, judging_agents
@@ -86,7 +86,7 @@ CENTRAL_DETAILS = {
 
 
 def values_of(rules: Protocol) -> dict[str, tuple[str, str]]:
-    """List the figures of debates that are means over questions: metric → our name and row."""
+    """List the figures of debates with means over questions: metric → our name and row."""
     figures = {}
     for name in _question_figures(rules):
         kind, _, rule = name.partition("/")
@@ -132,7 +132,7 @@ def _question_figures(rules: Protocol) -> list[str]:
 
 
 def ratios_of(rules: Protocol) -> list[str]:
-    """List the figures of debates that are ratios of sums over questions."""
+    """List the figures of debates with ratios of sums over questions."""
     names = list(_RATIOS)
     if judging_agents(rules):
         names.append("judged/mcc")

@@ -65,19 +65,19 @@ _SWAPPED_ROWS = {
 
 
 class DebateMode(EvaluationMode):
-    """The base class of modes with one debate on each question."""
+    """The base class of modes with a debate on each question."""
 
     @abstractmethod
     def debated(self, form: DebateForm) -> DebateForm:
         """Build the form of the debates."""
 
     def plays(self, form: DebateForm) -> Sequence[Plays]:
-        """Plan one debate; none where a form of one turn is no debate."""
+        """Plan a debate; an empty list for a form of a single turn."""
         debated = self.debated(form)
         return (Plays(debated),) if debated.turn_count() > 1 else ()
 
     def figures(self, form: DebateForm) -> Mapping[str, str]:
-        """List the figures of debates, and those of each policy where several speak."""
+        """List the figures of debates, and of each policy where several speak."""
         rules = self.debated(form).protocol()
         return dict(values_of(rules).values()) | dict.fromkeys(ratios_of(rules), "")
 
@@ -117,7 +117,7 @@ class DebateMode(EvaluationMode):
 
 
 class Debate(DebateChanges, DebateMode):
-    """The policy in debates: by majority, by the votes of its peers, and as a judge."""
+    """The policy in debates: by majority, by the votes of peers, and as a judge."""
 
     type: Literal["debate"] = "debate"
 
@@ -127,9 +127,9 @@ class Debate(DebateChanges, DebateMode):
 
 
 class SocietyOfMinds(DebateMode):
-    """Agents that read all others' last answers and answer again, without votes.
+    """Agents who read all others' last answers and answer again, without votes.
 
-    The recipe's prompts, temperature of agent 0 and limits hold; its personas do not.
+    The recipe's prompts, temperature of agent 0 and limits hold; the personas do not.
 
     Source: Du et al. (2023), Improving factuality and reasoning in language models through
     multiagent debate: 3 agents, 2 rounds. Deviation: the prompts' words are ours.
@@ -170,15 +170,14 @@ class SocietyOfMinds(DebateMode):
 
 
 class Opponents(DebateChanges, EvaluationMode):
-    """Role-averaged: a debate for each seat, in which the policy has that seat and no other.
+    """Role-averaged: a debate for each seat, with the policy in this seat only.
 
     In debates of equals each agent has a seat; where a form or recipe has several roles, each role
-    of the trained policy is a seat. A policy that stays as it is speaks for the other seats: a
-    trained policy that has become weaker cannot hide it by agreeing with itself. All figures are
-    means over the seats.
+    of the trained policy is a seat. A frozen policy speaks for the other seats: a
+    weakened policy cannot hide it by agreeing with itself. All figures are means over the seats.
 
-    Source: the evaluation of tinker-cookbook's multi-agent debate (`self_play=False`), which
-    measures rewards; figures of accuracy and of the votes on both sides are added.
+    Source: the evaluation of tinker-cookbook's multi-agent debate (`self_play=False`) of
+    rewards; figures of accuracy and of the votes on both sides are added.
     """
 
     type: Literal["opponents"] = "opponents"
@@ -189,7 +188,7 @@ class Opponents(DebateChanges, EvaluationMode):
     and so on: as many debates as questions instead of one for each seat."""
 
     def plays(self, form: DebateForm) -> Sequence[Plays]:
-        """Plan a debate for each seat; none where a form of one turn is no debate."""
+        """Plan a debate for each seat; an empty list for a form of a single turn."""
         if self.opponent == TRAINED:
             raise ValueError(
                 f"opponent: found {TRAINED!r}, which is the policy that is measured; expected "
@@ -316,7 +315,7 @@ class Opponents(DebateChanges, EvaluationMode):
 
 
 def _add_debate(sums: Sums, answers: AnswersGiven, seat: int) -> None:
-    """Add the figures of one debate, in which the policy has one seat."""
+    """Add the figures of a debate with the policy in this seat."""
     debate = answers.debate
     is_right = answers.right
     rules = debate.transcript.protocol
@@ -374,7 +373,7 @@ def _won_shares(debate: ReadDebate, learned_agents: set[int]) -> Iterator[float]
 
 
 def _check_decisions(debates: Sequence[AnswersGiven]) -> list[dict[str, bool]]:
-    """Check for each debate which of its decisions are right."""
+    """Check the decisions of each debate."""
     decisions_of_debates = []
     to_check = []
     for debate in debates:
@@ -398,12 +397,12 @@ def _side_of(key: TurnKey, learned_agents: set[int]) -> str:
 
 
 class Listening(DebateChanges, EvaluationMode):
-    """Debates in which agents listen to their peers, to agents of another question, or to nobody.
+    """Debates with agents who hear their peers, agents of another question, or no others.
 
     First answers are the same in all three and sampled once. The gain of `own` over `strangers` is
-    due to the content of peers' turns; the gain over `nobody` (each agent answers again after its
-    own turns alone: self-correction) is due to hearing any. `self_correction` is the curve of one
-    such agent, which costs its own tokens alone.
+    due to the content of peers' turns; the gain over `nobody` (each agent answers again after
+    earlier turns of its own: self-correction) is due to hearing others. `self_correction` is the
+    curve of such an agent, at the cost of a single agent's tokens.
     """
 
     type: Literal["listening"] = "listening"
@@ -452,7 +451,7 @@ class Listening(DebateChanges, EvaluationMode):
         return values
 
     def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
-        """Compute the majority of each audience by round, and of one agent that corrects itself."""
+        """Compute the majority of each audience by round, and self-correction of an agent."""
         curves: dict[str, Sequence[CurvePoint]] = {}
         alone: Sequence[CurvePoint] = ()
         for audience, debates in zip(_AUDIENCES, played, strict=True):
@@ -471,11 +470,11 @@ class Listening(DebateChanges, EvaluationMode):
 
 
 class SwappedJudging(DebateChanges, EvaluationMode):
-    """Dependence of judges' verdicts on the order and numbers of the turns that they compare.
+    """Dependence of judges' verdicts on the order and numbers of the compared turns.
 
     The first two rounds of a debate are played twice with the same first turns, the second time
     with the agents' seats reversed. `debate_rewards.vote_metrics` defines the figures. Turns in
-    plain seats are those of the mode `debate`, if its form is the same.
+    plain seats are shared with the mode `debate`, if the form is the same.
     """
 
     type: Literal["swapped_judging"] = "swapped_judging"

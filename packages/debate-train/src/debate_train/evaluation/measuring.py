@@ -22,11 +22,11 @@ __all__ = ["Measure", "Measures", "evaluate"]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A mean over questions, or a ratio of sums over them, with its 95 % bootstrap interval.
+    """A mean over questions, or a ratio of sums over them, with a 95 % bootstrap interval.
 
-    The interval resamples questions, each with all its runs, so that it covers both which
-    questions were drawn and how replies were sampled. `run_deviation` is the standard deviation
-    (n − 1) between the means of the runs, None for one run: the noise of sampling alone.
+    The interval resamples questions, each with all runs, to cover the draw of questions as well
+    as the sampling of replies. `run_deviation` is the standard deviation
+    (n − 1) between the means of the runs, None for a single run: only the noise of sampling.
     """
 
     mean: float
@@ -38,7 +38,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """All measures of one evaluation by their full names, and the debates of each mode."""
+    """All measures of an evaluation by their full names, and the debates of each mode."""
 
     found: Mapping[str, Measure]
     played: Mapping[str, Sequence[Transcript]] = field(repr=False)
@@ -93,12 +93,12 @@ def evaluate(
 
     Args:
         setup: the form, the modes, and the sampling of replies.
-        engine: samples replies; an engine of several policies routes each request by its policy.
-        questions: questions of one split.
-        name: seeds the sampling, so that evaluations before and after a run differ only by the
+        engine: samples replies; an engine of several policies routes each request by policy.
+        questions: questions of a split.
+        name: seeds the sampling: evaluations before and after a run differ only by the
             policy.
         watch: observes the debates while they are played.
-        shared: replies from earlier evaluations, which are not sampled again.
+        shared: replies from earlier evaluations, not to be sampled again.
     """
     measures: dict[str, Measure] = {}
     values: dict[str, Mapping[str, float]] = {}
@@ -139,7 +139,7 @@ def evaluate(
 def _start_debates(
     seed: int, plays: Plays, questions: Sequence[Question], name: str, run: int
 ) -> list[DebateRun]:
-    """Start the debates of one run, each seeded by its question, run and copy."""
+    """Start the debates of a run, each seeded by question, run and copy."""
     # The first run has no mark, so that its seeds and ids are those of an evaluation of one run.
     run_mark = f"/run-{run + 1}" if run else ""
 
@@ -168,9 +168,9 @@ def _start_debates(
 def _measure_mode(
     mode: EvaluationMode, runs: Sequence[Sequence[Sequence[Transcript]]], figures: Mapping[str, str]
 ) -> Iterator[tuple[str, Measure, Mapping[str, float] | None]]:
-    """Yield the mode's figures with their values by question, then its ratios of sums.
+    """Yield the mode's figures with their values by question, then the ratios of sums.
 
-    Values that the mode does not list under its figures are left out.
+    Values outside the mode's figures are left out.
     """
     # Intervals are over all runs together; the single runs give only the deviation between them.
     samples = [*runs, _pool_runs(runs)] if len(runs) > 1 else runs

@@ -70,7 +70,7 @@ class DebateChanges(Config):
             where: key of these settings, for messages.
 
         Raises:
-            ValueError: The form has no such setting, or its settings do not go together.
+            ValueError: The form has no such setting, or the settings do not go together.
         """
         form = training if self.debate is None else self.debate
         changes: dict[str, object] = {}
@@ -101,13 +101,13 @@ class DebateChanges(Config):
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """One point of a curve.
+    """A point of a curve.
 
     Attributes:
         x: The number of samples k, or the round from 0, of this point.
-        tokens: Sampled tokens an answer, on average over the questions; None where turns hold
-            neither their reply nor its counts.
-        values: For each question, whether the answer is right, averaged over its debates.
+        tokens: Sampled tokens an answer, on average over the questions; None for turns
+            without replies and counts.
+        values: For each question, whether the answer is right, averaged over the debates.
     """
 
     x: int
@@ -120,7 +120,7 @@ Curves = Mapping[str, Sequence[CurvePoint]]
 
 
 def most_replies(replies: Sequence[Transcript]) -> int:
-    """Find the largest k that every question has replies for, at most `MOST_REPLIES`."""
+    """Find the largest k with enough replies for every question, at most `MOST_REPLIES`."""
     num_replies = Counter(reply.question.id for reply in replies)
     return min(MOST_REPLIES, *num_replies.values()) if num_replies else 1
 
@@ -129,12 +129,12 @@ def reply_curves(replies: Sequence[Transcript], most: int) -> Curves:
     """Compute the curves of single replies.
 
     `maj@k`: the majority of k replies, in expectation over all subsets of k of them and over
-    ties; its cost is k times the mean length of the question's replies. `pass@k`: whether one of
+    ties; its cost is k times the mean length of the question's replies. `pass@k`: whether any of
     k is right, and `cons@k`: whether more than half of k are, at the same cost. A question with
     fewer than `most` replies is left out.
 
     Args:
-        replies: debates of one turn each, several of each question.
+        replies: debates of a single turn, several of each question.
         most: the largest k.
     """
     majority: list[dict[str, float]] = [{} for _ in range(most)]
@@ -175,14 +175,14 @@ def reply_curves(replies: Sequence[Transcript], most: int) -> Curves:
 
 
 def debate_curves(debates: Sequence[Transcript]) -> Curves:
-    """Compute the curves of debates, a point a round; its cost is all tokens sampled until then.
+    """Compute the curves of debates, a point a round; the cost is all tokens sampled until then.
 
     `debate/majority`: the majority of the round's answers, ties in expectation.
-    `debate/agent`: the accuracy of one agent's answer in the round, on average over the agents.
-    `debate/all_rounds`: the majority of all answers of this round and those before.
+    `debate/agent`: the accuracy of an agent's answer in the round, on average over the agents.
+    `debate/all_rounds`: the majority of all answers of this round and earlier rounds.
     `debate/central`, under topology central: the answer of the agent in the center.
 
-    A debate that ended early keeps the answers of its last round and costs nothing more.
+    A debate with an early end keeps the answers of the last round at no more cost.
     """
     checked = []
     for debate in answers_given(debates, across_rounds=True):
@@ -219,7 +219,7 @@ def moments_of(debates: Sequence[Transcript], names: Mapping[str, str]) -> "Rati
 
 
 def _outcomes_after(debate: AnswersGiven, round: int) -> dict[str, float]:
-    """Compute the curves' values after a round of one debate."""
+    """Compute the curves' values after a round of a debate."""
     is_right = debate.right
     assert is_right is not None
     rounds = debate.rounds()
@@ -281,9 +281,9 @@ def _group_by_question(debates: Sequence[AnswersGiven]) -> dict[str, list[Answer
 class Plays:
     """Debates of a mode on every question.
 
-    The seed of a debate follows from the question, the run and the number of its copy, not from
+    The seed of a debate follows from the question, the run and the number of the copy, not from
     the mode: two modes with copies of the same number give their agents the same seeds. Equal
-    requests, such as the first turns of debates that differ later, are then sampled once for all
+    requests, such as the first turns of otherwise different debates, are then sampled once for all
     modes.
     """
 
@@ -299,16 +299,16 @@ class Plays:
 
     @property
     def turns(self) -> int:
-        """Most turns sampled in one run, on average over all questions, rounded up."""
+        """Most turns sampled in a run, on average over all questions, rounded up."""
         num_turns = len(self.copies) * self.form.turn_count()
         return math.ceil(num_turns / self.share[1])
 
 
 class EvaluationMode(Config):
-    """The base class of evaluation modes: one way to measure the policy.
+    """The base class of evaluation modes: a way to measure the policy.
 
-    A mode samples nothing itself: it names forms, and the evaluation plays them with the engine of
-    the run and hands over the transcripts. The policy of a request is the one that the form names.
+    A mode does not sample: it names forms, and the evaluation plays them with the engine of
+    the run and hands over the transcripts. The form names the policy of each request.
     In results, metrics and exit criteria a figure is called `eval/NAME/FIGURE` with the mode's name
     in the recipe.
     """
@@ -318,7 +318,7 @@ class EvaluationMode(Config):
 
     @abstractmethod
     def plays(self, form: DebateForm) -> Sequence[Plays]:
-        """List the debates of each question, none where the mode has nothing to measure.
+        """List the debates of each question; an empty list if the mode cannot measure the form.
 
         `--check` counts their turns, measures their longest context and looks up their policies.
 
@@ -331,11 +331,11 @@ class EvaluationMode(Config):
 
     @abstractmethod
     def figures(self, form: DebateForm) -> Mapping[str, str]:
-        """List the names of all figures, each with its row in the table or an empty text."""
+        """List the names of all figures, each with a row in the table or an empty text."""
 
     @abstractmethod
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
-        """Compute each figure's value for each question; questions without one are absent.
+        """Compute each figure's value for each question; questions without a value are absent.
 
         Means, intervals over questions and deviations between runs follow from the values. The
         evaluation calls this for each run, and with several runs once more for all of them.
@@ -349,9 +349,9 @@ class EvaluationMode(Config):
         return {}
 
     def ratios(self, played: Sequence[Sequence[Transcript]]) -> Ratios:
-        """Compute the figures that are ratios of sums over all questions, by question.
+        """Compute the ratios of sums over all questions, by question.
 
-        Their names are not among those of `values`.
+        Their names differ from the names in `values`.
         """
         return {}
 
@@ -360,13 +360,13 @@ class EvaluationMode(Config):
         return {}
 
     def counted(self, form: DebateForm) -> str:
-        """Describe the cost of a question in one run, such as `4 direct replies`."""
+        """Describe the cost of a question in a run, such as `4 direct replies`."""
         num_turns = sum(plays.turns for plays in self.plays(form))
         unit = "turn" if num_turns == 1 else "turns"
         return f"{num_turns:,} {unit} of {self.type}"
 
 
 def temperatures(form: DebateForm) -> list[str]:
-    """Format the temperature of each agent, or a single one if all are the same."""
+    """Format the temperature of each agent, or a single temperature if all are the same."""
     values = [f"{form.temperature_of(agent):g}" for agent in range(form.num_agents)]
     return values if len(set(values)) > 1 else values[:1]

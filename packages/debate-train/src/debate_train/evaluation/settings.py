@@ -1,4 +1,4 @@
-"""Keys of an evaluation: its frequency, questions and modes."""
+"""Keys of an evaluation: frequency, questions and modes."""
 
 import math
 import re
@@ -44,9 +44,10 @@ _NEUTRAL_SAMPLING = {"top_p": 1, "top_k": 0, "min_p": 0}
 
 
 class DirectAnswers(EvaluationMode):
-    """The policy alone: single replies, prompted as a debate begins.
+    """The policy without debate: single replies, prompted as a debate begins.
 
-    `maj@K`, the majority of K = `samples` replies, is what a debate's tokens give without a debate.
+    `maj@K`, the majority of K = `samples` replies, shows what a debate's tokens are worth without
+    a debate.
 
     Source: Wang et al. (2022), Self-consistency improves chain of thought reasoning.
     """
@@ -60,7 +61,7 @@ class DirectAnswers(EvaluationMode):
         return (Plays(direct_form(form), range(self.samples), "alone"),)
 
     def figures(self, form: DebateForm) -> Mapping[str, str]:
-        """List the share of right replies with its row, and figures of several replies."""
+        """List the share of right replies with a row, and figures of several replies."""
         figures = {"accuracy": "direct accuracy"}
         for name in ("format", "format_strict", "tokens/answer", "right/tokens", "wrong/tokens"):
             figures[name] = ""
@@ -141,7 +142,7 @@ class Setup:
     """Full names of the figures that tables and reports begin with."""
 
     def plays(self) -> Iterator[tuple[str, Plays]]:
-        """Yield the name of each mode with each of its plays.
+        """Yield each mode's name with each of the mode's plays.
 
         Raises:
             ValueError: A mode does not go with the form.
@@ -159,15 +160,15 @@ class Setup:
                 yield name, each
 
     def measured(self) -> list[str]:
-        """List the full names of the figures of all modes that play something."""
+        """List the full names of the figures of all modes with plays."""
         modes = {name: self.modes[name] for name, _ in self.plays()}
         return list(replace(self, modes=modes).figures())
 
     def figures(self) -> dict[str, str]:
-        """List the full name of each figure with its row in the table, or an empty text.
+        """List the full name of each figure with a row in the table, or an empty text.
 
         Raises:
-            ValueError: Two modes have a figure of one name, or one does not go with the form.
+            ValueError: Two modes have a figure of the same name, or a mode does not fit the form.
         """
         figures: dict[str, str] = {}
         for name, mode in self.modes.items():
@@ -194,7 +195,7 @@ class Setup:
         return {name: rows[name] or name for name in names if name in rows}
 
     def rows(self) -> dict[str, str]:
-        """List `figures`, with the rows of details of modes that play something."""
+        """List `figures`, with the rows of details of modes with plays."""
         rows = self.figures()
         playing_modes = dict(self.plays())
         for name in playing_modes:
@@ -206,7 +207,7 @@ class Setup:
         return rows
 
     def described(self) -> str:
-        """Describe the sampling of direct replies and debates, in one line."""
+        """Describe the sampling of direct replies and debates in a line."""
         form = self.form
         direct_temperature = f"{form.speaking().temperature_of(0):g}"
         debate_temperatures = temperatures(form)
@@ -239,7 +240,7 @@ def _errors_name_mode(mode: str) -> Iterator[None]:
 
 
 def is_standard(mode: str) -> bool:
-    """Say whether this is the name of a mode that every evaluation has."""
+    """Tell whether this is the name of a standard mode, part of every evaluation."""
     return mode in (DIRECT, DEBATE)
 
 
@@ -326,16 +327,16 @@ class Evaluation(DebateChanges):
 
 
 class ExitCriterion(Config):
-    """Measures that a phase must reach on the dev split before it may end.
+    """Least measures on the dev split for the end of a phase.
 
     Args:
         metric: Name as in the evaluation, such as eval/judge/accuracy.
-        at_least: The least value of `metric` that meets it.
-        also_at_least: Further measures that the same evaluation must reach, each with its least
+        at_least: The least sufficient value of `metric`.
+        also_at_least: Further measures for the same evaluation to reach, each with a least
             value.
         every: Steps between two evaluations, from the phase's `steps` on.
         max_steps: The phase ends here even if the criterion is not met.
-        if_missed: What happens to the phases after a miss; `fail` ends the run with exit code 1.
+        if_missed: The fate of later phases after a miss; `fail` ends the run with exit code 1.
     """
 
     metric: str
@@ -347,7 +348,7 @@ class ExitCriterion(Config):
 
     @property
     def wanted(self) -> tuple[tuple[str, float], ...]:
-        """Each measure with its least value."""
+        """Each measure with the least value."""
         return ((self.metric, self.at_least), *self.also_at_least.items())
 
     def is_met(self, measured: Mapping[str, float | None]) -> bool:
@@ -355,7 +356,7 @@ class ExitCriterion(Config):
         return all((measured.get(name) or 0.0) >= least for name, least in self.wanted)
 
     def compared(self, measured: Mapping[str, float]) -> str:
-        """Describe each measure of an evaluation beside its least value."""
+        """Describe each measure of an evaluation beside the least value."""
         comparisons = []
         for name, least_value in self.wanted:
             value = measured.get(name, 0.0)
@@ -378,11 +379,11 @@ class ExitCriterion(Config):
 
 
 class KeepIf(Config):
-    """A measure on the dev split whose fall undoes the phase.
+    """A measure on the dev split. If it falls, the phase is undone.
 
     Args:
         metric: Name as in the evaluation, such as eval/majority/accuracy.
-        since: The phase whose start is compared, and restored; None is the phase itself.
+        since: The phase with the start to compare with and to restore; None is the phase itself.
         tolerance: How far it may fall.
     """
 
@@ -391,7 +392,7 @@ class KeepIf(Config):
     tolerance: float = Field(0.0, ge=0)
 
     def described(self, phase: str) -> str:
-        """Describe the condition of a phase in one sentence."""
+        """Describe the condition of a phase in a sentence."""
         less = f" less {self.tolerance:g}" if self.tolerance else ""
         return (
             f"kept only if {self.metric} on the dev split is not below what it is at the start of "
@@ -399,7 +400,7 @@ class KeepIf(Config):
         )
 
     def keeps(self, start: Mapping[str, float], end: Mapping[str, float]) -> bool:
-        """Say whether the measure at the end is not below the one at the start."""
+        """Tell whether the measure at the end is at least the measure at the start."""
         start_value = start.get(self.metric)
         # Without a case at the start nothing can have fallen; without one at the end it has.
         if start_value is None:

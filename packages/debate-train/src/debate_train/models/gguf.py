@@ -141,6 +141,7 @@ def convert(file: Path, folder: Path) -> None:
         source = {"gguf_file": file.name}
         contents = GgufFile(file)
         config = AutoConfig.from_pretrained(file.parent, **source, trust_remote_code=False)
+        # Before the weights are read: this takes a moment, they may take minutes.
         contents.refuse_dropped_keys(config)
         tokenizer = AutoTokenizer.from_pretrained(file.parent, **source, trust_remote_code=False)
         contents.mend_tokenizer(tokenizer)

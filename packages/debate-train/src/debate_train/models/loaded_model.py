@@ -99,6 +99,7 @@ def with_adapter(loaded: LoadedModel, seed: int) -> LoadedModel:
                 f"model.lora.adapters: found {name!r}, which names a part of the model, too; "
                 "expected another name"
             )
+    # The draw of the adapters must not move the random states of the run.
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = get_peft_model(loaded.model, lora_config(loaded.lora), adapter_name=names[0])
@@ -177,6 +178,7 @@ def trained_parameters(loaded: "LoadedModel") -> "dict[str, nn.Parameter]":
     parameters = dict(loaded.model.named_parameters())
     if loaded.lora is None:
         return {name: p for name, p in parameters.items() if p.requires_grad}
+    # By name, not by requires_grad: adapters that rest now have none.
     adapters = loaded.training or loaded.lora.adapters or (ONLY,)
     return {name: p for name, p in parameters.items() if adapter_of(name) in adapters}
 
@@ -252,6 +254,7 @@ def answering_role(form: "DebateForm") -> dict[str, dict[str, str | bool | None]
         role = role_of(protocol, agent)
         if gives_answers(protocol, agent) and role.policy == TRAINED:
             answering.append(role)
+    # Single replies are sampled with an adapter that learns, where there is one.
     answering.sort(key=lambda role: not role.trains)
     adapter = answering[0].adapter if answering else None
     is_trained = any(role.trains and role.adapter == adapter for role in answering)

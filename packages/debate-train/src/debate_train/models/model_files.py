@@ -195,6 +195,7 @@ def _is_of_model(key: str, model: "PreTrainedModel") -> bool:
     """
     parameters = {re.sub(r"\d+", "#", name) for name in model.state_dict()}
     modules = {name.rpartition(".")[0] for name in parameters}
+    # Numbers of layers and experts do not matter: a further layer is this model's, too.
     pattern = re.sub(r"\d+", "#", key)
     return pattern in parameters or pattern.rpartition(".")[0] in modules
 
@@ -283,6 +284,7 @@ def bases_of(name: str) -> tuple[str, ...]:
                 f"model.name: {str(file)!r} names the base {base!r}, which is not there; expected "
                 "the folder (from the working directory) or hub id that the adapter was trained on"
             )
+        # A ring may also close by another spelling of a path, which the length catches.
         if base in chain or len(chain) > MAX_CHAIN:
             raise ModelError(
                 f"model.name: the bases of {name!r} lead back to {base!r}; expected a model with "
@@ -315,6 +317,7 @@ def merge_adapter(name: str, model: "PreTrainedModel") -> "PreTrainedModel":
     with reading_model(name, "adapter"):
         adapted: PeftModel = get_peft_model(model, LoraConfig(**settings, task_type="CAUSAL_LM"))
         state = adapted.state_dict(keep_vars=True)
+        # `keep_vars` gives the parameters themselves, which are then written in place.
         parameters = get_peft_model_state_dict(adapted, state_dict=state)
         stored = load_file(Path(name) / ADAPTER_WEIGHTS)
         stored_shapes = {(key, tuple(tensor.shape)) for key, tensor in stored.items()}

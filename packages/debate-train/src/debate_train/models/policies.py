@@ -129,6 +129,7 @@ class EnginePolicy(PolicyConfig):
 
     def open(self, trained: TrainedPolicy, loaded: LoadedModel) -> Engine:
         """Open the engine without a model."""
+        # An engine of tokens without a model, such as `scripted`, encodes as the run does.
         tokenizer: Any = loaded.tokenizer if "tokens" in self.engine.capabilities else None
         return self.engine.open(None, tokenizer, loaded.template_kwargs)
 

@@ -90,6 +90,7 @@ class ScratchModel(Config):
         def make_model() -> Qwen3ForCausalLM:
             import torch
 
+            # The run's own random states stay as they are, and a second call draws the same.
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 return Qwen3ForCausalLM(config)

@@ -1,4 +1,4 @@
-"""Examples by the answers that debates came to: pairs of answers, and replies to imitate."""
+"""Examples by the final answers of debates: pairs of answers, and replies to imitate."""
 
 import random
 from collections import Counter
@@ -34,7 +34,7 @@ Round = Literal["first", "last", "every"]
 
 @dataclass(frozen=True, slots=True)
 class ChosenRejected:
-    """The replies of one round with the chosen answer, and those with another."""
+    """The replies of a round, with the chosen answer and with others."""
 
     debate: ReadDebate
     chosen: list[ReadTurn]
@@ -43,7 +43,7 @@ class ChosenRejected:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """The readable replies of one round, with the texts of their answers."""
+    """The readable replies of a round, with the texts of their answers."""
 
     debate: ReadDebate
     turns: list[ReadTurn]
@@ -51,12 +51,15 @@ class _Round:
 
 
 def decided(
-    transcripts: Sequence[Transcript], by: By | Literal["any"], round: Round, taken: ExampleSet
+    transcripts: Sequence[Transcript],
+    by: By | Literal["any"],
+    round: Round,
+    example_set: ExampleSet,
 ) -> Iterator[tuple[Transcript, ChosenRejected]]:
-    """Yield the rounds in which an answer is chosen, with both sides; count the others.
+    """Yield the rounds with a chosen answer, with both sides; count the other rounds.
 
-    No answer is chosen where the question has no usable one, where none is the most common, or
-    where none was voted above all others. `any` chooses every reply that can be read.
+    A round has no chosen answer if the question's gold answer is unusable, if the most common
+    answers tie, or if the votes tie. `any` chooses every readable reply.
     """
     rounds: list[_Round] = []
     for transcript in transcripts:
@@ -72,7 +75,7 @@ def decided(
         chosen_of_rounds = [_choose_by_votes(each) for each in rounds]
     for each, is_chosen in zip(rounds, chosen_of_rounds, strict=True):
         if is_chosen is None:
-            taken.leave_out("no_decision")
+            example_set.leave_out("no_decision")
             continue
         chosen = []
         others = []
@@ -149,11 +152,11 @@ def _choose_right(rounds: Sequence[_Round]) -> list[list[bool] | None]:
 class AnswerPairs(OfflineSettings):
     """Pairs of a reply with the chosen answer over a reply of the same round with another.
 
-    Each reply with another answer is the rejected one of a pair, and chosen replies take turns.
+    Each reply with another answer is rejected in a pair, and chosen replies take turns.
     The prompt is the chosen reply's. Debates without both kinds have no pair.
 
     Source: `by: majority` is the preference data of multi-agent consensus alignment (MACA, arXiv
-    2509.15172), which needs no truth.
+    2509.15172), without gold answers.
     """
 
     teaches: ClassVar[Teaches] = "pairs"
@@ -166,17 +169,17 @@ class AnswerPairs(OfflineSettings):
 
     def take(self, transcripts: Sequence[Transcript]) -> ExampleSet:
         """Select the pairs of debates."""
-        taken = ExampleSet()
+        example_set = ExampleSet()
         pairs: list[Pair] = []
-        for transcript, replies in decided(transcripts, self.by, self.round, taken):
+        for transcript, replies in decided(transcripts, self.by, self.round, example_set):
             if not replies.chosen or not replies.others:
-                taken.leave_out("all_agree" if replies.chosen else "none_chosen")
+                example_set.leave_out("all_agree" if replies.chosen else "none_chosen")
                 continue
             for number, rejected in enumerate(replies.others):
                 chosen = replies.chosen[number % len(replies.chosen)]
                 example = _build_example(transcript, chosen.turn, rejected.turn)
                 if example is None:
-                    taken.leave_out("same_reply")
+                    example_set.leave_out("same_reply")
                     continue
                 pair = Pair(
                     transcript=transcript,
@@ -186,22 +189,22 @@ class AnswerPairs(OfflineSettings):
                 )
                 pairs.append(pair)
         for pair in composed(pairs):
-            taken.keep(pair.example, self.by)
-        return taken
+            example_set.keep(pair.example, self.by)
+        return example_set
 
 
 class ChosenReplies(OfflineSettings):
     """Replies with the chosen answer, to be imitated: rejection sampling, and distillation.
 
-    `learned_as: reply` imitates a reply in its own prompt. `learned_as: first_turn` imitates the
-    answer of a debate as if it had been given at once, under the prompt of a first turn: a single
-    model then answers as the debate did. `weight: votes` weighs a reply by the share of its votes
-    that it won (`=` is half a vote); replies that nobody judged, as all of a last parallel round,
-    and those that won none are left out.
+    `learned_as: reply` imitates a reply under the original prompt. `learned_as: first_turn`
+    imitates the answer of a debate as if given at once, under the prompt of a first turn: a single
+    model then answers as the debate did. `weight: votes` weighs a reply by the share of won votes
+    (`=` is half a vote); unjudged replies, such as a last parallel round, and replies without a won
+    vote are left out.
 
     Source: `by: answer`, `round: first` is fine-tuning on right answers, the baseline SFT of
     ACC-Debate; `by: majority`, `learned_as: first_turn` follows DebateGPT (Subramaniam et al.
-    2024), without its summaries.
+    2024), without summaries.
     """
 
     teaches: ClassVar[Teaches] = "demonstrations"
@@ -232,35 +235,35 @@ class ChosenReplies(OfflineSettings):
 
     def take(self, transcripts: Sequence[Transcript]) -> ExampleSet:
         """Select the chosen replies of debates."""
-        taken = ExampleSet()
+        example_set = ExampleSet()
         examples: list[Example] = []
-        for transcript, replies in decided(transcripts, self.by, self.round, taken):
-            taken.leave_out("other_answer", len(replies.others))
+        for transcript, replies in decided(transcripts, self.by, self.round, example_set):
+            example_set.leave_out("other_answer", len(replies.others))
             vote_shares: dict[TurnKey, float] | None = None
             if self.weight == "votes":
                 vote_shares = _vote_shares(replies.debate)
             for turn in replies.chosen[: self.replies_per_debate]:
                 weight = 1.0 if vote_shares is None else vote_shares.get(turn.key)
                 if not weight:
-                    taken.leave_out("no_votes" if weight is None else "no_vote_won")
+                    example_set.leave_out("no_votes" if weight is None else "no_vote_won")
                     continue
                 example = _build_example(transcript, turn.turn)
                 if example is None:
-                    taken.leave_out("no_tokens")
+                    example_set.leave_out("no_tokens")
                     continue
                 example = replace(example, weight=weight)
                 if self.learned_as == "first_turn":
                     example = _as_first_turn(replies.debate, turn, example)
                 if example is None:
-                    taken.leave_out("no_first_turn")
+                    example_set.leave_out("no_first_turn")
                 else:
                     examples.append(example)
-        for example in self._limit_per_question(examples, taken):
-            taken.keep(example, self.by)
-        return taken
+        for example in self._limit_per_question(examples, example_set):
+            example_set.keep(example, self.by)
+        return example_set
 
     def _limit_per_question(
-        self, examples: Sequence[Example], taken: ExampleSet
+        self, examples: Sequence[Example], example_set: ExampleSet
     ) -> Sequence[Example]:
         limit = self.replies_per_question
         if limit is None:
@@ -274,15 +277,15 @@ class ChosenReplies(OfflineSettings):
             generator = random.Random(f"replies/{question}")
             selected |= set(generator.sample(indices, min(limit, len(indices))))
         if len(selected) < len(examples):
-            taken.leave_out("more_than_wanted", len(examples) - len(selected))
+            example_set.leave_out("more_than_wanted", len(examples) - len(selected))
         return [example for index, example in enumerate(examples) if index in selected]
 
 
 class EveryReply(OfflineSettings):
-    """All replies of debates, guided ones included, each under the prompt that it answered.
+    """All replies of debates, also guided replies, each under the original prompt.
 
-    Its use is with demonstrated debates: before a model can be guided, it must learn to answer
-    guiding prompts.
+    For demonstrated debates: before a model can be guided, it must learn to answer guiding
+    prompts.
     """
 
     teaches: ClassVar[Teaches] = "demonstrations"
@@ -294,26 +297,28 @@ class EveryReply(OfflineSettings):
 
     def take(self, transcripts: Sequence[Transcript]) -> ExampleSet:
         """Select the replies of debates."""
-        taken = ExampleSet()
+        example_set = ExampleSet()
         for transcript in transcripts:
             wrong_turns: set[TurnKey] = set()
             if self.wrong == "leave_out":
                 wrong_turns = _wrong_turns(transcript)
             for turn in transcript.turns:
                 if turn.key in wrong_turns:
-                    taken.leave_out("wrong_answer")
+                    example_set.leave_out("wrong_answer")
                 else:
-                    self._keep_reply(transcript, turn, "natural", taken)
+                    self._keep_reply(transcript, turn, "natural", example_set)
                 for branch in turn.branches:
-                    self._keep_reply(transcript, branch.turn, "guided", taken)
-        return taken
+                    self._keep_reply(transcript, branch.turn, "guided", example_set)
+        return example_set
 
-    def _keep_reply(self, transcript: Transcript, turn: Turn, kind: str, taken: ExampleSet) -> None:
+    def _keep_reply(
+        self, transcript: Transcript, turn: Turn, kind: str, example_set: ExampleSet
+    ) -> None:
         example = _build_example(transcript, turn)
         if example is None:
-            taken.leave_out("no_tokens")
+            example_set.leave_out("no_tokens")
         else:
-            taken.keep(example, kind)
+            example_set.keep(example, kind)
 
 
 def _wrong_turns(transcript: Transcript) -> set[TurnKey]:
@@ -328,7 +333,7 @@ def _wrong_turns(transcript: Transcript) -> set[TurnKey]:
 
 
 def _vote_shares(debate: ReadDebate) -> dict[TurnKey, float]:
-    """Compute the share of its votes that each judged turn of a debate won."""
+    """Compute the share of won votes of each judged turn of a debate."""
     shares = {}
     for key, votes in tally(all_votes(ballots(debate))).items():
         shares[key] = votes.up / (votes.up + votes.down)
@@ -349,10 +354,10 @@ def _build_example(
 
 
 def _as_first_turn(debate: ReadDebate, turn: ReadTurn, example: Example) -> Example | None:
-    """Rewrite a reply as if its agent had given the answer in its first turn.
+    """Rewrite a reply as if the agent had answered so in the first turn.
 
-    The agent's first turn keeps its form; its answer section becomes that of the reply. None
-    where that turn failed, or had read others.
+    The agent's first turn keeps the form; the reply's answer section replaces the first answer
+    section. None if the first turn failed, or had read others.
     """
     protocol = debate.transcript.protocol
     # In a sequential debate, later agents have read others before their first turn.

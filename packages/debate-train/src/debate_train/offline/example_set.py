@@ -37,8 +37,8 @@ def example_batch(examples: Sequence[Example], seed: int) -> Batch:
     """Build the rows of a step.
 
     Args:
-        examples: all with token ids. The chosen reply of a pair has advantage 1, the rejected one
-            −1; a reply to imitate has its weight.
+        examples: all with token ids. The advantage is 1 for the chosen reply of a pair, −1 for the
+            rejected reply, and the weight of a reply to imitate.
         seed: seed of the batch.
     """
     rows: list[Row] = []
@@ -109,7 +109,7 @@ class PhaseExamples:
 
         Args:
             number: number of the step in the whole run.
-            phase_step: number of the step in its phase.
+            phase_step: number of the step in the phase.
             size: examples of a step.
             run_seed: the recipe's seed.
         """
@@ -148,9 +148,9 @@ class PhaseExamples:
 def parted(
     transcripts: Iterable[Transcript], share: float, seed: int
 ) -> tuple[list[Transcript], list[Transcript]]:
-    """Split debates into those to learn from and those of held-out questions.
+    """Split debates into debates to learn from and debates of held-out questions.
 
-    The recipe's seed and the question's text alone decide: all phases of a run hold out the same
+    Only the recipe's seed and the question's text decide: all phases of a run hold out the same
     questions.
     """
     learned = []
@@ -167,18 +167,18 @@ def parted(
 def held_out_accuracies(
     pairs: Sequence[Example], before: Sequence[float], after: Sequence[float]
 ) -> dict[str, float]:
-    """Measure a phase's preferences on pairs that it did not learn from.
+    """Measure a phase's preferences on held-out pairs.
 
-    `preference_accuracy` is the share of pairs whose chosen reply gained more log-probability since
-    the phase's start than the rejected one, which is a positive margin of implicit rewards for any
-    β. `likelihood_accuracy` is the share of pairs whose chosen reply is the likelier of the two,
+    `preference_accuracy` is the share of pairs with more gain of log-probability since the phase's
+    start for the chosen reply than for the rejected reply: a positive margin of implicit rewards
+    for any β. `likelihood_accuracy` is the share of pairs with the likelier reply chosen,
     `likelihood_accuracy_before` the same at the phase's start. Each is a mean over questions of
-    their pairs' mean, with a 95 % interval that resamples questions.
+    their pairs' mean, with a 95 % interval from resampled questions.
 
     Args:
-        pairs: one or more.
+        pairs: at least a single pair.
         before: log p of each pair's chosen, then rejected reply, at the phase's start.
-        after: the same at its end.
+        after: the same at the phase's end.
     """
     gains = [end - start for end, start in zip(after, before, strict=True)]
     # A chosen reply is preferred where its value is above the rejected one's.
@@ -208,7 +208,7 @@ def held_out_accuracies(
 
 
 def files_digest(offline: OfflineSettings) -> str | None:
-    """Hash the files that a set reads; None for a set that reads none.
+    """Hash the files of a set; None for a set without files.
 
     Raises:
         UsageError: There is no such file.
@@ -222,7 +222,7 @@ def files_digest(offline: OfflineSettings) -> str | None:
 
 
 def read_debates(offline: OfflineSettings) -> list[Transcript]:
-    """Read the debates of a set's files, those of its first questions.
+    """Read the debates of a set's files on the first questions.
 
     Raises:
         UsageError: A file is missing, or holds no debates.
@@ -246,11 +246,11 @@ def read_debates(offline: OfflineSettings) -> list[Transcript]:
 def learned_from(
     offline: OfflineSettings, sources: Sequence[DataSource], renderer: Renderer, window: int | None
 ) -> tuple[list[Transcript], Counter[str]]:
-    """Read the debates of a set's files with token ids, and count those left out, by cause.
+    """Read the debates of a set's files with token ids, and count the left-out debates, by cause.
 
     Args:
         offline: the set.
-        sources: data sources, whose dev and test questions are left out: the run is measured on
+        sources: data sources. Their dev and test questions are left out: the run is measured on
             them.
         renderer: encodes prompts and texts.
         window: the model's, in tokens.
@@ -314,7 +314,7 @@ def text_ids(text: str, renderer: Renderer, stop: str | None) -> tuple[int, ...]
 
 
 class Imitation:
-    """Prepares batches for a supervised loss, and stops demonstrations that would do harm.
+    """Prepares batches for a supervised loss, and stops harmful demonstrations.
 
     Args:
         contract: contract of the replies, as text.
@@ -329,10 +329,10 @@ class Imitation:
     def fit(
         self, transcripts: Sequence[Transcript], batch: Batch
     ) -> tuple[Batch, dict[str, float]]:
-        """Remove weights below 0 from a batch, and count turns that are not imitated.
+        """Remove weights below 0 from a batch, and count turns without imitation.
 
         Raises:
-            UsageError: The demonstrations so far would do harm, or nothing.
+            UsageError: The demonstrations so far would do harm, or have no effect.
         """
         fitted_batch, num_negative = without_negative_weights(batch)
         counts = look_at_demonstrations(transcripts)
@@ -349,11 +349,11 @@ class Imitation:
 
 
 def look_at_demonstrations(transcripts: Sequence[Transcript]) -> Counter[str]:
-    """Count the turns that a supervised phase would imitate.
+    """Count the turns to imitate in a supervised phase.
 
     Returns:
-        Counts of `turns`; of `failed` ones, without a readable answer; of turns `asked` to compare
-        others, and of `silent` ones among these, which compare none.
+        Counts of `turns`; of `failed` turns, without a readable answer; of turns `asked` to compare
+        others, and of `silent` turns among these, without a comparison.
     """
     counts: Counter[str] = Counter()
     for transcript in transcripts:
@@ -368,10 +368,10 @@ def look_at_demonstrations(transcripts: Sequence[Transcript]) -> Counter[str]:
 
 
 def harm_of(counts: Mapping[str, int], contract: str) -> str | None:
-    """Explain why demonstrations must not be imitated; None if they may.
+    """Explain why demonstrations must not be imitated; None if they can be.
 
     Args:
-        counts: those of `look_at_demonstrations`.
+        counts: from `look_at_demonstrations`.
         contract: contract of the replies, as text.
     """
     if counts["turns"] and counts["failed"] == counts["turns"]:
@@ -391,7 +391,7 @@ def harm_of(counts: Mapping[str, int], contract: str) -> str | None:
 
 
 def without_negative_weights(batch: Batch) -> tuple[Batch, int]:
-    """Set weights below 0 to 0, and count the turns that had one.
+    """Set weights below 0 to 0, and count their turns.
 
     A supervised loss would train against the demonstration under a negative weight. Tokens without
     weight still count in denominators.

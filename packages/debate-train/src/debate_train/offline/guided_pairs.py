@@ -1,4 +1,4 @@
-"""Preference pairs of guided debates: what brought a debate nearer to the right answer."""
+"""Preference pairs of guided debates: replies that brought a debate nearer to the right answer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,23 +34,23 @@ _PAIR_KINDS = {"chosen": "toward_right", "rejected": "away_from_wrong", "both": 
 
 @dataclass(frozen=True, slots=True)
 class _ValuedReply:
-    """A reply and the value of the state that it leads to."""
+    """A reply and the value of the state after it."""
 
     turn: Turn
     state: StateValue
 
 
 class GuidedPairs(OfflineSettings):
-    """Pairs of a role's natural reply and a guided one to the same prompt, by their values.
+    """Pairs of a role's natural and guided replies to the same prompt, by their values.
 
     With values r of the states after the natural reply z, after the reply z_y guided to the right
-    answer and after z_!y guided to a wrong one, the pair of a state is (z_y over z) where
+    answer and after z_!y guided to a wrong answer, the pair of a state is (z_y over z) where
     r(z_y) − r(z) ≥ `threshold`, else (z over z_!y) where r(z) − r(z_!y) ≥ `threshold`, else none.
     With `compare: guided` it is (z_y over z_!y) where r(z_y) − r(z_!y) ≥ `threshold`, else none.
-    The prompt is always the natural one: guidance is in no example.
+    The prompt is always natural: guidance is in no example.
 
-    Source: ACC-Debate (paper), eq. 4 and Algorithm 1, which do not print the threshold ε;
-    `compare: guided` is what the authors' published code takes, with ε = .6.
+    Source: ACC-Debate (paper), eq. 4 and Algorithm 1, without a printed threshold ε;
+    `compare: guided` follows the authors' published code, with ε = .6.
     """
 
     teaches: ClassVar[Teaches] = "pairs"
@@ -76,7 +76,7 @@ class GuidedPairs(OfflineSettings):
         return self
 
     def problem(self, form: DebateForm) -> str | None:
-        """Explain why debates of this form give no pairs; None if they may."""
+        """Explain why debates of this form give no pairs; None if they can."""
         names = [role.name for role in form.protocol().roles]
         if self.role not in names:
             return f"role: found {self.role!r}, expected one of {', '.join(names)} (debate.roles)"
@@ -90,9 +90,9 @@ class GuidedPairs(OfflineSettings):
     def doubt(self, metrics: Mapping[str, float]) -> str | None:
         """Explain that guidance did not work, or not clearly; None if it did.
 
-        It works where states after replies guided to the right answer are worth more than those
-        after natural ones, and these more than those after replies guided to a wrong answer, each
-        by more than two standard errors of the difference, as if the two were independent. All
+        It works where states after replies guided to the right answer are worth more than states
+        after natural replies, and these more than states after replies guided to a wrong answer,
+        each by more than two standard errors of the difference, as if the two were independent. All
         three are means over the same states.
         """
         measured = []
@@ -117,37 +117,37 @@ class GuidedPairs(OfflineSettings):
     def take(self, transcripts: Sequence[Transcript]) -> ExampleSet:
         """Select the pairs of debates with guided branches.
 
-        A debate that was not guided both ways is left out whole: pairs of one way alone would
+        A debate without guidance in both ways is left out whole: pairs of a single way would
         teach a critic to say the same of every answer.
         """
-        taken = ExampleSet()
+        example_set = ExampleSet()
         pairs: list[Pair] = []
         for transcript, states in zip(transcripts, state_values(transcripts), strict=True):
             right_answer = transcript.question.answer
             if not (right_answer or "").strip():
-                taken.leave_out("no_right_answer")
+                example_set.leave_out("no_right_answer")
                 continue
             guides = {branch.guide for turn in transcript.turns for branch in turn.branches}
             if guides <= {right_answer}:
-                taken.leave_out("no_wrong_answer")
+                example_set.leave_out("no_wrong_answer")
                 continue
             state_of = {(state.key, state.guide): state for state in states}
             for turn in transcript.turns:
                 if role_of(transcript.protocol, turn.agent).name == self.role and turn.branches:
-                    pairs += self._pairs_of_state(transcript, turn, state_of, taken)
+                    pairs += self._pairs_of_state(transcript, turn, state_of, example_set)
         for pair in composed(pairs):
             guided = str(pair.example.meta["guided"])
-            taken.keep(pair.example, _PAIR_KINDS[guided])
-        return taken
+            example_set.keep(pair.example, _PAIR_KINDS[guided])
+        return example_set
 
     def _pairs_of_state(
         self,
         transcript: Transcript,
         turn: Turn,
         state_of: dict[tuple[TurnKey, str | None], StateValue],
-        taken: ExampleSet,
+        example_set: ExampleSet,
     ) -> list[Pair]:
-        """Select the pairs of one state, or count why it has none."""
+        """Select the pairs of a state, or count why there are no pairs."""
         natural = _ValuedReply(turn, state_of[turn.key, None])
         to_right = None
         to_wrong = None
@@ -158,14 +158,14 @@ class GuidedPairs(OfflineSettings):
             else:
                 to_wrong = reply
         if to_right is None or to_wrong is None:
-            taken.leave_out("no_value")
+            example_set.leave_out("no_value")
             return []
         ordered = (to_right, natural, to_wrong)
         if any(reply.state.value is None for reply in ordered):
-            taken.leave_out("no_value")
+            example_set.leave_out("no_value")
             return []
         for (_, metric), reply in zip(_VALUE_ORDER, ordered, strict=True):
-            taken.measure(metric.removeprefix("offline/"), reply.state.value or 0.0)
+            example_set.measure(metric.removeprefix("offline/"), reply.state.value or 0.0)
 
         # Algorithm 1 tries the pair with the reply guided to the right answer first.
         candidates = {"chosen": (to_right, natural), "rejected": (natural, to_wrong)}
@@ -194,14 +194,14 @@ class GuidedPairs(OfflineSettings):
             )
             pairs.append(pair)
         if not pairs:
-            taken.leave_out("no_answer" if reaches_threshold else "below_threshold")
+            example_set.leave_out("no_answer" if reaches_threshold else "below_threshold")
         return pairs
 
 
 def _reviewed_turn(transcript: Transcript, turn: Turn) -> Turn | None:
-    """Find the answer that a turn is about: an actor's own last one, or the one a critic reads.
+    """Find the reviewed answer of a turn: an actor's last answer, or the answer read by a critic.
 
-    None for a first answer, and where a critic reads the answers of several actors.
+    None for a first answer, and for a critic of several actors.
     """
     is_actor = gives_answers(transcript.protocol, turn.agent)
     # A critic speaks in the round of the answer that it reviews, an actor in the round after.

@@ -64,7 +64,7 @@ Teaches = Literal["pairs", "demonstrations"]
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A reply as text and as the ids that were sampled."""
+    """A reply as text and as sampled ids."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -95,10 +95,10 @@ class Example:
     """Weight in a supervised loss, above 0."""
 
     def to_json(self) -> dict[str, object]:
-        """Build a row as preference trainers and supervised ones read it.
+        """Build a row in the format of preference trainers and supervised trainers.
 
         Pairs have `prompt`, `chosen` and `rejected`, others `prompt` and `completion`, all as chat
-        messages. `sampled` and `meta` are for this trainer alone.
+        messages. Only this trainer reads `sampled` and `meta`.
         """
         completions = {"completion": self.chosen}
         if self.rejected is not None:
@@ -147,9 +147,9 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A pair as an example, with the two turns that it compares.
+    """A pair as an example, with both turns.
 
-    `reviewed` is the actor's turn before them, which a critic's pair is about.
+    `reviewed` is the actor's turn before them, the subject of a critic's pair.
     """
 
     transcript: Transcript
@@ -159,7 +159,7 @@ class Pair:
     reviewed: Turn | None = None
 
     def answers(self) -> tuple[str | None, str | None, str | None]:
-        """Read the answers of the chosen and the rejected reply, and the one under review."""
+        """Read the answers of the chosen and the rejected reply, and the answer under review."""
         reviewed_answer = None
         if self.reviewed is not None:
             reviewed_answer = _readable_answer(self.transcript, self.reviewed)
@@ -184,16 +184,16 @@ class ExampleSet:
     """Values of each measure by its name, one for each state or debate."""
 
     def measure(self, name: str, value: float) -> None:
-        """Add one value of a measure."""
+        """Add a value of a measure."""
         self.measures.setdefault(name, []).append(value)
 
     def keep(self, example: Example, why: str) -> None:
-        """Add an example, and count it by its kind."""
+        """Add an example, and count it by kind."""
         self.examples.append(example)
         self.counts[f"kept/{why}"] += 1
 
     def leave_out(self, why: str, count: int = 1) -> None:
-        """Count replies that are left out, by cause."""
+        """Count left-out replies, by cause."""
         self.counts[f"left_out/{why}"] += count
 
 
@@ -202,7 +202,7 @@ def example_of(
 ) -> Example | None:
     """Build an example under the prompt of a turn without guidance.
 
-    None where a reply has no tokens, or where both are the same.
+    None for a reply without tokens, or for two equal replies.
     """
     if turn.reply is None or not chosen.token_ids:
         return None
@@ -245,7 +245,7 @@ def read_examples(path: Path) -> list[Example]:
 
 
 def composed(pairs: Sequence[Pair]) -> Iterator[Pair]:
-    """Add to the `meta` of each pair which of its answers are right, None where unknown."""
+    """Add the verdicts on each pair's answers to its `meta`, None where unknown."""
     answers_of_pairs = [pair.answers() for pair in pairs]
     # All answers in one call: the processes that check them work side by side.
     to_check = []
@@ -330,29 +330,29 @@ class OfflineSettings(Config):
     """Examples of a step."""
 
     def problem(self, form: DebateForm) -> str | None:
-        """Explain why debates of this form give no examples; None if they may."""
+        """Explain why debates of this form give no examples; None if they can."""
         return None
 
     def doubt(self, metrics: Mapping[str, float]) -> str | None:
-        """Explain why the measures of a whole set speak against learning from it; None if not."""
+        """Explain why a whole set's measures speak against learning from it, else None."""
         return None
 
     @abstractmethod
     def take(self, transcripts: Sequence[Transcript]) -> ExampleSet:
-        """Select the examples of debates whose turns hold their replies."""
+        """Select the examples of debates; the turns must have replies."""
 
 
 def counted(
-    taken: ExampleSet, held_out: ExampleSet, transcripts: Sequence[Transcript]
+    learned: ExampleSet, held_out: ExampleSet, transcripts: Sequence[Transcript]
 ) -> dict[str, Any]:
-    """Count a chunk of debates, and collect all values of its measures.
+    """Count a chunk of debates, and collect all values of measures.
 
     Args:
-        taken: examples to learn from.
+        learned: examples to learn from.
         held_out: examples not to learn from; their states are measured as well.
         transcripts: the debates of both.
     """
-    counts = Counter(taken.counts)
+    counts = Counter(learned.counts)
     counts["held_out"] = len(held_out.examples)
     counts["debates"] = len(transcripts)
     num_sampled = 0
@@ -362,7 +362,7 @@ def counted(
                 num_sampled += turn.token_counts[1]
     counts["sampled_tokens"] = num_sampled
     measures: dict[str, list[float]] = {}
-    for example_set in (taken, held_out):
+    for example_set in (learned, held_out):
         for name, values in example_set.measures.items():
             measures.setdefault(name, []).extend(values)
     return {"counts": dict(counts), "measures": measures}
