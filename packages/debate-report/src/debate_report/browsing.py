@@ -4,7 +4,7 @@ import base64
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,25 +17,26 @@ from debate_report.run_files import RunFiles
 from debate_rewards.reward import ReadTurn
 
 BLOCK = 25
+# Of all blocks together; the page says how much was left out beyond it.
 MOST_BYTES = 28_000_000
-"""Of all blocks together; what is beyond it is left out, and the page says so."""
+# Debates with the advantage of each token.
 MOST_CREDITED = 200
-"""Debates that keep the advantage of each token."""
+# Characters of one turn, question or message on the page.
 MOST_TEXT = 200_000
-"""Characters of one turn, question or message that are shown."""
-_SHORT = 90
+MOST_VOTES = 200
+INDEX_QUESTION_CHARS = 90
 NOTHING = Markup()
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What a page holds of its debates.
+    """The debates of a page.
 
     Attributes:
-        index: What the list of debates shows and filters by.
+        index: Entries of the list of debates, with the values that it filters by.
         texts: Blocks of debates, JSON that is deflated and then written in base64.
         prompts: Blocks of their prompts; there may be fewer of them.
-        left_out: Debates, and blocks of prompts, that found no room.
+        left_out: Numbers of debates, and of blocks of prompts, beyond the limit of bytes.
     """
 
     index: Mapping[str, Any]
@@ -44,179 +45,9 @@ class Blocks:
     left_out: tuple[int, int]
 
 
-def blocks_of(debates: Debates) -> Blocks:
-    """Return the debates of a run as a page holds them."""
-    found = debates.found
-    credited = _credited(found)
-    room, texts, prompts = MOST_BYTES, list[str](), list[str]()
-    parts = [found[start : start + BLOCK] for start in range(0, len(found), BLOCK)]
-    for part in parts:
-        text = _packed([_debate(one, with_credit=id(one) in credited) for one in part])
-        if len(text) > room:
-            break
-        texts.append(text)
-        room -= len(text)
-    for part in parts[: len(texts)]:
-        text = _packed([_prompts(one) for one in part])
-        if len(text) > room:
-            break
-        prompts.append(text)
-        room -= len(text)
-    shown = found[: len(texts) * BLOCK]
-    phases = list(dict.fromkeys(one.phase for one in shown))
-    index = {
-        "block": BLOCK,
-        "phases": phases,
-        "prompts": len(prompts),
-        "open": _opened(shown),
-        "debates": [_entry(one, phases, credited=id(one) in credited) for one in shown],
-    }
-    return Blocks(index, texts, prompts, (len(found) - len(shown), len(texts) - len(prompts)))
-
-
-def _opened(shown: Sequence[Recorded]) -> int:
-    """Return the place of the debate that is shown first: of the policy itself, as it was last."""
-    places = range(len(shown))
-    trained = [k for k in places if not (shown[k].demonstrated or shown[k].evaluated)]
-    own = trained or [k for k in places if not shown[k].demonstrated]
-    return max(own, key=lambda k: (shown[k].step, -k), default=0)
-
-
-def _credited(found: Sequence[Recorded]) -> set[int]:
-    """Return which debates keep their tokens' advantages, evenly spread over those with any."""
-    known = [one for one in found if any(turn.get("tokens") for turn in one.credit.values())]
-    if len(known) > MOST_CREDITED:
-        known = [known[k * len(known) // MOST_CREDITED] for k in range(MOST_CREDITED)]
-    return {id(one) for one in known}
-
-
-def _packed(values: object) -> str:
-    text = json.dumps(values, separators=(",", ":")).encode()
-    return base64.b64encode(zlib.compress(text, 6)).decode()
-
-
-def _entry(one: Recorded, phases: Sequence[str], *, credited: bool) -> list[object]:
-    """Return [phase, step, id, start of the question, marks, right answers, answers]."""
-    last = one.read.last_round
-    verdicts = [one.verdicts[key] for key in one.read.turns if key.round == last]
-    marks = [name for name, is_so in _marks(one, credited=credited) if is_so]
-    question = " ".join(one.transcript.question.text[: 4 * _SHORT].split())[:_SHORT]
-    return [
-        phases.index(one.phase),
-        one.step,
-        one.transcript.id[:200],
-        question,
-        marks,
-        verdicts.count("right"),
-        len(verdicts),
-    ]
-
-
-def _marks(one: Recorded, *, credited: bool) -> Iterator[tuple[str, bool]]:
-    decided = next(iter(one.decisions.values()), ("", None))[1]
-    yield "right", decided == "right"
-    # A debate of ours without a decision has no answer; of a reply of others it could not be read.
-    is_undecided = not one.decisions and one.transcript.question.answer is not None
-    yield "wrong", decided == "wrong" or (is_undecided and not one.imported)
-    before: dict[int, str | None] = {}
-    turned = set()
-    for key, _, verdict in states(one):
-        turned.add((before.get(key.agent), verdict))
-        before[key.agent] = verdict
-    yield "spoiled", ("right", "wrong") in turned
-    yield "mended", ("wrong", "right") in turned
-    yield "errors", any(_problems(one, turn) for turn in one.read.judges.values())
-    yield "shown", one.demonstrated
-    yield "tokens", credited
-
-
-def _problems(one: Recorded, turn: ReadTurn) -> list[str]:
-    failure = [turn.turn.failure] if turn.turn.failure else []
-    # A file says of a rollout as a whole that it was cut: its last reply was.
-    is_cut = one.transcript.meta.get("finish") == "length" and turn.turn is one.transcript.turns[-1]
-    cut = ["cut at the token limit"] if one.imported and is_cut else []
-    return [*failure, *cut, *turn.parsed.problems]
-
-
-def _debate(one: Recorded, *, with_credit: bool) -> dict[str, object]:
-    question, protocol = one.transcript.question, one.transcript.protocol
-    rules = f"{protocol.num_agents} agents, {protocol.schedule}, {protocol.topology}"
-    return {
-        "question": question.text[:MOST_TEXT],
-        "answer": question.answer,
-        "passage": str(question.meta.get("passage") or "")[:MOST_TEXT],
-        "rules": f"{rules}, contract {protocol.contract}",
-        "streams": list(one.streams),
-        "returns": list(one.returns),
-        "decisions": [[rule, *found] for rule, found in one.decisions.items()],
-        "turns": [
-            _turn(one, key, with_credit=with_credit)
-            for key in sorted(one.read.judges, key=lambda key: (key.round, key.agent))
-        ],
-    }
-
-
-def _turn(one: Recorded, key: TurnKey, *, with_credit: bool) -> dict[str, object]:
-    turn = one.read.judges[key]
-    judged = one.read.judged_by(turn) if turn.parsed.comparisons else {}
-    verdicts = {agent: one.verdicts.get(of.key) for agent, of in judged.items()}
-    credit = one.credit.get(key, {})
-    found = {
-        "agent": key.agent,
-        "round": key.round,
-        "text": turn.turn.text[:MOST_TEXT],
-        "sections": [[*s.outer, name] for name, s in turn.parsed.sections.items()],
-        "answer": turn.parsed.answer,
-        "verdict": one.verdicts.get(key),
-        "failed": turn.failed,
-        "problems": [
-            *_problems(one, turn),
-            *(f"answer not read: {reason}" for reason in [one.unread.get(key)] if reason),
-        ],
-        "votes": [
-            [
-                vote.left,
-                vote.op,
-                vote.right,
-                _vote_verdict(vote.op, vote.left, vote.right, verdicts),
-            ]
-            for vote in turn.parsed.comparisons[:200]
-        ],
-        "values": credit.get("values") or {},
-        "counts": turn.turn.token_counts,
-    }
-    if with_credit:
-        found |= {"starts": credit.get("starts") or [], "tokens": credit.get("tokens") or []}
-    return found
-
-
-def _vote_verdict(op: str, left: int, right: int, verdicts: Mapping[int, str | None]) -> str | None:
-    """Say whether a vote ranks a right and a wrong answer rightly or not; else None."""
-    ranked = verdicts.get(left)
-    return ranked if op == ">" and {ranked, verdicts.get(right)} == {"right", "wrong"} else None
-
-
-def _prompts(one: Recorded) -> list[list[list[str]]]:
-    """Return of each turn, in the order of `_debate`, the messages as [role, content]."""
-    keys = sorted(one.read.judges, key=lambda key: (key.round, key.agent))
-    prompts = (one.read.judges[key].turn.prompt or () for key in keys)
-    return [[[m["role"], m["content"][:MOST_TEXT]] for m in prompt] for prompt in prompts]
-
-
-def read_all(run: RunFiles) -> Debates:
-    """Return all recorded debates of a run."""
-    debates = Debates()
-    debates.add(run.transcripts, run.tokens, run.phases)
-    debates.add(run.evaluations, None, run.phases)
-    debates.add_imported(run.imported)
-    for problem in run.damaged_files:
-        debates.note_unreadable(1, problem)
-    return debates
-
-
 @dataclass(frozen=True, slots=True)
 class Browser:
-    """The list of debates with the place of the one that is open, and their data.
+    """The list of debates with the open debate, and their data.
 
     A page has `shown`, `first`, its script and then `rest`, so that the first debate can be read
     while most of the data is still on its way.
@@ -227,45 +58,244 @@ class Browser:
     rest: Markup = NOTHING
 
 
-def _unread_reasons(found: Sequence[Recorded]) -> list[tuple[str, int]]:
-    """Count why answers could not be read, the most frequent reason first."""
-    counts: Counter[str] = Counter()
-    for debate in found:
-        counts.update(debate.unread.values())
-    return counts.most_common()
+def blocks_of(debates: Debates) -> Blocks:
+    """Pack the debates of a run into an index and blocks."""
+    recorded = debates.found
+    credited_ids = _credited_ids(recorded)
+    parts = [recorded[start : start + BLOCK] for start in range(0, len(recorded), BLOCK)]
+
+    def debates_of(part: Sequence[Recorded]) -> object:
+        return [_debate(debate, with_credit=id(debate) in credited_ids) for debate in part]
+
+    def prompts_of(part: Sequence[Recorded]) -> object:
+        return [_prompts(debate) for debate in part]
+
+    # Texts come first: a page without prompts is worth more than one without its last debates.
+    texts = _pack_while_room(parts, debates_of, MOST_BYTES)
+    room = MOST_BYTES - sum(len(text) for text in texts)
+    prompts = _pack_while_room(parts[: len(texts)], prompts_of, room)
+    shown = recorded[: len(texts) * BLOCK]
+    phases = list(dict.fromkeys(debate.phase for debate in shown))
+    entries = [
+        _index_entry(debate, phases, is_credited=id(debate) in credited_ids) for debate in shown
+    ]
+    index = {
+        "block": BLOCK,
+        "phases": phases,
+        "prompts": len(prompts),
+        "open": _first_open(shown),
+        "debates": entries,
+    }
+    num_debates_left_out = len(recorded) - len(shown)
+    num_prompts_left_out = len(texts) - len(prompts)
+    return Blocks(index, texts, prompts, (num_debates_left_out, num_prompts_left_out))
+
+
+def _credited_ids(recorded: Sequence[Recorded]) -> set[int]:
+    """Select the debates with tokens' advantages, evenly spread over all that have any."""
+    credited = []
+    for debate in recorded:
+        if any(turn.get("tokens") for turn in debate.credit.values()):
+            credited.append(debate)
+    if len(credited) > MOST_CREDITED:
+        positions = [number * len(credited) // MOST_CREDITED for number in range(MOST_CREDITED)]
+        credited = [credited[position] for position in positions]
+    return {id(debate) for debate in credited}
+
+
+def _pack_while_room(
+    parts: Sequence[Sequence[Recorded]],
+    contents_of: Callable[[Sequence[Recorded]], object],
+    room: int,
+) -> list[str]:
+    """Pack parts into blocks up to the first for which there is no room."""
+    blocks = []
+    for part in parts:
+        text = json.dumps(contents_of(part), separators=(",", ":"))
+        block = base64.b64encode(zlib.compress(text.encode(), 6)).decode()
+        if len(block) > room:
+            break
+        blocks.append(block)
+        room -= len(block)
+    return blocks
+
+
+def _first_open(shown: Sequence[Recorded]) -> int:
+    """Find the debate that is open first: of the policy itself, at its last step."""
+    numbers = range(len(shown))
+    played = [number for number in numbers if not shown[number].demonstrated]
+    trained = [number for number in played if not shown[number].evaluated]
+    candidates = trained or played
+    # Of one step the first.
+    return max(candidates, key=lambda number: (shown[number].step, -number), default=0)
+
+
+def _index_entry(debate: Recorded, phases: Sequence[str], *, is_credited: bool) -> list[object]:
+    """Build [phase, step, id, start of the question, marks, right answers, answers]."""
+    last_round = debate.read.last_round
+    verdicts = [debate.verdicts[key] for key in debate.read.turns if key.round == last_round]
+    # Only the start of a long question is split into words.
+    question_start = debate.transcript.question.text[: 4 * INDEX_QUESTION_CHARS]
+    question = " ".join(question_start.split())[:INDEX_QUESTION_CHARS]
+    return [
+        phases.index(debate.phase),
+        debate.step,
+        debate.transcript.id[:200],
+        question,
+        list(_marks(debate, is_credited=is_credited)),
+        verdicts.count("right"),
+        len(verdicts),
+    ]
+
+
+def _marks(debate: Recorded, *, is_credited: bool) -> Iterator[str]:
+    """Yield the names of the filters that a debate passes."""
+    _, verdict = next(iter(debate.decisions.values()), ("", None))
+    if verdict == "right":
+        yield "right"
+    # A debate of ours without a decision has no answer; of a reply of others it could not be read.
+    is_undecided = not debate.decisions and debate.transcript.question.answer is not None
+    if verdict == "wrong" or (is_undecided and not debate.imported):
+        yield "wrong"
+    last_verdicts: dict[int, str | None] = {}
+    changes = set()
+    for key, _, turn_verdict in states(debate):
+        changes.add((last_verdicts.get(key.agent), turn_verdict))
+        last_verdicts[key.agent] = turn_verdict
+    if ("right", "wrong") in changes:
+        yield "spoiled"
+    if ("wrong", "right") in changes:
+        yield "mended"
+    if any(_problems(debate, turn) for turn in debate.read.judges.values()):
+        yield "errors"
+    if debate.demonstrated:
+        yield "shown"
+    if is_credited:
+        yield "tokens"
+
+
+def _problems(debate: Recorded, turn: ReadTurn) -> list[str]:
+    problems = []
+    if turn.turn.failure:
+        problems.append(turn.turn.failure)
+    # A file says of a rollout as a whole that it was cut: its last reply was.
+    is_cut = debate.imported and debate.transcript.meta.get("finish") == "length"
+    if is_cut and turn.turn is debate.transcript.turns[-1]:
+        problems.append("cut at the token limit")
+    return [*problems, *turn.parsed.problems]
+
+
+def _debate(debate: Recorded, *, with_credit: bool) -> dict[str, object]:
+    question = debate.transcript.question
+    protocol = debate.transcript.protocol
+    rules = (
+        f"{protocol.num_agents} agents, {protocol.schedule}, {protocol.topology}, "
+        f"contract {protocol.contract}"
+    )
+    return {
+        "question": question.text[:MOST_TEXT],
+        "answer": question.answer,
+        "passage": str(question.meta.get("passage") or "")[:MOST_TEXT],
+        "rules": rules,
+        "streams": list(debate.streams),
+        "returns": list(debate.returns),
+        "decisions": [[rule, *decision] for rule, decision in debate.decisions.items()],
+        "turns": [_turn(debate, key, with_credit=with_credit) for key in _keys_in_order(debate)],
+    }
+
+
+def _keys_in_order(debate: Recorded) -> list[TurnKey]:
+    return sorted(debate.read.judges, key=lambda key: (key.round, key.agent))
+
+
+def _turn(debate: Recorded, key: TurnKey, *, with_credit: bool) -> dict[str, object]:
+    turn = debate.read.judges[key]
+    judged_turns = debate.read.judged_by(turn) if turn.parsed.comparisons else {}
+    verdicts = {agent: debate.verdicts.get(judged.key) for agent, judged in judged_turns.items()}
+    votes = []
+    for vote in turn.parsed.comparisons[:MOST_VOTES]:
+        left_verdict = verdicts.get(vote.left)
+        # A vote can be right where one of the two answers is right and the other one wrong.
+        is_checked = {left_verdict, verdicts.get(vote.right)} == {"right", "wrong"}
+        vote_verdict = left_verdict if vote.op == ">" and is_checked else None
+        votes.append([vote.left, vote.op, vote.right, vote_verdict])
+    problems = _problems(debate, turn)
+    unread_reason = debate.unread.get(key)
+    if unread_reason:
+        problems.append(f"answer not read: {unread_reason}")
+    credit = debate.credit.get(key, {})
+    values = {
+        "agent": key.agent,
+        "round": key.round,
+        "text": turn.turn.text[:MOST_TEXT],
+        "sections": [[*section.outer, name] for name, section in turn.parsed.sections.items()],
+        "answer": turn.parsed.answer,
+        "verdict": debate.verdicts.get(key),
+        "failed": turn.failed,
+        "problems": problems,
+        "votes": votes,
+        "values": credit.get("values") or {},
+        "counts": turn.turn.token_counts,
+    }
+    if with_credit:
+        values["starts"] = credit.get("starts") or []
+        values["tokens"] = credit.get("tokens") or []
+    return values
+
+
+def _prompts(debate: Recorded) -> list[list[list[str]]]:
+    """Collect the messages of each turn as [role, content], in the order of `_debate`."""
+    prompts = []
+    for key in _keys_in_order(debate):
+        messages = debate.read.judges[key].turn.prompt or ()
+        prompts.append([[m["role"], m["content"][:MOST_TEXT]] for m in messages])
+    return prompts
+
+
+def read_all(run: RunFiles) -> Debates:
+    """Read all recorded debates of a run."""
+    debates = Debates()
+    debates.add(run.transcripts, run.tokens, run.phases)
+    debates.add(run.evaluations, None, run.phases)
+    debates.add_imported(run.imported)
+    for problem in run.damaged_files:
+        debates.note_unreadable(1, problem)
+    return debates
 
 
 def browser(run: RunFiles, debates: Debates) -> Browser:
-    """Return what shows all debates of a run."""
+    """Render the list of a run's debates and their data."""
     blocks = blocks_of(debates)
-    named = [
-        (kind, number, block)
-        for kind, own in (("texts", blocks.texts), ("prompts", blocks.prompts))
-        for number, block in enumerate(own)
-    ]
-    first = blocks.index["open"] // blocks.index["block"]
+    num_debates_left_out, num_prompts_left_out = blocks.left_out
+    unread_reasons: Counter[str] = Counter()
+    for debate in debates.found:
+        unread_reasons.update(debate.unread.values())
     shown = render(
         "browser.html",
         files=len(run.transcripts) + len(run.imported),
         entries=len(blocks.index["debates"]),
         phases=blocks.index["phases"],
-        left_out=blocks.left_out[0],
-        left_prompts=blocks.left_out[1],
+        left_out=num_debates_left_out,
+        left_prompts=num_prompts_left_out,
         unreadable=debates.unreadable,
         problem=debates.problem,
         unchecked=debates.checking.skipped,
-        unread=_unread_reasons(debates.found),
+        unread=unread_reasons.most_common(),
     )
-    if not named:
+    numbered_blocks = [("texts", number, block) for number, block in enumerate(blocks.texts)]
+    numbered_blocks += [("prompts", number, block) for number, block in enumerate(blocks.prompts)]
+    if not numbered_blocks:
         return Browser(shown)
+    first = blocks.index["open"] // blocks.index["block"]
+    rest = numbered_blocks[:first] + numbered_blocks[first + 1 :]
     return Browser(
-        shown,
-        render("blocks.html", index=as_data(blocks.index), blocks=named[first : first + 1]),
-        render("blocks.html", index="", blocks=[*named[:first], *named[first + 1 :]]),
+        shown=shown,
+        first=render("blocks.html", index=as_data(blocks.index), blocks=[numbered_blocks[first]]),
+        rest=render("blocks.html", index="", blocks=rest),
     )
 
 
 def as_data(value: object) -> Markup:
-    """Return a value as JSON that can stand in a script element: nothing in it ends the element."""
+    """Write a value as JSON for a script element, which no text in it can end."""
     text = json.dumps(value, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))

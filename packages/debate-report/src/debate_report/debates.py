@@ -1,4 +1,4 @@
-"""Recorded debates read once: what each turn says, is worth, and what its tokens earned."""
+"""Recorded debates read once: answers and verdicts of turns, and the credit of their tokens."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from debate_protocol.types import Question, Transcript, Turn, TurnKey
+from debate_protocol.types import Question, Transcript, TurnKey
 from debate_report.json_values import finite
 from debate_report.run_files import read_debates
 from debate_rewards.answer_checking import Verdict, check
@@ -18,22 +18,26 @@ from debate_rewards.reward import ReadDebate, read_debate
 from debate_rewards.votes import judgments
 
 CREDIT_SCHEMA = "debate-credit/1"
+# Time to check answers of one page; later ones count as not checked.
+CHECKING_S = 60.0
+# One hard answer must not use up the time of all others.
+ANSWER_LIMIT_S = 4.0
+# Debates of each mode of an evaluation on a page.
+MOST_EVALUATED = 128
+TRANSCRIPT_NAME = re.compile(r"(.*)-(\d+)")
+
+Decisions = dict[str, tuple[str, str | None]]
+"""By rule: the answer of the debate as a whole, and its verdict."""
 
 
 def read_credit(path: Path) -> dict[str, Any]:
-    """Return what `credit_of` found; nothing where there is no such file, or another one."""
+    """Read a file of `credit_of`; empty for a missing file, or one of another schema."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        credit = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) and found.get("schema") == CREDIT_SCHEMA else {}
-
-
-CHECKING_S = 60.0
-"""How long answers of one page are checked for; later ones count as not checked."""
-MOST_EVALUATED = 128
-"""Debates of each mode of an evaluation that a page has."""
-_NAME = re.compile(r"(.*)-(\d+)")
+    is_credit = isinstance(credit, dict) and credit.get("schema") == CREDIT_SCHEMA
+    return credit if is_credit else {}
 
 
 @dataclass(slots=True)
@@ -42,32 +46,32 @@ class Checking:
 
     left_s: float = CHECKING_S
     skipped: int = 0
-    _known: dict[tuple[str, str | None], Verdict] = field(default_factory=dict)
+    _verdicts: dict[tuple[str, str | None], Verdict] = field(default_factory=dict)
 
     def __call__(self, question: Question, answer: str | None) -> str | None:
-        """Return `right`, `wrong` or `unverifiable`; None where it is not known."""
+        """Judge an answer: `right`, `wrong` or `unverifiable`; None where it is not known."""
         verdict = self.verdict(question, answer)
         return None if verdict is None else verdict.verdict
 
     def verdict(self, question: Question, answer: str | None) -> Verdict | None:
-        """Return the whole verdict, which says why an answer could not be read."""
+        """Judge an answer, with the reason why it could not be read."""
         if question.answer is None or answer is None:
             return None
-        asked = f"{question.id}\n{question.text}\n{question.answer}", answer
-        if asked not in self._known:
+        question_key = f"{question.id}\n{question.text}\n{question.answer}"
+        if (question_key, answer) not in self._verdicts:
             if self.left_s <= 0:
                 self.skipped += 1
                 return None
-            began = time.perf_counter()
-            limit = min(4.0, self.left_s)
-            self._known[asked] = check(question, answer, limit_s=limit)
-            self.left_s -= time.perf_counter() - began
-        return self._known[asked]
+            started = time.perf_counter()
+            limit_s = min(ANSWER_LIMIT_S, self.left_s)
+            self._verdicts[question_key, answer] = check(question, answer, limit_s=limit_s)
+            self.left_s -= time.perf_counter() - started
+        return self._verdicts[question_key, answer]
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One recorded debate of a run with what is known of it."""
+    """One recorded debate of a run with its verdicts, decisions and credit."""
 
     phase: str
     step: int
@@ -75,17 +79,17 @@ class Recorded:
     answers: Mapping[TurnKey, str | None]
     verdicts: Mapping[TurnKey, str | None]
     decisions: Mapping[str, tuple[str, str | None]]
-    """By rule: the answer of the debate as a whole, and whether it is right."""
+    """By rule: the answer of the debate as a whole, and its verdict."""
     credit: Mapping[TurnKey, Mapping[str, Any]]
     returns: Sequence[float | None]
     streams: Sequence[str]
     demonstrated: bool
     evaluated: bool
-    """Whether an evaluation held it."""
+    """Whether it was played for an evaluation."""
     imported: bool = False
     """Whether another program wrote it."""
     unread: Mapping[TurnKey, str] = field(default_factory=dict)
-    """Why answers could not be read, of turns where that is so."""
+    """Reasons of answers that could not be read, by turn."""
 
     @property
     def transcript(self) -> Transcript:
@@ -95,7 +99,7 @@ class Recorded:
 
 @dataclass(slots=True)
 class Debates:
-    """All readable debates of a page, and what could not be read."""
+    """All readable debates of a page, and the first problem of unreadable ones."""
 
     found: list[Recorded] = field(default_factory=list)
     unreadable: int = 0
@@ -107,42 +111,51 @@ class Debates:
 
         Args:
             files: Its transcript files.
-            tokens: The folder of what recorded tokens earned; None for debates of evaluations, of
-                which the first `MOST_EVALUATED` of a file are taken.
-            phases: Its phases as they are called.
+            tokens: The folder of the credit of recorded tokens; None for debates of evaluations,
+                which are limited to the first `MOST_EVALUATED` of a file.
+            phases: Names of its phases.
         """
-        names = {re.sub(r"[^A-Za-z0-9_.-]+", "_", phase): phase for phase in phases}
+        is_evaluation = tokens is None
+        # Names of files have no other characters.
+        phase_of_file_name = {re.sub(r"[^A-Za-z0-9_.-]+", "_", phase): phase for phase in phases}
         for path in files:
-            match = _NAME.fullmatch(path.stem)
+            match = TRANSCRIPT_NAME.fullmatch(path.stem)
             phase, step = (match[1], int(match[2])) if match else (path.stem, 0)
-            if tokens is None:
+            if is_evaluation:
                 when, _, mode = phase.partition("-")
                 phase = f"test questions {when} the run, {mode}"
-            content = read_debates(path)
-            self.note_unreadable(content.num_unreadable, content.problem)
+            file = read_debates(path)
+            self.note_unreadable(file.num_unreadable, file.problem)
             credit = {} if tokens is None else read_credit(tokens / f"step-{step}.json")
-            earned = {debate.get("id"): debate for debate in _dicts(credit.get("debates"))}
-            for debate in content.debates[: MOST_EVALUATED if tokens is None else None]:
+            credit_by_id = {debate.get("id"): debate for debate in _dicts(credit.get("debates"))}
+            for debate in file.debates[: MOST_EVALUATED if is_evaluation else None]:
                 try:
-                    own = self._known(debate, earned.get(debate.id, {}), credit)
-                except Exception as error:  # Files that others have changed cost no more than them.
+                    details = self._details(debate, credit_by_id.get(debate.id, {}), credit)
+                except Exception as error:
+                    # A damaged debate must not cost the others their place on the page.
                     self.note_unreadable(1, f"{path.name}: {debate.id}: {error}")
-                else:
-                    where = names.get(phase, phase), step
-                    self.found.append(Recorded(*where, **own, evaluated=tokens is None))
+                    continue
+                self.found.append(
+                    Recorded(
+                        phase=phase_of_file_name.get(phase, phase),
+                        step=step,
+                        **details,
+                        evaluated=is_evaluation,
+                    )
+                )
 
     def add_imported(self, debates: Sequence[Transcript]) -> None:
-        """Read rollouts of a file, whose rows say what their tokens or replies earned."""
+        """Read rollouts of a file; their rows have the credit of tokens or replies."""
         for debate in debates:
-            turns = [{"agent": turn.agent, "round": turn.round, **_earned(debate, turn)}
-                     for turn in debate.turns]  # fmt: skip
+            turns = []
+            for turn in debate.turns:
+                key = {"agent": turn.agent, "round": turn.round}
+                turns.append(key | _imported_credit(debate))
             reward = finite(debate.meta.get("reward"))
-            returns = [] if reward is None else [reward]
+            debate_credit = {"turns": turns, "returns": [] if reward is None else [reward]}
             step = finite(debate.meta.get("step"))
             try:
-                details = self._known(
-                    debate, {"turns": turns, "returns": returns}, {"streams": ["reply"]}
-                )
+                details = self._details(debate, debate_credit, {"streams": ["reply"]})
             except Exception as error:
                 self.note_unreadable(1, f"{debate.id}: {error}")
                 continue
@@ -157,106 +170,101 @@ class Debates:
                 )
             )
 
-    def _known(
-        self, debate: Transcript, earned: Mapping[str, Any], credit: Mapping[str, Any]
+    def note_unreadable(self, lines: int, problem: str) -> None:
+        """Count unreadable lines; the page names the first."""
+        self.unreadable += lines
+        self.problem = self.problem or problem
+
+    def _details(
+        self, debate: Transcript, debate_credit: Mapping[str, Any], credit: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return what `Recorded` holds of a debate."""
+        """Compute the fields of `Recorded` that do not depend on the debate's file."""
         read = read_debate(debate)
-        verdicts, decisions = self._judged(read)
-        returns = earned.get("returns")
+        answers = {}
+        verdicts = {}
+        unread = {}
+        for key, turn in read.turns.items():
+            answers[key] = answer_text(read, turn)
+            answer = None if turn.failed else turn.parsed.answer
+            verdict = self.checking.verdict(debate.question, answer)
+            verdicts[key] = None if verdict is None else verdict.verdict
+            if verdict is not None and verdict.detail:
+                unread[key] = verdict.detail
+        turn_credit = {}
+        for turn_values in _dicts(debate_credit.get("turns")):
+            turn_credit[TurnKey(turn_values["agent"], turn_values["round"])] = turn_values
+        returns = debate_credit.get("returns")
         return {
             "read": read,
-            "answers": {key: answer_text(read, turn) for key, turn in read.turns.items()},
+            "answers": answers,
             "verdicts": verdicts,
-            "unread": self._unread(read),
-            "decisions": decisions,
-            "credit": {
-                TurnKey(turn["agent"], turn["round"]): turn for turn in _dicts(earned.get("turns"))
-            },
+            "unread": unread,
+            "decisions": self._decisions(read),
+            "credit": turn_credit,
             "returns": returns if isinstance(returns, list) else [],
             "streams": [str(name) for name in credit.get("streams") or ()],
             "demonstrated": bool(credit.get("demonstrated")),
         }
 
-    def _unread(self, read: ReadDebate) -> dict[TurnKey, str]:
-        reasons: dict[TurnKey, str] = {}
-        for key, turn in read.turns.items():
-            answer = None if turn.failed else turn.parsed.answer
-            verdict = self.checking.verdict(read.transcript.question, answer)
-            if verdict is not None and verdict.detail:
-                reasons[key] = verdict.detail
-        return reasons
-
-    def note_unreadable(self, lines: int, problem: str) -> None:
-        """Count what cannot be read; the page names the first."""
-        self.unreadable += lines
-        self.problem = self.problem or problem
-
-    def _judged(
-        self, read: ReadDebate
-    ) -> tuple[dict[TurnKey, str | None], dict[str, tuple[str, str | None]]]:
-        """Return what is known of each turn's answer, and of the debate's by each rule."""
-        question = read.transcript.question
-        verdicts = {
-            key: None if turn.failed else self.checking(question, turn.parsed.answer)
-            for key, turn in read.turns.items()
-        }
-        decided = {"majority": majority(read, 0)}
+    def _decisions(self, read: ReadDebate) -> Decisions:
+        """Judge the answer of the debate as a whole by each rule that applies."""
+        answers = {"majority": majority(read, 0)}
+        has_votes = any(turn.parsed.comparisons for turn in read.judges.values())
         if judgments(read):
-            decided = {"judges": judged(read, 0)}
-        elif any(turn.parsed.comparisons for turn in read.judges.values()):
-            decided["votes"] = peer_vote(read, 0)
-        decisions = {
-            rule: (answer, self.checking(question, answer))
-            for rule, answer in decided.items()
-            if answer is not None
-        }
-        return verdicts, decisions
+            answers = {"judges": judged(read, 0)}
+        elif has_votes:
+            answers["votes"] = peer_vote(read, 0)
+        decisions: Decisions = {}
+        for rule, answer in answers.items():
+            if answer is not None:
+                decisions[rule] = (answer, self.checking(read.transcript.question, answer))
+        return decisions
 
 
 def _with_file_verdict(
-    debate: Transcript,
-    verdicts: Mapping[TurnKey, str | None],
-    decisions: Mapping[str, tuple[str, str | None]],
+    debate: Transcript, verdicts: Mapping[TurnKey, str | None], decisions: Decisions
 ) -> dict[str, Any]:
-    """Let the file's own verdict on its last reply go before ours, which stays beside it.
+    """Put the file's own verdict on its last reply before ours.
 
     A reply whose answer cannot be read here is not wrong: its file may know better.
     """
     checked_here = next(iter(decisions.values()), None)
-    both: dict[str, tuple[str, str | None]] = {}
+    all_decisions: Decisions = {}
     verdict = debate.meta.get("verdict")
     if verdict in ("right", "wrong") and debate.turns:
         last = debate.turns[-1]
         verdicts = {**verdicts, TurnKey(last.agent, last.round): verdict}
         answer = "" if checked_here is None else checked_here[0]
-        both[f"the file's {debate.meta.get('verdict_by', 'verdict')}"] = (answer, verdict)
+        rule = f"the file's {debate.meta.get('verdict_by', 'verdict')}"
+        all_decisions[rule] = (answer, verdict)
     if checked_here is not None:
-        both["checked here"] = checked_here
-    return {"verdicts": verdicts, "decisions": both}
+        all_decisions["checked here"] = checked_here
+    return {"verdicts": verdicts, "decisions": all_decisions}
 
 
-def states(one: Recorded) -> Iterator[tuple[TurnKey, str | None, str | None]]:
-    """Yield each turn in order of rounds: its key, its answer, and whether that is right."""
-    for key in sorted(one.read.turns, key=lambda key: (key.round, key.agent)):
-        yield key, one.answers[key], one.verdicts.get(key)
+def states(debate: Recorded) -> Iterator[tuple[TurnKey, str | None, str | None]]:
+    """Yield each turn in order of rounds: its key, its answer, and its verdict."""
+    for key in sorted(debate.read.turns, key=lambda key: (key.round, key.agent)):
+        yield key, debate.answers[key], debate.verdicts.get(key)
 
 
-def _earned(debate: Transcript, turn: Turn) -> dict[str, Any]:
-    """Return where tokens of a reply begin and the advantage of each; else of the whole reply."""
+def _imported_credit(debate: Transcript) -> dict[str, Any]:
+    """Collect token starts and advantages of a reply; without them the whole reply's advantage."""
     advantages = debate.meta.get("advantages")
     if isinstance(advantages, list) and len(debate.turns) == 1:
         tokens = debate.meta.get("tokens")
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             return {}
-        starts = [0, *accumulate(map(len, tokens))][: len(advantages)]
+        lengths = [len(token) for token in tokens]
+        starts = [0, *accumulate(lengths)][: len(advantages)]
         return {"starts": starts, "tokens": [[1, advantage, 1] for advantage in advantages]}
     advantage = debate.meta.get("advantage")
-    known = isinstance(advantage, int | float)
-    return {"starts": [0], "tokens": [[1, advantage, 1]]} if known else {}
+    if not isinstance(advantage, int | float):
+        return {}
+    return {"starts": [0], "tokens": [[1, advantage, 1]]}
 
 
 def _dicts(values: object) -> list[dict[str, Any]]:
-    return (
-        [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
-    )
+    if not isinstance(values, list):
+        return []
+    return [value for value in values if isinstance(value, dict)]

@@ -17,15 +17,28 @@ from debate_protocol.command_line import is_quiet
 from debate_protocol.types import DebateRun
 from debate_train.playing import counted
 
+# Label, metrics and format of each shown measure; of several metrics the first reported one counts.
+SHOWN = (
+    ("loss", ("loss",), "{:.3f}"),
+    ("reward", ("reward/total",), "{:+.3f}"),
+    ("accuracy", ("train/correct", "eval/direct/accuracy"), "{:.1%}"),
+    ("judge", ("judge/accuracy", "eval/judge/accuracy"), "{:.1%}"),
+    ("tokens/s", ("tokens_per_s", "tokens_per_s/trained"), "{:,.0f}"),
+)
+# The time left is estimated from these.
+RECENT_STEPS = 20
+BAR_WIDTH = 24
+
 
 @contextmanager
 def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Add the wall time of what is within to `seconds`, as `time/{name}_s`, also if it fails."""
-    key, began = f"time/{name}_s", time.perf_counter()
+    """Add the wall time of the block to `seconds`, as `time/{name}_s`, also if the block fails."""
+    key = f"time/{name}_s"
+    started = time.perf_counter()
     try:
         yield
     finally:
-        seconds[key] = seconds.get(key, 0.0) + time.perf_counter() - began
+        seconds[key] = seconds.get(key, 0.0) + time.perf_counter() - started
 
 
 class SteadyStream:
@@ -39,7 +52,7 @@ class SteadyStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write what can be written; return the length of the text."""
+        """Write as far as possible; return the length of the text."""
         with suppress(OSError, ValueError, AttributeError):  # ValueError: it was closed.
             try:
                 self._stream.write(text)  # type: ignore[union-attr]
@@ -49,18 +62,18 @@ class SteadyStream:
         return len(text)
 
     def flush(self) -> None:
-        """Flush what can be flushed."""
+        """Flush as far as possible."""
         with suppress(OSError, ValueError, AttributeError):
             self._stream.flush()  # type: ignore[union-attr]
 
     def isatty(self) -> bool:
-        """Return whether this is a terminal."""
+        """Whether this is a terminal."""
         with suppress(ValueError):
             return self._stream is not None and self._stream.isatty()
         return False
 
     def settle(self) -> None:
-        """Flush; where that fails send the rest nowhere, so that Python's own flush succeeds."""
+        """Flush; if that fails send the rest nowhere, so that Python's own flush succeeds."""
         try:
             if self._stream is not None:
                 self._stream.flush()
@@ -75,7 +88,7 @@ class SteadyStream:
 
 
 def steady(stream: TextIO | None) -> TextIO:
-    """Return a stream that writes where this one does, and never fails."""
+    """Wrap a stream so that its writes never fail."""
     return cast(TextIO, SteadyStream(stream))
 
 
@@ -87,33 +100,26 @@ def steady_streams() -> Iterator[None]:
     one of them would take what libraries print.
     """
     _occupy_standard_descriptors()
-    before = sys.stdout, sys.stderr
-    own = SteadyStream(sys.stdout), SteadyStream(sys.stderr)
-    sys.stdout, sys.stderr = cast(tuple[TextIO, TextIO], own)
+    stdout_before = sys.stdout
+    stderr_before = sys.stderr
+    steady_stdout = SteadyStream(sys.stdout)
+    steady_stderr = SteadyStream(sys.stderr)
+    sys.stdout = cast(TextIO, steady_stdout)
+    sys.stderr = cast(TextIO, steady_stderr)
     try:
         yield
     finally:
-        for stream in own:
-            stream.settle()
-        sys.stdout, sys.stderr = before
+        steady_stdout.settle()
+        steady_stderr.settle()
+        sys.stdout = stdout_before
+        sys.stderr = stderr_before
 
 
 def _occupy_standard_descriptors() -> None:
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+    # A new descriptor is the lowest that is free. Those up to 2 stay open.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
-    os.close(number)
-
-
-# The first of each tuple that a step reports is shown.
-SHOWN = (
-    ("loss", ("loss",), "{:.3f}"),
-    ("reward", ("reward/total",), "{:+.3f}"),
-    ("accuracy", ("train/correct", "eval/direct/accuracy"), "{:.1%}"),
-    ("judge", ("judge/accuracy", "eval/judge/accuracy"), "{:.1%}"),
-    ("tokens/s", ("tokens_per_s", "tokens_per_s/trained"), "{:,.0f}"),
-)
-_RECENT_STEPS = 20
-_BAR_WIDTH = 24
+    os.close(descriptor)
 
 
 class Progress:
@@ -136,70 +142,84 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console or Console(file=steady(sys.stderr), quiet=is_quiet())
-        is_seen = self._console.is_terminal and not os.environ.get("CI")
-        self._live = is_seen if live is None else live
+        is_watched = self._console.is_terminal and not os.environ.get("CI")
+        self._live = is_watched if live is None else live
         self._clock = clock
         self._bar: Bar | None = None
         self._task = TaskID(0)
-        self._phase, self._total, self._started = "", 0, 0.0
-        self._done, self._turns = "", ""
+        self._phase = ""
+        self._num_steps = 0
+        self._started = 0.0
+        self._step_text = ""
+        self._turns_text = ""
         self._measures: Sequence[str] = ()
-        self._ends: deque[tuple[float, int]] = deque(maxlen=_RECENT_STEPS)
+        # Time and number of the last steps, before the first one that of the start.
+        self._step_ends: deque[tuple[float, int]] = deque(maxlen=RECENT_STEPS)
 
     def start(self, phase: str, total: int = 0, unit: str = "steps") -> None:
-        """Begin a phase of `total` steps, or of another unit; ends the one before.
+        """Begin a phase of `total` steps, or of another unit; ends the phase before.
 
-        One of 0 has no steps to count, such as an evaluation.
+        A phase of 0 has no steps to count, such as an evaluation.
         """
         self.close()
-        self._phase, self._total, self._started = phase, total, self._clock()
-        self._ends.clear()
-        self._ends.append((self._started, -1))
-        if self._live:
-            said = TextColumn("{task.description}  {task.fields[said]}", markup=False)
-            self._bar = Bar(BarColumn(_BAR_WIDTH), said, console=self._console)
-            self._done, self._turns, self._measures = f"0/{total}" if total else "", "", ()
-            self._task = self._bar.add_task(phase, total=max(1, total), said=self._done)
-            self._bar.start()
-        else:
+        self._phase = phase
+        self._num_steps = total
+        self._started = self._clock()
+        self._step_ends.clear()
+        self._step_ends.append((self._started, -1))
+        if not self._live:
             self.note(f"{phase}: {total} {unit}" if total else phase)
+            return
+        column = TextColumn("{task.description}  {task.fields[said]}", markup=False)
+        self._bar = Bar(BarColumn(BAR_WIDTH), column, console=self._console)
+        self._step_text = f"0/{total}" if total else ""
+        self._turns_text = ""
+        self._measures = ()
+        self._task = self._bar.add_task(phase, total=max(1, total), said=self._step_text)
+        self._bar.start()
 
     def watch(self, runs: Sequence[DebateRun], turns: int, what: str) -> list[DebateRun]:
-        """Return these debates; while they are played, the display shows how many turns are.
+        """Wrap debates so that the display shows how many of their turns have been played.
 
         Args:
-            runs: Not started yet; they may be played in another thread.
+            runs: Debates before their start; they may be played in another thread.
             turns: Most turns of each.
-            what: Name of what is played.
+            what: Name of the debates on the display.
         """
+        if not self._live:
+            return list(runs)
 
-        def changed(played: int, total: int) -> None:
-            self._turns = f"{what} {played}/{total}"
-            if self._total:
+        def show_turns(num_played: int, num_turns: int) -> None:
+            self._turns_text = f"{what} {num_played}/{num_turns}"
+            if self._num_steps:
                 self._draw()
             else:  # An evaluation is as far as its turns are.
-                self._draw(total, played)
+                self._draw(num_turns, num_played)
 
-        return counted(runs, turns, changed) if self._live else list(runs)
+        return counted(runs, turns, show_turns)
 
     def step(self, step: int, metrics: Mapping[str, object]) -> None:
-        """Say that `step` of `total` steps are done (the first call of a phase has step 1)."""
-        if self._ends[0][1] < 0:  # A resumed phase does not begin at 0.
-            self._ends[0] = (self._ends[0][0], step - 1)
-        self._ends.append((self._clock(), step))
-        shown, left = _shown(metrics), self._time_left(step)
-        # A phase whose exit criterion is not met goes on beyond the steps it began with.
-        total = max(step, self._total)
+        """Show that `step` of `total` steps are done (the first call of a phase has step 1)."""
+        start_time, first_step = self._step_ends[0]
+        if first_step < 0:  # A resumed phase does not begin at 0.
+            self._step_ends[0] = (start_time, step - 1)
+        self._step_ends.append((self._clock(), step))
+        measures = [*_measure_texts(metrics), self._time_left(step)]
+        # A phase that has not met its exit criterion continues beyond the steps it began with.
+        num_steps = max(step, self._num_steps)
         if self._bar is not None:
-            self._done, self._measures = f"{step}/{total}", (*shown, left)
-            self._draw(total, step)
+            self._step_text = f"{step}/{num_steps}"
+            self._measures = measures
+            self._draw(num_steps, step)
         else:
-            self.note("  ".join(filter(None, (f"{self._phase} {step}/{total}", *shown, left))))
+            texts = [f"{self._phase} {step}/{num_steps}", *measures]
+            self.note("  ".join(filter(None, texts)))
 
     def _draw(self, total: int | None = None, completed: int | None = None) -> None:
         if self._bar is not None:
-            said = "  ".join(filter(None, (self._done, self._turns, *self._measures)))
-            self._bar.update(self._task, total=total, completed=completed, said=said)
+            texts = [self._step_text, self._turns_text, *self._measures]
+            line = "  ".join(filter(None, texts))
+            self._bar.update(self._task, total=total, completed=completed, said=line)
 
     def note(self, text: str) -> None:
         """Write a line of its own, on a terminal above the display."""
@@ -218,24 +238,30 @@ class Progress:
         self.close()
 
     def _time_left(self, step: int) -> str:
-        (first_s, first), (last_s, last) = self._ends[0], self._ends[-1]
-        if step >= self._total:
-            return f"took {_duration(last_s - self._started)}" if step == self._total else ""
-        if last <= first:
+        first_time, first_step = self._step_ends[0]
+        last_time, last_step = self._step_ends[-1]
+        if step > self._num_steps:
             return ""
-        return f"{_duration((last_s - first_s) / (last - first) * (self._total - step))} left"
+        if step == self._num_steps:
+            return f"took {_duration(last_time - self._started)}"
+        if last_step <= first_step:
+            return ""
+        seconds_per_step = (last_time - first_time) / (last_step - first_step)
+        return f"{_duration(seconds_per_step * (self._num_steps - step))} left"
 
 
-def _shown(metrics: Mapping[str, Any]) -> list[str]:
-    parts = []
-    for label, names, form in SHOWN:
-        value = next((metrics[name] for name in names if metrics.get(name) is not None), None)
-        if value is not None:
-            parts.append(f"{label} {form.format(float(value))}")
-    return parts
+def _measure_texts(metrics: Mapping[str, Any]) -> list[str]:
+    texts = []
+    for label, names, number_format in SHOWN:
+        values = [metrics[name] for name in names if metrics.get(name) is not None]
+        if values:
+            texts.append(f"{label} {number_format.format(float(values[0]))}")
+    return texts
 
 
 def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, rest_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes}:{rest:02d} min"
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes}:{rest_seconds:02d} min"

@@ -18,63 +18,89 @@ from urllib.parse import urlsplit
 
 import yaml
 
-_SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
-_SHORTEST_SECRET = 8
-_PATH = re.compile(r"(?:\bfile://|(?<![\w:/.~-]))(?:/[^\s/:\"']+)+/(?P<name>[^\s/:\"']+)")
-"""A path from the root with at least two parts; of addresses those of files alone."""
+SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
+# Shorter values, such as "1", would be replaced all over the page.
+SHORTEST_SECRET = 8
+# A path from the root with at least two parts; of addresses those of files alone.
+ABSOLUTE_PATH = re.compile(r"(?:\bfile://|(?<![\w:/.~-]))(?:/[^\s/:\"']+)+/(?P<name>[^\s/:\"']+)")
+# Columns of the table of turns, and its name.
+COLUMNS = (
+    "phase",
+    "step",
+    "debate",
+    "question",
+    "agent",
+    "role",
+    "round",
+    "text",
+    "credit",
+    "advantage",
+)
+TURNS = "transcripts/turns"
+
+WANDB_HOST = "api.wandb.ai"
+# Seconds in which a server must answer, or the run stays offline: `WANDB_INIT_TIMEOUT`.
+WANDB_START_S = 4
+# Seconds that the end of a run waits for data that is still to be sent.
+WANDB_FINISH_S = 120
+# Folders of wandb's copies until they are sent, in the run's folder unless the user names others.
+WANDB_FOLDERS = {
+    "WANDB_DATA_DIR": "data",
+    "WANDB_CACHE_DIR": "cache",
+    "WANDB_ARTIFACT_DIR": "artifacts",
+}
+
+Cell = str | int | float | None
 
 
 def shareable(value: object, environment: Mapping[str, str]) -> object:
-    """Return `value` with secrets as `[secret]`, and of absolute paths the last part alone.
+    """Replace secrets by `[secret]`, and absolute paths by their last part.
 
-    A secret is the value of a variable whose name speaks of a key, token, password or the like.
+    A secret is the value of a variable with a name such as key, token or password.
     """
     if isinstance(value, Mapping):
         return {key: shareable(item, environment) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [shareable(item, environment) for item in value]
     if isinstance(value, str):
-        return _PATH.sub(r"…/\g<name>", _without_secrets(value, environment))
+        return ABSOLUTE_PATH.sub(r"…/\g<name>", _without_secrets(value, environment))
     return value
 
 
 def _without_secrets(text: str, environment: Mapping[str, str]) -> str:
-    found = [
-        secret
-        for name, secret in environment.items()
-        if _SECRET_NAME.search(name) and len(secret) >= _SHORTEST_SECRET
-    ]
-    for secret in sorted(found, key=len, reverse=True):
+    secret_values = []
+    for name, value in environment.items():
+        if SECRET_NAME.search(name) and len(value) >= SHORTEST_SECRET:
+            secret_values.append(value)
+    # Longest first: a secret may contain another one.
+    for secret in sorted(secret_values, key=len, reverse=True):
         text = text.replace(secret, "[secret]")
     return text
 
 
 def shareable_page(text: str, resolved: Mapping[str, object], folder: Path) -> str:
-    """Return a page of a run without secrets, paths that its recipe names, its own, the user's."""
-    home, text = os.path.expanduser("~"), _without_secrets(text, os.environ)
-    named = {path: "…/" + path.rsplit("/", 1)[1] for path in _paths(resolved)}
-    named |= {str(folder.resolve()): "…"} | ({home: "~"} if home.count("/") > 1 else {})
-    for path in sorted(named, key=len, reverse=True):
-        text = text.replace(path, named[path])
+    """Replace secrets, paths of the recipe and of the run, and the user's home in a page."""
+    text = _without_secrets(text, os.environ)
+    replacements = {path: "…/" + path.rsplit("/", 1)[1] for path in _paths(resolved)}
+    replacements[str(folder.resolve())] = "…"
+    home = os.path.expanduser("~")
+    if home.count("/") > 1:  # "/root" is also a part of other texts.
+        replacements[home] = "~"
+    for path in sorted(replacements, key=len, reverse=True):
+        text = text.replace(path, replacements[path])
     return text
 
 
 def _paths(value: object) -> Iterator[str]:
     if isinstance(value, str):
-        yield from (match[0] for match in _PATH.finditer(value))
-    elif isinstance(value, Mapping | list | tuple):
-        for item in value.values() if isinstance(value, Mapping) else value:
+        for match in ABSOLUTE_PATH.finditer(value):
+            yield match[0]
+    elif isinstance(value, Mapping):
+        for item in value.values():
             yield from _paths(item)
-
-
-Cell = str | int | float | None
-COLUMNS = (
-    *("phase", "step", "debate", "question", "agent", "role", "round"),
-    *("text", "credit", "advantage"),
-)
-"""Of the table of turns."""
-TURNS = "transcripts/turns"
-"""What the table of turns is called."""
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _paths(item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +108,11 @@ class Logged:
     """One row as trackers take it.
 
     Attributes:
-        number: Of the row in `metrics.jsonl`, from 0.
-        phase: Of the run.
-        step: Of the whole run, from 1.
-        metrics: Each with a group before its first `/`.
-        turns: Rows of the table of turns, as `COLUMNS` says; empty on most steps.
+        number: Number of the row in `metrics.jsonl`, from 0.
+        phase: Phase of the run.
+        step: Step of the whole run, from 1.
+        metrics: Metrics, each with a group before its first `/`.
+        turns: Rows of the table of turns, with the `COLUMNS`; empty on most steps.
     """
 
     number: int
@@ -98,7 +124,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a service begins with. All but `folder` and `resolved` may leave this machine.
+    """The start of a run in a service. All but `folder` and `resolved` may leave this machine.
 
     Attributes:
         folder: The run directory.
@@ -134,15 +160,6 @@ class Service:
         """End the run there."""
 
 
-_HOST = "api.wandb.ai"
-_START_S = 4
-"""Seconds in which a server must answer, or the run is kept offline: `WANDB_INIT_TIMEOUT`."""
-_FINISH_S = 120
-"""Seconds that the end of a run waits for what is still to be sent."""
-_PLACES = {"WANDB_DATA_DIR": "data", "WANDB_CACHE_DIR": "cache", "WANDB_ARTIFACT_DIR": "artifacts"}
-"""Where wandb keeps copies until they are sent, in the run's folder unless the user says where."""
-
-
 class WandbRun(Service):
     """A run of Weights & Biases; row k of it is row k of `metrics.jsonl`, drawn over its `step`.
 
@@ -154,32 +171,42 @@ class WandbRun(Service):
     def __init__(self, start: Start) -> None:
         import wandb
 
-        self._library, self._start, place = wandb, start, start.folder / "wandb"
-        place.mkdir(exist_ok=True)
-        identity, self._count = place / "run-id.txt", place / "rows-sent.txt"
-        self.id = identity.read_text().strip() if identity.exists() else secrets.token_hex(4)
-        identity.write_text(self.id + "\n")
-        self._sent = int(self._count.read_text()) if self._count.exists() else 0
-        for name, part in _PLACES.items():
-            os.environ.setdefault(name, str(place.resolve() / part))
-        self._run = self._started()
+        self._library = wandb
+        self._start = start
+        folder = start.folder / "wandb"
+        folder.mkdir(exist_ok=True)
+        # A resumed run continues under its ID, after the rows that were sent.
+        id_file = folder / "run-id.txt"
+        self.id = id_file.read_text().strip() if id_file.exists() else secrets.token_hex(4)
+        id_file.write_text(self.id + "\n")
+        self._count_file = folder / "rows-sent.txt"
+        has_sent_rows = self._count_file.exists()
+        self._num_sent = int(self._count_file.read_text()) if has_sent_rows else 0
+        for variable, name in WANDB_FOLDERS.items():
+            os.environ.setdefault(variable, str(folder.resolve() / name))
+        self._run = self._open_run()
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
         if not self.offline:
             print(f"W&B: {self._run.url}", file=sys.stderr)
 
-    def _started(self) -> Any:
-        start, mode = self._start, "online" if _is_online() else "offline"
-        own = {"id": self.id, "dir": str(start.folder), "config": start.recipe, **start.shown}
+    def _open_run(self) -> Any:
         wandb = self._library
+        mode = "online" if _is_online() else "offline"
+        settings = {
+            "id": self.id,
+            "dir": str(self._start.folder),
+            "config": self._start.recipe,
+            **self._start.shown,
+        }
         try:
-            return wandb.init(**own, **_settings(wandb, mode))
+            return wandb.init(**settings, **_init_settings(wandb, mode))
         except Exception as error:
             if mode == "offline":
                 raise
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             wandb.teardown()  # The process that serves wandb would still hold the run's ID.
-            run = wandb.init(**own, **_settings(wandb, "offline"))
+            run = wandb.init(**settings, **_init_settings(wandb, "offline"))
             print(f"W&B cannot be reached ({reason}): the run is kept offline", file=sys.stderr)
             return run
 
@@ -190,24 +217,24 @@ class WandbRun(Service):
 
     def log(self, row: Logged) -> None:
         """Send one row; rows that an earlier part of this run sent are not sent again."""
-        if row.number < self._sent:
+        if row.number < self._num_sent:
             return
         values: dict[str, object] = {**row.metrics, "phase": row.phase, "step": row.step}
         if row.turns:
             turns = [list(turn) for turn in row.turns]
             values[TURNS] = self._library.Table(columns=list(COLUMNS), data=turns)
         self._run.log(values, step=row.number)
-        self._sent = row.number + 1
-        self._count.write_text(f"{self._sent}\n")
+        self._num_sent = row.number + 1
+        self._count_file.write_text(f"{self._num_sent}\n")
 
     def summarise(self, values: Mapping[str, object]) -> None:
         """Set final values of the run."""
         self._run.summary.update(dict(values))
 
     def keep(self, report: Path | None, checkpoint: Path | None) -> None:
-        """Send the recipe, the report and, where that is wanted, the last checkpoint."""
-        said = {key: value for key, value in self._start.recipe.items() if key != "weights"}
-        text = yaml.safe_dump(said, sort_keys=False, allow_unicode=True)
+        """Send the recipe, the report and, if the recipe says so, the last checkpoint."""
+        recipe = {key: value for key, value in self._start.recipe.items() if key != "weights"}
+        text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
         self._keep_text("recipe", "recipe.yaml", text)
         if report is not None:
             text = report.read_text(encoding="utf-8")
@@ -233,9 +260,11 @@ class WandbRun(Service):
 
 
 def _is_online() -> bool:
-    asked = os.environ.get("WANDB_MODE", "").strip().lower()
-    if asked in ("dryrun", "offline", "online", "run", "shared"):
-        return asked not in ("dryrun", "offline")
+    mode = os.environ.get("WANDB_MODE", "").strip().lower()
+    if mode in ("dryrun", "offline"):
+        return False
+    if mode in ("online", "run", "shared"):
+        return True
     return _has_key()
 
 
@@ -247,27 +276,28 @@ def _has_key() -> bool:
         logins = netrc.netrc(path).hosts
     except (OSError, netrc.NetrcParseError):
         return False
-    own_server = urlsplit(os.environ.get("WANDB_BASE_URL", "")).netloc
-    return _HOST in logins or own_server in logins or any("wandb" in host for host in logins)
+    server = urlsplit(os.environ.get("WANDB_BASE_URL", "")).netloc
+    return WANDB_HOST in logins or server in logins or any("wandb" in host for host in logins)
 
 
-def _settings(wandb: Any, mode: str) -> dict[str, Any]:
-    wanted = {
+def _init_settings(wandb: Any, mode: str) -> dict[str, Any]:
+    settings = {
         "silent": True,
         "console": "off",
         "save_code": False,
         "disable_git": True,
-        "init_timeout": float(os.environ.get("WANDB_INIT_TIMEOUT") or _START_S),
-        "finish_timeout": _FINISH_S,
+        "init_timeout": float(os.environ.get("WANDB_INIT_TIMEOUT") or WANDB_START_S),
+        "finish_timeout": WANDB_FINISH_S,
         # Command lines, host and user names and paths stay here; environment.json has the rest.
         "host": "",
         "x_disable_meta": True,
         "x_disable_machine_info": True,
         "x_save_requirements": False,
     }
-    # The names with x_ are not promised by wandb: leave out what this version does not know.
-    known = {key: value for key, value in wanted.items() if key in wandb.Settings.model_fields}
-    return {"mode": mode, "resume": "allow", "settings": wandb.Settings(**known)}
+    # wandb does not promise the names with x_: leave out names that this version does not know.
+    known_names = wandb.Settings.model_fields
+    settings = {name: value for name, value in settings.items() if name in known_names}
+    return {"mode": mode, "resume": "allow", "settings": wandb.Settings(**settings)}
 
 
 class TensorBoardRun(Service):
@@ -279,31 +309,35 @@ class TensorBoardRun(Service):
     name = "TensorBoard"
 
     def __init__(self, start: Start, last: int | None) -> None:
-        """`last` is the last step that is kept, None for a run that begins."""
+        """`last` is the last step to keep, None for a run that begins."""
         from torch.utils.tensorboard import SummaryWriter
 
-        begins = 0 if last is None else last + 1
-        self._writer: Any = SummaryWriter(str(start.folder / "tensorboard"), purge_step=begins)
-        self._step = 0
-        shown = json.dumps(start.recipe, indent=1, ensure_ascii=False, default=str)
-        self._writer.add_text("recipe", f"```\n{shown}\n```")
+        first_step = 0 if last is None else last + 1
+        folder = str(start.folder / "tensorboard")
+        self._writer: Any = SummaryWriter(folder, purge_step=first_step)
+        self._last_step = 0
+        recipe = json.dumps(start.recipe, indent=1, ensure_ascii=False, default=str)
+        self._writer.add_text("recipe", f"```\n{recipe}\n```")
 
     def log(self, row: Logged) -> None:
         """Write one row at its step."""
-        self._step = row.step
+        self._last_step = row.step
         for name, value in row.metrics.items():
             if isinstance(value, int | float):
                 self._writer.add_scalar(name, value, row.step, new_style=True)
         if row.turns:
-            turns = [dict(zip(COLUMNS, turn, strict=True)) for turn in row.turns]
-            lines = (json.dumps(turn, ensure_ascii=False) for turn in turns)
-            self._writer.add_text(TURNS, "\n".join(f"    {line}" for line in lines), row.step)
+            # Indented lines are code, which TensorBoard shows as it is.
+            lines = []
+            for turn in row.turns:
+                cells = dict(zip(COLUMNS, turn, strict=True))
+                lines.append(f"    {json.dumps(cells, ensure_ascii=False)}")
+            self._writer.add_text(TURNS, "\n".join(lines), row.step)
         self._writer.flush()
 
     def summarise(self, values: Mapping[str, object]) -> None:
         """Write final values as a text at the last step."""
         lines = "\n".join(f"- {name}: {value}" for name, value in values.items())
-        self._writer.add_text("results", lines, self._step)
+        self._writer.add_text("results", lines, self._last_step)
 
     def close(self, failed: bool) -> None:
         """End the file."""

@@ -1,7 +1,7 @@
 """How fast a step was: tokens a second of each device, and the share of the devices' peak."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -12,27 +12,14 @@ import torch
 from debate_train.batches.row_types import lexicographic, needed_tokens, shared_length
 
 if TYPE_CHECKING:
-    from torch.nn import Parameter
     from transformers import PreTrainedModel
 
     from debate_rollout.engines import EngineSettings
     from debate_train.batches.row_types import Batch
 
 
-def peak_memory_gib() -> float:
-    """Return the most memory of this process so far, in GiB (2^30 bytes).
-
-    On CUDA it is what tensors took on the current device, as
-    `torch.cuda.max_memory_allocated` counts it; elsewhere the resident set of the process.
-    """
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**30
-    import resource  # There is none on Windows, where modules import but nothing runs.
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**30 if sys.platform == "darwin" else 2**20)  # Bytes there, KiB on Linux.
-
-
+# Dense bfloat16 of NVIDIA's datasheets, in 10^12 FLOP/s, by part of the device's name. The first
+# part that fits counts, so that "H100 PCIe" comes before "H100".
 PEAK_TFLOPS = {
     "B200": 2250.0,
     "GH200": 989.5,
@@ -44,16 +31,30 @@ PEAK_TFLOPS = {
     "L40S": 362.1,
     "RTX 4090": 165.2,
 }
-"""Dense bfloat16 of NVIDIA's datasheets, in 10^12 FLOP/s, by part of the device's name."""
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+# Keys of model configs with a number of experts.
+EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def peak_memory_gib() -> float:
+    """Measure the most memory of this process so far, in GiB (2^30 bytes).
+
+    On CUDA these are the tensors on the current device, as `torch.cuda.max_memory_allocated` counts
+    them; elsewhere the resident set of the process.
+    """
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    import resource  # There is none on Windows, where modules import but nothing runs.
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    units_per_gib = 2**30 if sys.platform == "darwin" else 2**20  # bytes there, KiB on Linux
+    return peak / units_per_gib
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an update has to compute: tokens, keys that queries see (`pairs`), and actions.
+    """The least that an update computes: tokens, pairs of a query and a key, and actions.
 
-    What rows begin with in common counts once, and padding does not: it is what the update needs,
-    not what a way of packing makes of it.
+    A common start of rows counts once, and padding does not count, however rows are packed.
     """
 
     tokens: int
@@ -62,16 +63,22 @@ class Work:
 
     @classmethod
     def of(cls, batch: "Batch") -> "Work":
-        """Return the work of a step's rows."""
+        """Count the work of a step's rows."""
         inputs = [row.tokens[: needed_tokens(row)] for row in batch.rows]
-        tokens = pairs = 0
-        before = np.zeros(0, np.int64)
+        num_tokens = num_pairs = 0
+        last_input = np.zeros(0, np.int64)
+        # In lexicographic order a row has its longest common start with the row before it.
         for number in lexicographic(inputs):
-            length, shared = len(inputs[number]), shared_length(before, inputs[number])
-            tokens += length - shared
-            pairs += (length * (length + 1) - shared * (shared + 1)) // 2
-            before = inputs[number]
-        return cls(tokens, pairs, sum(int((row.sampled_positions > 0).sum()) for row in batch.rows))
+            row_input = inputs[number]
+            length = len(row_input)
+            num_shared = shared_length(last_input, row_input)
+            num_tokens += length - num_shared
+            # Query k sees k keys: 1 + … + n = n(n + 1) / 2, less those of the shared queries.
+            num_pairs += (length * (length + 1) - num_shared * (num_shared + 1)) // 2
+            last_input = row_input
+        # The first token has no prediction before it.
+        num_actions = sum(int((row.sampled_positions > 0).sum()) for row in batch.rows)
+        return cls(tokens=num_tokens, pairs=num_pairs, actions=num_actions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,7 @@ class Cost:
 
     @classmethod
     def of(cls, model: "PreTrainedModel | None") -> "Cost | None":
-        """Return the cost of a decoder-only model; None where it is not known, as with experts.
+        """Compute the cost of a decoder-only model; None where it is not known, as with experts.
 
         Forward: 2 for each weight of the layers and token, 4 · heads · features of a head for each
         layer and pair, 2 for each weight of the head and action. Backward: twice that, half of it
@@ -97,54 +104,55 @@ class Cost:
         if model is None:
             return None
         config = model.config.get_text_config()
-        heads = getattr(config, "num_attention_heads", None)
-        if not heads or any((getattr(config, name, None) or 1) > 1 for name in _EXPERTS):
+        num_heads = getattr(config, "num_attention_heads", None)
+        has_experts = any((getattr(config, key, None) or 1) > 1 for key in EXPERT_KEYS)
+        if not num_heads or has_experts:
             return None
-        width = getattr(config, "head_dim", None) or config.hidden_size // heads
-        layers = {id(parameter): size for parameter, size in _matrices(model)}
-        last = model.get_output_embeddings()
-        head = 0.0 if last is None else sum(layers.pop(id(p), 0.0) for p in last.parameters())
+        head_width = getattr(config, "head_dim", None) or config.hidden_size // num_heads
+        flops_by_id: dict[int, float] = {}
+        for parameter in model.parameters():
+            # With ZeRO-3 this process may hold none of a parameter's numbers.
+            shape = getattr(parameter, "ds_shape", parameter.shape)
+            if len(shape) > 1:
+                flops_per_weight = 6.0 if parameter.requires_grad else 4.0
+                flops_by_id[id(parameter)] = prod(shape) * flops_per_weight
+        action_flops = 0.0
+        output_layer = model.get_output_embeddings()
+        if output_layer is not None:
+            for parameter in output_layer.parameters():
+                action_flops += flops_by_id.pop(id(parameter), 0.0)
+        # Looking up an embedding multiplies nothing. Tied weights are gone with the output layer.
         for parameter in model.get_input_embeddings().parameters():
-            layers.pop(id(parameter), None)
-        return cls(sum(layers.values()), 12.0 * heads * width * config.num_hidden_layers, head)
+            flops_by_id.pop(id(parameter), None)
+        return cls(
+            token=sum(flops_by_id.values()),
+            pair=12.0 * num_heads * head_width * config.num_hidden_layers,
+            action=action_flops,
+        )
 
     def __call__(self, work: Work) -> float:
-        """Return the FLOPs of an update."""
+        """Compute the FLOPs of an update."""
         return self.token * work.tokens + self.pair * work.pairs + self.action * work.actions
 
 
-def _matrices(model: "PreTrainedModel") -> "Iterator[tuple[Parameter, float]]":
-    """Yield each weight that multiplies tokens, with its FLOPs for each of them."""
-    for parameter in model.parameters():
-        if len(getattr(parameter, "ds_shape", parameter.shape)) > 1:
-            yield parameter, _size(parameter) * (6.0 if parameter.requires_grad else 4.0)
-
-
-def _size(parameter: "Parameter") -> int:
-    """Return how many numbers a parameter has, of which this process may hold none (ZeRO-3)."""
-    return prod(getattr(parameter, "ds_shape", parameter.shape))
-
-
 def peak_flops(tflops: float | None) -> float | None:
-    """Return the peak FLOP/s of a device: what is given, else that of this GPU if it is known."""
-    import torch
-
+    """Compute the peak FLOP/s of a device from `tflops`, else look up this GPU if it is known."""
     if tflops is None and torch.cuda.is_available():
-        name = torch.cuda.get_device_name()
-        tflops = next((peak for part, peak in PEAK_TFLOPS.items() if part in name), None)
+        device_name = torch.cuda.get_device_name()
+        tflops = next((peak for part, peak in PEAK_TFLOPS.items() if part in device_name), None)
     return None if tflops is None else tflops * 1e12
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What steps of a phase are measured against.
+    """The devices and the cost of a step, from which its speed is computed.
 
     Attributes:
         epochs: How often a step learns from its rows.
         training: Processes that train, each on a device of its own.
-        devices: These, and the devices that the engine has for itself.
-        peak: FLOP/s of a training device, None where that is not known.
-        cost: Of the model, None where that is not known.
+        devices: Devices of these processes, and the engine's own devices.
+        peak: FLOP/s of a training device, None where it is not known.
+        cost: Cost of the model, None where it is not known.
     """
 
     epochs: int = 1
@@ -162,28 +170,34 @@ class Speed:
         epochs: int = 1,
         peak_tflops: float | None = None,
     ) -> "Speed":
-        """Return what the steps of a phase are measured against."""
-        taken = engine.footprint(0, 0.0)
-        own = 0 if taken.shares else taken.gpus
+        """Collect the devices and the cost of a phase's steps."""
+        footprint = engine.footprint(0, 0.0)
+        num_engine_devices = 0 if footprint.shares else footprint.gpus
         peak = peak_flops(peak_tflops)
-        cost = None if peak is None else Cost.of(model)
-        return cls(epochs, processes, processes + own, peak, cost)
+        return cls(
+            epochs=epochs,
+            training=processes,
+            devices=processes + num_engine_devices,
+            peak=peak,
+            cost=None if peak is None else Cost.of(model),
+        )
 
     def measured(self, batch: "Batch", metrics: Mapping[str, float]) -> dict[str, float]:
-        """Return how fast a step was.
+        """Compute the speed of a step.
 
         Args:
             batch: Its rows.
-            metrics: Of the step: the seconds of its update and the tokens sampled a second.
+            metrics: Its metrics: the seconds of its update and the tokens sampled a second.
         """
-        found, seconds = {}, metrics.get("time/train_s", 0.0)
+        speed = {}
+        seconds = metrics.get("time/train_s", 0.0)
         if "tokens_per_s" in metrics:
-            found["tokens_per_s/sampled_per_device"] = metrics["tokens_per_s"] / self.devices
+            speed["tokens_per_s/sampled_per_device"] = metrics["tokens_per_s"] / self.devices
         if seconds > 0 and batch.rows:
-            trained = self.epochs * sum(len(row) for row in batch.rows) / seconds
-            found["tokens_per_s/trained"] = trained
-            found["tokens_per_s/trained_per_device"] = trained / self.training
+            num_tokens = self.epochs * sum(len(row) for row in batch.rows)
+            speed["tokens_per_s/trained"] = num_tokens / seconds
+            speed["tokens_per_s/trained_per_device"] = num_tokens / seconds / self.training
             if self.cost is not None and self.peak is not None:
-                done = self.epochs * self.cost(Work.of(batch)) / seconds
-                found["time/mfu"] = done / (self.peak * self.training)
-        return found
+                flops_per_s = self.epochs * self.cost(Work.of(batch)) / seconds
+                speed["time/mfu"] = flops_per_s / (self.peak * self.training)
+        return speed

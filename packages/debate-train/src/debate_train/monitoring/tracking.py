@@ -1,8 +1,9 @@
-"""Where a run is followed besides its directory, and which turns are shown there."""
+"""Services that follow a run beside its directory, and the turns that they show."""
 
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,22 +24,27 @@ from debate_train.monitoring.services import (
     shareable,
 )
 
-_GROUPED = {"loss": "optim/loss", "tokens_per_s": "time/tokens_per_s"}
+# Names of metrics that trackers show in another group.
+RENAMED = {"loss": "optim/loss", "tokens_per_s": "time/tokens_per_s"}
+# Characters of a turn in the table.
+MOST_TEXT = 8_000
 
 View = Callable[[str, Step], Sequence[Sequence[Cell]]]
-"""Makes the table of turns of a step."""
+"""Builds the table of turns of a step."""
 
 
 class Tracker:
-    """Hands rows to services; one that fails is left out from there on, with one warning."""
+    """Hands rows to services; a service that fails is left out from there on, with one warning."""
 
     def __init__(self, rows: int = 0, view: View = lambda phase, step: ()) -> None:
-        """`rows` is how many there are already."""
+        """`rows` is the number of rows that a resumed run has already."""
         self._services: list[Service] = []
-        self._rows, self._view, self._sees = rows, view, True
+        self._num_rows = rows
+        self._view = view
+        self._shows_turns = True
 
     def add(self, name: str, start: Callable[[], Service]) -> None:
-        """Start a service and hand it all from here on, if it starts."""
+        """Start a service and hand it all rows from here on, if it starts."""
         self._attempt(name, lambda: self._services.append(start()))
 
     @property
@@ -49,42 +55,53 @@ class Tracker:
     def log(
         self, phase: str, step: int, metrics: Mapping[str, object], made: Step | None = None
     ) -> None:
-        """Send one row, with the debates and the advantages of the step that it is of, if any."""
-        number, self._rows = self._rows, self._rows + 1
+        """Send one row, with the debates and the advantages of its step, if any."""
+        number = self._num_rows
+        self._num_rows += 1
         if not self._services:
             return
-        sent = {grouped(name): value for name, value in metrics.items() if value is not None}
-        row = Logged(number, phase, step, sent, self._seen(phase, made))
-        self._all(lambda service: service.log(row))
+        sent_metrics = {
+            grouped(name): value for name, value in metrics.items() if value is not None
+        }
+        row = Logged(
+            number=number,
+            phase=phase,
+            step=step,
+            metrics=sent_metrics,
+            turns=self._turn_table(phase, made),
+        )
+        self._call_all(lambda service: service.log(row))
 
-    def _seen(self, phase: str, made: Step | None) -> Sequence[Sequence[Cell]]:
-        if made is not None and self._sees:
-            try:
-                return self._view(phase, made)
-            except Exception as error:  # Of any kind, as debates of other packages are read, too.
-                self._sees = False
-                _warn(f"no turns are tracked from here on ({_reason(error)})")
-        return []
+    def _turn_table(self, phase: str, step: Step | None) -> Sequence[Sequence[Cell]]:
+        if step is None or not self._shows_turns:
+            return []
+        try:
+            return self._view(phase, step)
+        except Exception as error:  # Debates of other packages may raise anything.
+            self._shows_turns = False
+            _warn(f"no turns are tracked from here on ({_reason(error)})")
+            return []
 
     def summarise(self, values: Mapping[str, object]) -> None:
         """Set final values of the run."""
-        self._all(lambda service: service.summarise(values))
+        self._call_all(lambda service: service.summarise(values))
 
     def keep(self, report: Path | None, checkpoint: Path | None) -> None:
-        """Send the run's report, its recipe and its last checkpoint, where that is wanted."""
-        self._all(lambda service: service.keep(report, checkpoint))
+        """Send the run's report, its recipe and, if the recipe says so, its last checkpoint."""
+        self._call_all(lambda service: service.keep(report, checkpoint))
 
     def close(self, *, failed: bool = False) -> None:
         """End the run; a second call does nothing."""
-        self._all(lambda service: service.close(failed))
+        self._call_all(lambda service: service.close(failed))
         self._services.clear()
 
-    def _all(self, act: Callable[[Service], object]) -> None:
+    def _call_all(self, act: Callable[[Service], object]) -> None:
         for service in list(self._services):
-            if not self._attempt(service.name, lambda service=service: act(service)):  # type: ignore[misc]
+            if not self._attempt(service.name, partial(act, service)):
                 self._services.remove(service)
 
     def _attempt(self, name: str, act: Callable[[], object]) -> bool:
+        """Call a service; whether it did not fail."""
         try:
             act()
         except Exception as error:  # Of any kind: a run of days is worth more than its curves.
@@ -102,8 +119,10 @@ def _reason(error: Exception) -> str:
 
 
 def grouped(name: str) -> str:
-    """Return what trackers call a metric: each has a group before its first `/`."""
-    return _GROUPED.get(name, name if "/" in name else f"train/{name}")
+    """Build the name of a metric in trackers, with a group before its first `/`."""
+    if name in RENAMED:
+        return RENAMED[name]
+    return name if "/" in name else f"train/{name}"
 
 
 class Tracking(Config):
@@ -149,22 +168,34 @@ class Tracking(Config):
             name: Shown name of the run, unless `tracking.name` says another.
             resolved: The recipe; secrets of the environment and places on the disk are left out.
         """
-        shown: dict[str, Any] = {"name": self.name or name}
-        for key in ("project", "group", "entity", "tags", "notes"):
-            shown[key] = getattr(self, key)
-        parts: Any = shareable({"shown": shown, "recipe": dict(resolved)}, os.environ)
-        start = Start(run_directory.path, resolved, checkpoints=self.checkpoints, **parts)
+        labels = {
+            "name": self.name or name,
+            "project": self.project,
+            "group": self.group,
+            "entity": self.entity,
+            "tags": self.tags,
+            "notes": self.notes,
+        }
+        shared: Any = shareable({"shown": labels, "recipe": dict(resolved)}, os.environ)
+        start = Start(
+            folder=run_directory.path,
+            resolved=resolved,
+            recipe=shared["recipe"],
+            shown=shared["shown"],
+            checkpoints=self.checkpoints,
+        )
         rows = run_directory.metrics.rows()
-        started = Tracker(len(rows), self._view)
-        last: Any = rows[-1]["step"] if rows else None
-        if self.wandb and os.environ.get("WANDB_MODE", "").strip().lower() != "disabled":
-            started.add("W&B", lambda: WandbRun(start))
+        tracker = Tracker(len(rows), self._view)
+        last_step: Any = rows[-1]["step"] if rows else None
+        is_disabled = os.environ.get("WANDB_MODE", "").strip().lower() == "disabled"
+        if self.wandb and not is_disabled:
+            tracker.add("W&B", lambda: WandbRun(start))
         if self.tensorboard:
-            started.add("TensorBoard", lambda: TensorBoardRun(start, last))
-        return started
+            tracker.add("TensorBoard", lambda: TensorBoardRun(start, last_step))
+        return tracker
 
     def missing_libraries(self) -> Iterator[str]:
-        """Yield what is wanted and not installed here."""
+        """Yield a problem for each chosen service that is not installed."""
         if self.tensorboard and find_spec("tensorboard") is None:
             yield (
                 "tracking.tensorboard: found true, which needs tensorboard; install it with "
@@ -177,33 +208,43 @@ class Tracking(Config):
         return turn_table(phase, step, self.turns) if is_due else []
 
 
-_MOST_TEXT = 8_000
-"""Characters of a turn that are shown."""
-
-
 def turn_table(phase: str, step: Step, most: int) -> list[list[Cell]]:
-    """Return the first turns of a step, a row each, as `COLUMNS` says.
+    """Build rows of `COLUMNS` for the first `most` turns of a step.
 
-    `credit` is what the reward gave the whole turn in each stream; `advantage` is the mean over its
-    tokens, None where it is not trained on.
+    `credit` is the reward of the whole turn in each stream; `advantage` is the mean over its
+    tokens, None for a turn that is not trained on.
     """
-    made: list[list[Cell]] = []
-    for place, (debate, score) in enumerate(zip(step.transcripts, step.scores, strict=False)):
-        rows = [row for row in step.batch.rows if row.debate == place]
+    table: list[list[Cell]] = []
+    debates = zip(step.transcripts, step.scores, strict=False)
+    for debate_number, (debate, score) in enumerate(debates):
+        rows = [row for row in step.batch.rows if row.debate == debate_number]
         for turn in debate.turns:
-            values, runs = earned(turn, score, rows)
-            credit = ", ".join(f"{name} {value:.3g}" for name, value in values.items())
-            tokens = sum(count for count, _, _ in runs)
-            mean = sum(count * worth for count, worth, _ in runs) / tokens if tokens else None
-            role = role_of(debate.protocol, turn.agent).name
-            row: list[Cell] = [phase, step.number + 1, _plain(debate.id)]
-            row += [_plain(debate.question.text), turn.agent, role, turn.round]
-            made.append([*row, _plain(turn.text), credit, mean])
-            if len(made) == most:
-                return made
-    return made
+            credit_values, runs = earned(turn, score, rows)
+            credit = ", ".join(f"{name} {value:.3g}" for name, value in credit_values.items())
+            num_tokens = sum(length for length, _, _ in runs)
+            mean_advantage = None
+            if num_tokens:
+                total = sum(length * advantage for length, advantage, _ in runs)
+                mean_advantage = total / num_tokens
+            table.append(
+                [
+                    phase,
+                    step.number + 1,
+                    _encodable(debate.id),
+                    _encodable(debate.question.text),
+                    turn.agent,
+                    role_of(debate.protocol, turn.agent).name,
+                    turn.round,
+                    _encodable(turn.text),
+                    credit,
+                    mean_advantage,
+                ]
+            )
+            if len(table) == most:
+                return table
+    return table
 
 
-def _plain(text: str) -> str:
-    """Return a text that every service can encode, without what is beyond the most characters."""
-    return text[:_MOST_TEXT].encode("utf-8", "replace").decode()
+def _encodable(text: str) -> str:
+    """Cut a text to `MOST_TEXT`, and replace characters that services cannot encode."""
+    return text[:MOST_TEXT].encode("utf-8", "replace").decode()
