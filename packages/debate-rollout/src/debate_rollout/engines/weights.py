@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 ONLY = "default"
-"""What peft calls an adapter that has no name of its own."""
+"""peft's name for an adapter without a name."""
 HEAD = "lm_head.weight"
 WITHOUT_HEAD = frozenset(("gemma2", "gemma3n_text"))
-"""Types of models of which vLLM knows no head, and ends when it is handed one."""
+"""Model types without an output head in vLLM, which ends when it is handed one."""
 
 
 def load_full(model: "PreTrainedModel", weights: Weights) -> "PreTrainedModel":
@@ -31,46 +31,47 @@ def load_full(model: "PreTrainedModel", weights: Weights) -> "PreTrainedModel":
         WeightsError: When a name or a shape does not fit, or a parameter is missing; the model is
             as it was then.
     """
-    own = base_tensors(model)
-    given = weights.tensors
-    check_fits(own, given)
-    check_complete(own, weights)
+    served_tensors = base_tensors(model)
+    # All checks come before the first copy: a refused load leaves no mixture of old and new.
+    check_fits(served_tensors, weights.tensors)
+    check_complete(served_tensors, weights)
     with torch.no_grad():
-        for name, tensor in given.items():
-            own[name].copy_(tensor)
+        for name, tensor in weights.tensors.items():
+            served_tensors[name].copy_(tensor)
     return model.unload() if hasattr(model, "peft_config") else model
 
 
 def load_lora(model: "PreTrainedModel", weights: Weights) -> "PreTrainedModel":
-    """Return the model with the adapters on its base; wraps it on the first call.
+    """Load adapters on the model's base; the first call wraps the model.
 
-    The only adapter of weights without names is the one that the model has, or `default`.
+    The only adapter of weights without names is the model's own, or `default`.
 
     Raises:
         WeightsError: When the adapter's configuration is absent or its tensors do not fit; the
             model is as it was then.
     """
-    from peft import get_peft_model_state_dict
-    from peft import set_peft_model_state_dict as put
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-    parts = {name or ONLY: part for name, part in weights.by_adapter().items()}
-    before = set(getattr(model, "peft_config", ()))
-    added = [name for name in parts if name not in before]
-    for name in added:
+    by_adapter = {name or ONLY: adapter for name, adapter in weights.by_adapter().items()}
+    names_before = set(getattr(model, "peft_config", ()))
+    new_names = [name for name in by_adapter if name not in names_before]
+    for name in new_names:
         model = _with_adapter(model, name, weights)
     try:
-        for name, part in parts.items():
-            own = get_peft_model_state_dict(model, adapter_name=name)
-            check_fits(own, part.tensors)
-            check_complete(own, part)
+        for name, adapter in by_adapter.items():
+            served_tensors = get_peft_model_state_dict(model, adapter_name=name)
+            check_fits(served_tensors, adapter.tensors)
+            check_complete(served_tensors, adapter)
     except WeightsError:
-        if not before:
+        # Undo the new adapters: without old ones the whole wrapper goes.
+        if not names_before:
             model.unload()
-        for name in added if before else ():
-            model.delete_adapter(name)
+        else:
+            for name in new_names:
+                model.delete_adapter(name)
         raise
-    for name, part in parts.items():
-        put(model, dict(part.tensors), adapter_name=name)
+    for name, adapter in by_adapter.items():
+        set_peft_model_state_dict(model, dict(adapter.tensors), adapter_name=name)
     return model
 
 
@@ -81,7 +82,7 @@ def _with_adapter(model: "PreTrainedModel", name: str, weights: Weights) -> "Pre
         raise WeightsError(
             f"weights version {weights.version}: expected peft's LoraConfig in `adapter`"
         )
-    settings = {k: v for k, v in weights.adapter.items() if k != "peft_type"}
+    settings = {key: value for key, value in weights.adapter.items() if key != "peft_type"}
     if not hasattr(model, "peft_config"):
         return get_peft_model(model, LoraConfig(**settings), adapter_name=name)
     model.add_adapter(name, LoraConfig(**settings))
@@ -89,72 +90,77 @@ def _with_adapter(model: "PreTrainedModel", name: str, weights: Weights) -> "Pre
 
 
 def blank_model(config: object) -> "PreTrainedModel":
-    """Return a model of this configuration without values."""
+    """Build a model of this configuration without values."""
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
 
 
 def base_tensors(model: "PreTrainedModel") -> dict[str, Tensor]:
-    """Return the tensors of a model by its own names, those of an adapter on it left out."""
+    """Collect the tensors of a model under its own names, without those of adapters."""
     if not hasattr(model, "peft_config"):
         tensors: dict[str, Tensor] = model.state_dict(keep_vars=True)
         return tensors
+    wrapped_tensors = model.get_base_model().state_dict(keep_vars=True)
+    # peft renames each layer that it wraps to `NAME.base_layer`.
     return {
         name.replace(".base_layer.", "."): tensor
-        for name, tensor in model.get_base_model().state_dict(keep_vars=True).items()
+        for name, tensor in wrapped_tensors.items()
         if ".lora_" not in name
     }
 
 
-def check_complete(own: Mapping[str, Tensor], weights: Weights) -> None:
-    """Check that every tensor of the served model is given, tied ones under any of their names.
+def check_complete(served_tensors: Mapping[str, Tensor], weights: Weights) -> None:
+    """Check for missing tensors; tied ones may be given under any of their names.
 
     Raises:
         WeightsError: When one is missing.
     """
-    covered = {id(own[name]) for name in weights.tensors}
-    missing = [name for name, tensor in own.items() if id(tensor) not in covered]
+    # Tied parameters are one object under several names.
+    covered_ids = {id(served_tensors[name]) for name in weights.tensors}
+    missing = [name for name, tensor in served_tensors.items() if id(tensor) not in covered_ids]
     if missing:
         raise WeightsError(
             f"weights version {weights.version}: {len(missing)} tensors are missing, such as "
-            f"{missing[0]!r}; expected all {len(own)} that are served"
+            f"{missing[0]!r}; expected all {len(served_tensors)} that are served"
         )
 
 
-def check_fits(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+def check_fits(served_tensors: Mapping[str, Tensor], new_tensors: Mapping[str, Tensor]) -> None:
     """Check names and shapes against the served model's.
 
     Raises:
         WeightsError: At the first that does not fit.
     """
-    for name, tensor in given.items():
-        if name not in own:
+    for name, tensor in new_tensors.items():
+        if name not in served_tensors:
             raise WeightsError(
-                f"weights hold {name!r}, which the served model does not{did_you_mean(name, own)}"
+                f"weights hold {name!r}, which the served model does not"
+                f"{did_you_mean(name, served_tensors)}"
             )
-        if tuple(tensor.shape) != tuple(own[name].shape):
+        new_shape = tuple(tensor.shape)
+        served_shape = tuple(served_tensors[name].shape)
+        if new_shape != served_shape:
             raise WeightsError(
-                f"weights hold {name!r} of shape {tuple(tensor.shape)}; "
-                f"expected {tuple(own[name].shape)}"
+                f"weights hold {name!r} of shape {new_shape}; expected {served_shape}"
             )
 
 
 def with_tied(
-    own: Mapping[str, Tensor], given: Mapping[str, Tensor], model_type: str
+    served_tensors: Mapping[str, Tensor], new_tensors: Mapping[str, Tensor], model_type: str
 ) -> dict[str, Tensor]:
-    """Return the tensors under every name that vLLM has for them, tied ones more than once.
+    """Repeat tied tensors under every name that vLLM has for them.
 
     Files of tied models leave the output head out; vLLM would go on with the copy it packed.
 
     Args:
-        own: the served model's tensors by its own names; tied ones are one object.
-        given: those that are handed over.
+        served_tensors: the served model's tensors by its own names; tied ones are one object.
+        new_tensors: the tensors of a refresh.
         model_type: the served model's, as its configuration names it.
     """
-    headless = model_type in WITHOUT_HEAD
-    by_tensor = {id(own[name]): tensor for name, tensor in given.items()}
-    return {
-        name: by_tensor[id(tensor)]
-        for name, tensor in own.items()
-        if id(tensor) in by_tensor and not (headless and name == HEAD)
-    }
+    has_head = model_type not in WITHOUT_HEAD
+    new_by_served_id = {id(served_tensors[name]): new for name, new in new_tensors.items()}
+    repeated = {}
+    for name, tensor in served_tensors.items():
+        if id(tensor) in new_by_served_id and (has_head or name != HEAD):
+            repeated[name] = new_by_served_id[id(tensor)]
+    return repeated
