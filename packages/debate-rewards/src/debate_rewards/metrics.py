@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from debate_protocol.types import Transcript, Turn, TurnKey, agents_by_policy, answering_agents
+from debate_protocol.types import Transcript, TurnKey, agents_by_policy, answering_agents
 from debate_rewards.answer_checking import Verdict, answer_classes, check_many
 from debate_rewards.answer_rewards import turn_verdicts
 from debate_rewards.decisions import decisions_of
@@ -23,14 +23,22 @@ from debate_rewards.vote_metrics import (
     add_reward,
 )
 
+_log = logging.getLogger(__name__)
+
 _UNREAD_PREFIX = "unread/"
+_AGENT = re.compile(r"\bagent\s*#?([0-9]{1,4})\b", re.IGNORECASE)
+# Errors of one malformed debate; other errors concern all debates. Debates come from callers as
+# they made them: an unknown kind, an agent beyond the last, a text that is a number. A fault of
+# this package would look the same, so the warning names the error's type and a debug record holds
+# its traceback.
+_ONE_DEBATE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
 class AnswersGiven:
-    """Which answers the turns of a debate gave, by class, and which of them are right.
+    """The answers of a debate's turns by class, and whether they are right.
 
-    `classes` are numbered for each round alone, unless they were asked for across rounds; None for
+    `classes` are numbered for each round alone, or across rounds (`answers_given`); None for
     a turn without an answer. `right` is None where the question's own answer cannot be used.
     """
 
@@ -46,24 +54,30 @@ class AnswersGiven:
         return {key: verdict.verdict == "right" for key, verdict in self.verdicts.items()}
 
     def majority(self, keys: Iterable[TurnKey]) -> float:
-        """Return whether the majority of these turns is right, ties in expectation.
+        """Compute whether the majority of these turns is right, ties in expectation.
 
         A turn without an answer has no vote; nobody answering is wrong.
         """
-        wins: dict[int, list[bool]] = {}
+        class_sizes: Counter[int] = Counter()
+        is_right_class: dict[int, bool] = {}
         for key in keys:
-            if (number := self.classes[key]) is not None:
-                wins.setdefault(number, []).append(self.verdicts[key].verdict == "right")
-        most = max(map(len, wins.values()), default=0)
-        largest = [votes[0] for votes in wins.values() if len(votes) == most]
-        return sum(largest) / len(largest) if largest else 0.0
+            number = self.classes[key]
+            if number is not None:
+                class_sizes[number] += 1
+                # Equivalent answers may be spelled so that one is not read: the first decides.
+                is_right_class.setdefault(number, self.verdicts[key].verdict == "right")
+        if not class_sizes:
+            return 0.0
+        largest_size = max(class_sizes.values())
+        largest = [number for number, size in class_sizes.items() if size == largest_size]
+        return sum(is_right_class[number] for number in largest) / len(largest)
 
     def rounds(self) -> dict[int, list[TurnKey]]:
-        """Return the turns of each round, in order."""
-        found: dict[int, list[TurnKey]] = {}
+        """Group the turns by round, in order."""
+        rounds: dict[int, list[TurnKey]] = {}
         for key in self.debate.turns:
-            found.setdefault(key.round, []).append(key)
-        return dict(sorted(found.items()))
+            rounds.setdefault(key.round, []).append(key)
+        return dict(sorted(rounds.items()))
 
 
 def answers_given(
@@ -76,42 +90,45 @@ def answers_given(
         across_rounds: Number the classes of all rounds together.
 
     Raises:
-        ValueError: A turn cannot be, or a contract or the kind of a question is unknown.
+        ValueError: A turn is impossible, or a contract or the kind of a question is unknown.
     """
     debates = [read_debate(transcript) for transcript in transcripts]
-    return [
-        AnswersGiven(debate, verdicts, _classes(debate, across_rounds))
-        for debate, verdicts in zip(debates, turn_verdicts(debates), strict=True)
-    ]
+    answers = []
+    for debate, verdicts in zip(debates, turn_verdicts(debates), strict=True):
+        classes = _answer_classes(debate, across_rounds)
+        answers.append(AnswersGiven(debate=debate, verdicts=verdicts, classes=classes))
+    return answers
 
 
-def _classes(debate: ReadDebate, across_rounds: bool) -> dict[TurnKey, int | None]:
+def _answer_classes(debate: ReadDebate, across_rounds: bool) -> dict[TurnKey, int | None]:
     groups: dict[int, list[TurnKey]] = {}
     for key in debate.turns:
         groups.setdefault(0 if across_rounds else key.round, []).append(key)
-    found: dict[TurnKey, int | None] = {}
+    class_of: dict[TurnKey, int | None] = {}
     for keys in groups.values():
-        read = [debate.turns[key] for key in keys]
-        answers = [None if turn.failed else turn.parsed.answer for turn in read]
+        answers = []
+        for key in keys:
+            turn = debate.turns[key]
+            answers.append(None if turn.failed else turn.parsed.answer)
         numbers = answer_classes(debate.transcript.question, answers)
-        found |= dict(zip(keys, numbers, strict=True))
-    return found
+        class_of.update(zip(keys, numbers, strict=True))
+    return class_of
 
 
 def add_rounds(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -> None:
-    """Add what needs the truth.
+    """Add metrics of rounds that need the truth.
 
     - `maj/round_R`: whether the majority of the round's answers is right, ties in expectation;
       `maj/first` and `maj/last` are those of the first and the last round (Maj and Debate),
-      `maj/delta` the second minus the first (Δ), but for pairs of first turns that are debated:
-      there as many second turns are sampled of each pair as are asked for. All are of the same
-      debate, so of the same first turns.
+      `maj/delta` the second minus the first (Δ), except under topology `pair`, where second turns
+      are sampled for each pair of first turns. All belong to the same debate, and so to the same
+      first turns.
     - `pass@k/round_R`: whether any of the round's answers is right, which bounds every choice among
       them, such as the peers' vote among those that they judged.
     - `central/first`, `central/last`, `central/delta`, under topology central: the same of the
       answers of the agent in the center: single answers, no vote.
     - `improvement`: (accuracy of the last round − of the first) / accuracy of the first, a ratio
-      of sums over all debates of several rounds, as Δ is of them alone.
+      of sums over all debates of several rounds, as Δ.
     - `right/tokens/round_R`, `wrong/tokens/round_R`: mean number of sampled tokens of the round's
       right and wrong replies; `right/characters/round_R`, `wrong/characters/round_R` of characters.
     - `agreement/accuracy`: whether the majority is right, had the debate been stopped after the
@@ -122,92 +139,89 @@ def add_rounds(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -
     rounds = given.rounds()
     if not rounds:
         return
-    votes = {round: given.majority(keys) for round, keys in rounds.items()}
-    for round, value in votes.items():
-        sums.add(f"maj/round_{round}", value)
-        sums.add(f"pass@k/round_{round}", float(any(right[key] for key in rounds[round])))
-    first, last = min(rounds), max(rounds)
-    rules = given.debate.transcript.protocol
-    ends = [votes[first], votes[last]][: last - first + 1]
-    _add_gain(sums, "maj", ends, of_equals=rules.topology != "pair")
-    center = [key for key in right if key.agent == (rules.center or 0)]
-    if rules.topology == "central":
-        ordered = sorted(center, key=lambda key: key.round)
-        _add_gain(sums, "central", [float(right[key]) for key in ordered])
+    majority_right = {round: given.majority(keys) for round, keys in rounds.items()}
+    for round, keys in rounds.items():
+        sums.add(f"maj/round_{round}", majority_right[round])
+        sums.add(f"pass@k/round_{round}", float(any(right[key] for key in keys)))
+    first = min(rounds)
+    last = max(rounds)
+    protocol = given.debate.transcript.protocol
+    sums.add("maj/first", majority_right[first])
+    sums.add("maj/last", majority_right[last])
+    # The two rounds of a debate of pairs have different numbers of samples.
+    if first < last and protocol.topology != "pair":
+        sums.add("maj/delta", majority_right[last] - majority_right[first])
+    if protocol.topology == "central":
+        _add_center(sums, right, protocol.center or 0)
     if first < last:
-        began, ended = (
-            sum(right[key] for key in rounds[round]) / len(rounds[round]) for round in (first, last)
-        )
-        sums.add("improvement", ended - began, began)
-    stop = _agreed_round(given)
-    sums.add("agreement/accuracy", votes[last if stop is None else stop])
-    for key, read in given.debate.turns.items():
+        first_accuracy = sum(right[key] for key in rounds[first]) / len(rounds[first])
+        last_accuracy = sum(right[key] for key in rounds[last]) / len(rounds[last])
+        # A ratio of sums: its weight is the accuracy that it divides by.
+        sums.add("improvement", last_accuracy - first_accuracy, first_accuracy)
+    agreed_round = _agreed_round(given)
+    sums.add("agreement/accuracy", majority_right[last if agreed_round is None else agreed_round])
+    for key, turn in given.debate.turns.items():
         side = "right" if right[key] else "wrong"
-        sums.add(f"{side}/characters/round_{key.round}", len(read.turn.text))
-        if read.turn.token_counts is not None:
-            sums.add(f"{side}/tokens/round_{key.round}", read.turn.token_counts[1])
+        sums.add(f"{side}/characters/round_{key.round}", len(turn.turn.text))
+        if turn.turn.token_counts is not None:
+            sums.add(f"{side}/tokens/round_{key.round}", turn.turn.token_counts[1])
+
+
+def _add_center(sums: Sums, right: Mapping[TurnKey, bool], center: int) -> None:
+    center_keys = sorted((k for k in right if k.agent == center), key=lambda key: key.round)
+    if not center_keys:
+        return
+    first_right = float(right[center_keys[0]])
+    last_right = float(right[center_keys[-1]])
+    sums.add("central/first", first_right)
+    sums.add("central/last", last_right)
+    if len(center_keys) > 1:
+        sums.add("central/delta", last_right - first_right)
 
 
 def add_costs(sums: Sums, given: AnswersGiven) -> None:
-    """Add what needs no truth.
+    """Add metrics of rounds that need no truth.
 
     - `tokens/answer`: sampled tokens of the whole debate, which gives one answer.
     - `agreement/reached`: whether all agents give one answer in some round.
-    - `agreement/tokens_saved`: share of the sampled tokens that come after the first such round;
-      what a debate that stops there would save.
+    - `agreement/tokens_saved`: share of the sampled tokens after the first such round, the saving
+      of a debate that stops there.
 
     Tokens are left out where a turn holds neither its reply nor its counts.
     """
     turns = given.debate.transcript.turns
     if not given.debate.turns:
         return
-    stop = _agreed_round(given)
-    sums.add("agreement/reached", float(stop is not None))
-    sampled = _sampled(turns)
-    if sampled is not None:
-        sums.add("tokens/answer", sampled)
-        later = [turn for turn in turns if stop is not None and turn.round > stop]
-        sums.add("agreement/tokens_saved", _sampled(later) or 0, sampled)
-
-
-def _add_gain(sums: Sums, name: str, by_round: Sequence[float], *, of_equals: bool = True) -> None:
-    """Add the first and the last value, and between several that are alike the difference."""
-    for end, values in (("first", by_round[:1]), ("last", by_round[-1:])):
-        for value in values:
-            sums.add(f"{name}/{end}", value)
-    if len(by_round) > 1 and of_equals:
-        sums.add(f"{name}/delta", by_round[-1] - by_round[0])
+    agreed_round = _agreed_round(given)
+    sums.add("agreement/reached", float(agreed_round is not None))
+    num_tokens = 0
+    num_saved = 0
+    for turn in turns:
+        if turn.token_counts is None:
+            return
+        num_sampled = turn.token_counts[1]
+        num_tokens += num_sampled
+        if agreed_round is not None and turn.round > agreed_round:
+            num_saved += num_sampled
+    sums.add("tokens/answer", num_tokens)
+    sums.add("agreement/tokens_saved", num_saved, num_tokens)
 
 
 def _agreed_round(given: AnswersGiven) -> int | None:
-    """Return the first round in which all who owe an answer give one and the same."""
-    rules = given.debate.transcript.protocol
+    """Find the first round in which all agents that should answer give one and the same."""
+    protocol = given.debate.transcript.protocol
     for round, keys in given.rounds().items():
         classes = {given.classes[key] for key in keys}
-        everyone = len(keys) == len(answering_agents(rules, round))
-        if everyone and len(keys) > 1 and len(classes) == 1 and None not in classes:
+        has_everyone = len(keys) == len(answering_agents(protocol, round))
+        if has_everyone and len(keys) > 1 and len(classes) == 1 and None not in classes:
             return round
     return None
-
-
-def _sampled(turns: Sequence[Turn]) -> int | None:
-    counts = [turn.token_counts for turn in turns]
-    return None if None in counts else sum(count[1] for count in counts if count)
-
-
-_log = logging.getLogger(__name__)
-_AGENT = re.compile(r"\bagent\s*#?([0-9]{1,4})\b", re.IGNORECASE)
-# What a malformed debate can end in; other errors concern all debates. Debates come from callers
-# as they made them: a kind that there is not, an agent beyond the last, a text that is a number. A
-# fault of this package would look the same, so the warning names the error's type and a debug
-# record holds its traceback.
-_ONE_DEBATE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 
 
 def debate_metrics(
     transcripts: Sequence[Transcript], seed: int = 0, scores: Sequence[Score] | None = None
 ) -> dict[str, float]:
-    """Return the metrics of a batch; what cannot be observed in it is left out.
+    """Compute the metrics of a batch; unobservable ones are left out.
 
     - `format` (last round), `format_all`: share of turns in which an answer can be read.
       `format_strict`: share of turns that keep their contract (`Parsed.problems` is empty).
@@ -216,8 +230,8 @@ def debate_metrics(
       agents are right; maj@k: the largest answer class is right, ties between classes in
       expectation.
     - `unread`: agents of the last round whose answer could not be compared, all of which count as
-      wrong; `unread/timeout`: those that ran into the time limit; `unread/REASON`: those that could
-      not be read, by `Verdict.detail`, such as `unread/several_numbers`; left out where it is 0.
+      wrong; `unread/timeout`: answers that ran into the time limit; `unread/REASON`: unreadable
+      answers, by `Verdict.detail`, such as `unread/several_numbers`; left out where it is 0.
     - `accuracy/round_R`; `diversity/round_R`: answer classes per answer.
     - `flips/right_to_wrong`, `flips/wrong_to_right` (also by round, and by the number of dissenting
       peers), `drift/round_R`: see `add_change`, `add_dissent`.
@@ -234,14 +248,14 @@ def debate_metrics(
       `seed`.
     - `judge/accuracy`: over votes on a right and a wrong turn, `=` counting half;
       `judge/strict_accuracy`: the same with `=` counting 0; `judge/owed_accuracy`: the same over
-      all such pairs that a judge was shown, those that it left out or lost by a failed turn
-      counting half; `judge/equal_share`: share of `=` among all votes; `comparisons_made`: counted
-      pairs over expected pairs.
+      all such pairs that a judge was shown, pairs left out or lost by a failed turn counting half;
+      `judge/equal_share`: share of `=` among all votes; `comparisons_made`: counted pairs over
+      expected pairs.
     - `judged/…`, `speech/…`, of debates before a judge: see `add_judged`.
     - `judge/tpr`, `judge/fpr`: shares of votes on a right and a wrong turn that name the right one
       and the wrong one; `judge/error_correlation`: of the errors of two judges of such a pair.
     - `judge/first_shown`: share of verdicts other than `=` for the agent with the lower number,
-      whose turn stands first; `judge/wins/agent_I`: share of those about agent I that it wins.
+      whose turn is shown first; `judge/wins/agent_I`: share of verdicts about agent I that it wins.
     - `unheard/named`: share of turns of the first round that name an agent they were not shown.
     - `reward/accuracy`, where `scores` are given: see `add_reward`.
     - `winner_truth_correlation`: correlation of a voted turn's vote value with its correctness;
@@ -257,7 +271,7 @@ def debate_metrics(
     Args:
         transcripts: Finished debates.
         seed: Draws among equals in decisions.
-        scores: What a reward gave each debate.
+        scores: The score of each debate by a reward.
     """
     return pooled(question_moments(transcripts, seed, scores).values()).values()
 
@@ -265,7 +279,7 @@ def debate_metrics(
 def debate_statistics(
     transcripts: Sequence[Transcript], seed: int = 0, level: float = 0.95
 ) -> dict[str, Estimate]:
-    """Return `debate_metrics` with bootstrap intervals over questions.
+    """Compute `debate_metrics` with bootstrap intervals over questions.
 
     A question is resampled with all its debates; debates on one question share its id.
 
@@ -283,7 +297,7 @@ def debate_statistics(
 def question_values(
     transcripts: Sequence[Transcript], seed: int = 0
 ) -> dict[str, dict[str, float]]:
-    """Return metric → question id → value over the question's debates.
+    """Compute metric → question id → value over the question's debates.
 
     Correlations, N_eff and improvements are left out: ratios that one question does not define.
     """
@@ -296,38 +310,38 @@ def question_values(
 
 
 def is_ratio(name: str) -> bool:
-    """Return whether a metric is a ratio of sums over questions and not a mean of their values."""
+    """Tell whether a metric is a ratio of sums over questions and not a mean of their values."""
     return name.split("/")[0] in ("rho", "n_eff", "improvement", "right", "wrong")
 
 
 def question_moments(
     transcripts: Sequence[Transcript], seed: int = 0, scores: Sequence[Score] | None = None
 ) -> dict[str, dict[str, Moments]]:
-    """Return question id → metric → its sum and weight (`debate_rewards.estimates`).
+    """Compute question id → metric → its sum and weight (`debate_rewards.estimates`).
 
     All metrics are there, those that `question_values` leaves out included; `bootstrap_estimates`
     makes values with intervals of them.
     """
-    sums: dict[str, Sums] = {}
-    truth: dict[str, list[Mapping[TurnKey, bool]]] = {}
     measured = _measure(transcripts, seed)
-    _add_absent_reasons([own for own, _ in measured])
-    for number, (transcript, (own, right)) in enumerate(zip(transcripts, measured, strict=True)):
-        question = transcript.question.id
+    _add_absent_reasons([sums for sums, _ in measured])
+    question_sums: dict[str, Sums] = {}
+    question_truths: dict[str, list[Mapping[TurnKey, bool]]] = {}
+    for index, (debate_sums, right) in enumerate(measured):
+        question_id = transcripts[index].question.id
         if right is not None:
-            truth.setdefault(question, []).append(right)
+            question_truths.setdefault(question_id, []).append(right)
             if scores is not None:
-                add_reward(own, right, scores[number])
-        sums.setdefault(question, Sums()).merge(own)
-    for question, debates in truth.items():
-        add_intraclass(sums[question], debates)
-    return {question: own.moments for question, own in sums.items()}
+                add_reward(debate_sums, right, scores[index])
+        question_sums.setdefault(question_id, Sums()).merge(debate_sums)
+    for question_id, truths in question_truths.items():
+        add_intraclass(question_sums[question_id], truths)
+    return {question_id: sums.moments for question_id, sums in question_sums.items()}
 
 
 def _measure(
     transcripts: Sequence[Transcript], seed: int
 ) -> list[tuple[Sums, dict[TurnKey, bool] | None]]:
-    """Return per debate its sums and which turns are right, None without a usable answer.
+    """Measure each debate: its sums, and whether turns are right, None without a usable answer.
 
     A debate that cannot be measured, such as one whose question has an unknown kind, counts in
     `unmeasured` alone.
@@ -336,6 +350,7 @@ def _measure(
         return _measure_all(transcripts, seed)
     except _ONE_DEBATE as error:
         if len(transcripts) > 1:
+            # One by one, so that the malformed debates alone are left out.
             measured = [_measure([transcript], seed)[0] for transcript in transcripts]
             for sums, _ in measured:
                 if "unmeasured" not in sums.moments:
@@ -352,33 +367,35 @@ def _measure(
 def _measure_all(
     transcripts: Sequence[Transcript], seed: int
 ) -> list[tuple[Sums, dict[TurnKey, bool] | None]]:
-    given = answers_given(transcripts)
-    decisions = [decisions_of(one.debate, seed) for one in given]
-    asked = [
-        (one.debate.transcript.question, answer)
-        for one, chosen in zip(given, decisions, strict=True)
-        for answer in chosen.values()
-    ]
-    decided = iter(check_many(asked))
+    answers = answers_given(transcripts)
+    decisions = [decisions_of(given.debate, seed) for given in answers]
+    # All decisions are checked in one call, so that worker processes share them out.
+    decided_answers = []
+    for given, debate_decisions in zip(answers, decisions, strict=True):
+        question = given.debate.transcript.question
+        decided_answers += [(question, answer) for answer in debate_decisions.values()]
+    next_verdict = iter(check_many(decided_answers))
     measured = []
-    for one, chosen in zip(given, decisions, strict=True):
-        sums, debate, right = Sums(), one.debate, one.right
+    for given, debate_decisions in zip(answers, decisions, strict=True):
+        sums = Sums()
+        debate = given.debate
+        right = given.right
         _add_format(sums, debate)
-        for round, keys in one.rounds().items():
-            classes = [number for key in keys if (number := one.classes[key]) is not None]
+        for round, keys in given.rounds().items():
+            classes = [given.classes[key] for key in keys if given.classes[key] is not None]
             if classes:
                 sums.add(f"diversity/round_{round}", len(set(classes)) / len(classes))
         sums.add("unverifiable", float(right is None))
-        outcomes = {name: next(decided).verdict == "right" for name in chosen}
+        decision_verdicts = {name: next(next_verdict).verdict for name in debate_decisions}
         if right is not None:
-            _add_accuracy(sums, one, right)
+            _add_accuracy(sums, given, right)
             add_change(sums, right)
             add_dissent(sums, debate, right)
             add_criticism(sums, debate, right)
-            add_rounds(sums, one, right)
-            for name, is_right in outcomes.items():
-                sums.add(f"decision/{name}", float(is_right))
-        add_costs(sums, one)
+            add_rounds(sums, given, right)
+            for name, verdict in decision_verdicts.items():
+                sums.add(f"decision/{name}", float(verdict == "right"))
+        add_costs(sums, given)
         add_judged(sums, debate, right)
         add_judging(sums, debate, right)
         for name, agents in agents_by_policy(debate.transcript.protocol).items():
@@ -388,41 +405,52 @@ def _measure_all(
 
 
 def _add_format(sums: Sums, debate: ReadDebate) -> None:
-    last, num_agents = debate.last_round, debate.transcript.protocol.num_agents
+    last_round = debate.last_round
+    num_agents = debate.transcript.protocol.num_agents
+    num_failed = 0
     for key, turn in debate.turns.items():
-        valid = float(not turn.failed)
-        sums.add("format_all", valid)
+        num_failed += turn.failed
+        sums.add("format_all", float(not turn.failed))
         sums.add("format_strict", float(not turn.failed and not turn.parsed.problems))
-        if key.round == last:
-            sums.add("format", valid)
+        if key.round == last_round:
+            sums.add("format", float(not turn.failed))
         if num_agents > 1 and key.round == 0:
-            heard = {key.agent, *(shown.agent for shown in turn.turn.shown)}
-            named = {int(n) for n in _AGENT.findall(turn.turn.text)} - heard
-            sums.add("unheard/named", float(any(n < num_agents for n in named)))
+            # A policy that names agents before it read any has learned to pretend a debate.
+            shown_agents = {key.agent, *(shown.agent for shown in turn.turn.shown)}
+            named_agents = {int(number) for number in _AGENT.findall(turn.turn.text)}
+            unheard_agents = [a for a in named_agents - shown_agents if a < num_agents]
+            sums.add("unheard/named", float(bool(unheard_agents)))
     sums.add("turns", len(debate.turns))
-    sums.add("rounds", last + 1)
-    sums.add("failed_turns", sum(turn.failed for turn in debate.turns.values()))
+    sums.add("rounds", last_round + 1)
+    sums.add("failed_turns", num_failed)
 
 
 def _add_accuracy(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -> None:
     for key, is_right in right.items():
         sums.add(f"accuracy/round_{key.round}", float(is_right))
     last_round = given.debate.last_round
-    last = [key for key in right if key.round == last_round]
-    due = max(1, len(answering_agents(given.debate.transcript.protocol, last_round)))
-    right_agents = sum(right[key] for key in last)
-    sums.add("correct", right_agents, due)
-    sums.add("avg@k", right_agents / due)
-    sums.add("pass@k", float(right_agents > 0))
-    sums.add("cons@k", float(2 * right_agents > due))
-    sums.add("maj@k", given.majority(last))
-    reasons = [given.verdicts[key].reason for key in last]
-    read = sum(reason in ("same_text", "equivalent", "different") for reason in reasons)
-    sums.add("unread", due - read, due)
-    sums.add("unread/timeout", reasons.count("timeout"), due)
-    details = Counter(detail for key in last if (detail := given.verdicts[key].detail))
-    for detail, count in details.items():
-        sums.add(_UNREAD_PREFIX + detail.replace(" ", "_"), count, due)
+    last_keys = [key for key in right if key.round == last_round]
+    # An agent that did not speak counts as wrong: the denominator is all that should answer.
+    protocol = given.debate.transcript.protocol
+    num_expected = max(1, len(answering_agents(protocol, last_round)))
+    num_right = sum(right[key] for key in last_keys)
+    sums.add("correct", num_right, num_expected)
+    sums.add("avg@k", num_right / num_expected)
+    sums.add("pass@k", float(num_right > 0))
+    sums.add("cons@k", float(2 * num_right > num_expected))
+    sums.add("maj@k", given.majority(last_keys))
+    num_read = num_timeouts = 0
+    detail_counts: Counter[str] = Counter()
+    for key in last_keys:
+        verdict = given.verdicts[key]
+        num_read += verdict.reason in ("same_text", "equivalent", "different")
+        num_timeouts += verdict.reason == "timeout"
+        if verdict.detail:
+            detail_counts[verdict.detail] += 1
+    sums.add("unread", num_expected - num_read, num_expected)
+    sums.add("unread/timeout", num_timeouts, num_expected)
+    for detail, count in detail_counts.items():
+        sums.add(_UNREAD_PREFIX + detail.replace(" ", "_"), count, num_expected)
 
 
 def _add_absent_reasons(debates: Sequence[Sums]) -> None:
@@ -430,6 +458,6 @@ def _add_absent_reasons(debates: Sequence[Sums]) -> None:
     reasons = {name for sums in debates for name in sums.moments if name.startswith(_UNREAD_PREFIX)}
     for sums in debates:
         if "unread" in sums.moments:
-            num_due = sums.moments["unread"][1]
+            _, num_expected = sums.moments["unread"]
             for name in reasons.difference(sums.moments):
-                sums.add(name, 0.0, num_due)
+                sums.add(name, 0.0, num_expected)

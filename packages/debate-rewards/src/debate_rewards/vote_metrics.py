@@ -1,4 +1,4 @@
-"""Figures of votes and answers: judging, changes from round to round, subsets of samples."""
+"""Metrics of votes and answers: judging, changes from round to round, subsets of samples."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -14,11 +14,15 @@ from debate_rewards.reward import ReadDebate, ReadTurn, Score, read_debate
 from debate_rewards.turn_rewards import critique_targets
 from debate_rewards.votes import Verdict, Vote, ballots, by_pair, expected_verdicts, tally
 
+_MIRRORED: Mapping[Verdict, Verdict] = {">": "<", "<": ">", "=": "="}
+# Judge, and two judged agents of whom the first has the lower number, to the verdict.
+Verdicts = dict[tuple[int, int, int], Verdict]
+
 
 def successive(turns: Iterable[TurnKey]) -> Iterator[tuple[TurnKey, TurnKey]]:
-    """Yield each turn's agent's last one before it, and the turn; none for first turns."""
+    """Yield each turn after its agent's turn before it; first turns have none."""
     latest: dict[int, TurnKey] = {}
-    for key in sorted(turns, key=lambda one: one.round):
+    for key in sorted(turns, key=lambda turn: turn.round):
         if key.agent in latest:
             yield latest[key.agent], key
         latest[key.agent] = key
@@ -33,78 +37,93 @@ def add_change(sums: Sums, right: Mapping[TurnKey, bool]) -> None:
 
     Source: SDRL (paper), section 4: drift of the belief in the right answer.
     """
-    by_round: dict[int, list[bool]] = {}
+    rounds: dict[int, list[bool]] = {}
     for key, is_right in right.items():
-        by_round.setdefault(key.round, []).append(is_right)
+        rounds.setdefault(key.round, []).append(is_right)
     for previous, key in successive(right):
-        before, is_right = right[previous], right[key]
+        was_right = right[previous]
+        is_right = right[key]
         for suffix in ("", f"/round_{key.round}"):
-            sums.add(f"flips/right_to_wrong{suffix}", float(before and not is_right))
-            sums.add(f"flips/wrong_to_right{suffix}", float(is_right and not before))
-    for round_, now in by_round.items():
-        earlier = by_round.get(round_ - 1)
-        if earlier:
-            drift = sum(now) / len(now) - sum(earlier) / len(earlier)
-            sums.add(f"drift/round_{round_}", drift)
+            sums.add(f"flips/right_to_wrong{suffix}", float(was_right and not is_right))
+            sums.add(f"flips/wrong_to_right{suffix}", float(is_right and not was_right))
+    for round_, answers in rounds.items():
+        earlier_answers = rounds.get(round_ - 1)
+        if earlier_answers:
+            accuracy = sum(answers) / len(answers)
+            earlier_accuracy = sum(earlier_answers) / len(earlier_answers)
+            sums.add(f"drift/round_{round_}", accuracy - earlier_accuracy)
 
 
 def add_dissent(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> None:
-    """Add how often agents change sides, by how many of the peers they read were on the other.
+    """Add how often agents change sides, by the number of peers they read on the other side.
 
     `flips/right_to_wrong/dissent_k` is the share that turned wrong of the agents that were right
-    and read k wrong answers; `flips/wrong_to_right/dissent_k` the share that turned right of those
-    that were wrong and read k right ones. Of each peer the newest answer counts.
+    and read k wrong answers; `flips/wrong_to_right/dissent_k` the share that turned right of the
+    agents that were wrong and read k right ones. Of each peer the newest answer counts.
     """
     for previous, key in successive(right):
-        before = right[previous]
-        read = {k.agent: right[k] for k in debate.turns[key].turn.shown if k in right}
-        dissent = sum(other != before for other in read.values())
-        kind = "right_to_wrong" if before else "wrong_to_right"
-        sums.add(f"flips/{kind}/dissent_{dissent}", float(right[key] != before))
+        was_right = right[previous]
+        # Shown turns are in order: a peer's newest answer replaces its older ones.
+        peer_answers: dict[int, bool] = {}
+        for shown_key in debate.turns[key].turn.shown:
+            if shown_key in right:
+                peer_answers[shown_key.agent] = right[shown_key]
+        num_dissenting = sum(is_right != was_right for is_right in peer_answers.values())
+        change = "right_to_wrong" if was_right else "wrong_to_right"
+        sums.add(f"flips/{change}/dissent_{num_dissenting}", float(right[key] != was_right))
 
 
 def add_criticism(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> None:
-    """Add how often critics are right, and what becomes of those whom they criticise.
+    """Add how often critics are right, and how criticised answers change.
 
     - `critic/ok_when_right` and `critic/no_when_wrong`, of contracts that end with an answer line:
-      a critic who names no answer, or the one it read, agrees with it; one who names another
+      a critic that names no answer, or the one it read, agrees with it; a critic that names another
       objects.
     - `critique/corrects`, `critique/harms`, of contracts with an evaluation: the share of critiques
       of a wrong answer whose target, when it next answers and was shown the critique, is right, and
-      of those of a right answer whose target is then wrong.
+      of critiques of a right answer whose target is then wrong.
     """
-    question, rules = debate.transcript.question, debate.transcript.protocol
-    readers: dict[TurnKey, dict[int, TurnKey]] = {}
-    for key in sorted(debate.turns, key=lambda one: one.round):
-        for shown in debate.turns[key].turn.shown:
-            readers.setdefault(shown, {}).setdefault(key.agent, key)
+    # Of each turn, by agent: the first turn that was shown it.
+    first_readers: dict[TurnKey, dict[int, TurnKey]] = {}
+    for key in sorted(debate.turns, key=lambda turn: turn.round):
+        for shown_key in debate.turns[key].turn.shown:
+            first_readers.setdefault(shown_key, {}).setdefault(key.agent, key)
     for critic in debate.judges.values():
+        if critic.failed:
+            continue
         judged = debate.judged_by(critic)
-        for target in () if critic.failed else critique_targets(debate, critic)[1]:
+        _, targets = critique_targets(debate, critic)
+        for target in targets:
             before = judged[target].key
-            after = readers.get(critic.key, {}).get(before.agent)
+            after = first_readers.get(critic.key, {}).get(before.agent)
             if after is not None:
-                what = "harms" if right[before] else "corrects"
-                sums.add(f"critique/{what}", float(right[after] != right[before]))
-    if get_contract(rules.contract).kind != "answer_line":
-        return
+                effect = "harms" if right[before] else "corrects"
+                sums.add(f"critique/{effect}", float(right[after] != right[before]))
+    if get_contract(debate.transcript.protocol.contract).kind == "answer_line":
+        _add_answer_critics(sums, debate, right)
+
+
+def _add_answer_critics(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> None:
+    question = debate.transcript.question
     for key, critic in debate.judges.items():
         if key in debate.turns or critic.failed:
             continue
-        for read in debate.judged_by(critic).values():
-            own, answer = critic.parsed.answer, read.parsed.answer
-            agrees = own is None or same_answer(question, own, answer)
-            if right[read.key]:
+        critic_answer = critic.parsed.answer
+        for turn in debate.judged_by(critic).values():
+            agrees = critic_answer is None or same_answer(
+                question, critic_answer, turn.parsed.answer
+            )
+            if right[turn.key]:
                 sums.add("critic/ok_when_right", float(agrees))
-            elif not read.failed:
+            elif not turn.failed:
                 sums.add("critic/no_when_wrong", float(not agrees))
 
 
 def intraclass_moments(debates: Sequence[Sequence[float]]) -> Moments | None:
-    """Return numerator and denominator of a question's intraclass correlation ρ.
+    """Compute numerator and denominator of a question's intraclass correlation ρ.
 
     Over ≥ 2 independent debates of one question, ρ says how much the agents of one debate are
-    right or wrong together beyond what the question makes them: with x = 1 for a right answer,
+    right or wrong together beyond the question's own difficulty: with x = 1 for a right answer,
 
         (mean of x·x' over pairs in one debate − over pairs in two) / (mean of x² − the latter)
 
@@ -140,179 +159,229 @@ def add_intraclass(sums: Sums, debates: Iterable[Mapping[TurnKey, bool]]) -> Non
 
     Source: SDRL (paper), Lemma 4.7.
     """
-    by_round: dict[int, list[list[float]]] = {}
+    rounds: dict[int, list[list[float]]] = {}
     for right in debates:
-        spoken: dict[int, list[float]] = {}
+        debate_rounds: dict[int, list[float]] = {}
         for key, is_right in right.items():
-            spoken.setdefault(key.round, []).append(float(is_right))
-        for round_, values in spoken.items():
-            by_round.setdefault(round_, []).append(values)
-    for round_, groups in by_round.items():
+            debate_rounds.setdefault(key.round, []).append(float(is_right))
+        for round_, values in debate_rounds.items():
+            rounds.setdefault(round_, []).append(values)
+    for round_, groups in rounds.items():
         moments = intraclass_moments(groups)
-        if moments is not None:
-            sums.join(f"rho/round_{round_}", moments)
-            shared, spread = moments
-            voters = sum(map(len, groups)) / len(groups)
-            together = spread + (voters - 1) * shared
-            sums.join(f"n_eff/round_{round_}", (voters * spread, together))
+        if moments is None:
+            continue
+        sums.join(f"rho/round_{round_}", moments)
+        covariance, variance = moments
+        num_voters = sum(len(values) for values in groups) / len(groups)
+        denominator = variance + (num_voters - 1) * covariance
+        sums.join(f"n_eff/round_{round_}", (num_voters * variance, denominator))
 
 
 def add_judging(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | None) -> None:
-    """Add what votes show, and how far they go with the truth.
+    """Add the metrics of votes, and their correlation with the truth.
 
     `rank_truth_correlation` is Spearman's coefficient of the turns of a round, ranked by their
     votes, with their being right, over all debates.
 
     Source: CoNL (arXiv 2601.21464), which gives it for the final ranking.
     """
-    votes = _add_votes(sums, debate, right, "", frozenset(key.agent for key in debate.judges))
-    if right is not None:
-        shares = tally(votes)
-        points = ((share.balance, float(right[key])) for key, share in shares.items())
-        sums.add_points("winner_truth_correlation", points)
-        for round in {key.round for key in shares}:
-            judged = [key for key in shares if key.round == round]
-            places = _places([shares[key].balance for key in judged])
-            truth = _places([float(right[key]) for key in judged])
-            sums.add_points("rank_truth_correlation", zip(places, truth, strict=True))
+    all_agents = frozenset(key.agent for key in debate.judges)
+    votes = _add_votes(sums, debate, right, "", all_agents)
+    if right is None:
+        return
+    shares = tally(votes)
+    points = [(share.balance, float(right[key])) for key, share in shares.items()]
+    sums.add_points("winner_truth_correlation", points)
+    for round in {key.round for key in shares}:
+        judged_keys = [key for key in shares if key.round == round]
+        vote_ranks = _centred_ranks([shares[key].balance for key in judged_keys])
+        truth_ranks = _centred_ranks([float(right[key]) for key in judged_keys])
+        sums.add_points("rank_truth_correlation", zip(vote_ranks, truth_ranks, strict=True))
 
 
-def _places(values: Sequence[float]) -> list[float]:
-    """Return the place of each value among all, equal ones their mean, from the middle place."""
-    ordered, middle = sorted(values), (len(values) - 1) / 2
-    return [
-        (bisect_left(ordered, one) + bisect_right(ordered, one) - 1) / 2 - middle for one in values
-    ]
+def _centred_ranks(values: Sequence[float]) -> list[float]:
+    """Rank each value from the middle rank on, equal values by their mean rank."""
+    ordered = sorted(values)
+    middle = (len(values) - 1) / 2
+    ranks = []
+    for value in values:
+        first = bisect_left(ordered, value)
+        last = bisect_right(ordered, value) - 1
+        # Centred, so that rounds with different numbers of turns pool without a shift.
+        ranks.append((first + last) / 2 - middle)
+    return ranks
 
 
 def _add_votes(
     sums: Sums,
     debate: ReadDebate,
     right: Mapping[TurnKey, bool] | None,
-    of: str,
+    prefix: str,
     agents: frozenset[int],
 ) -> list[Vote]:
-    """Add what the votes of some agents show, under names that begin with `of`; return them."""
+    """Add the metrics of some agents' votes, under names that begin with `prefix`."""
     judges = {key: judge for key, judge in debate.judges.items() if key.agent in agents}
-    votes = [vote for judge in judges.values() for vote in ballots(debate)[judge.key].votes]
-    expected = sum(debate.expected_pairs(judge) for judge in judges.values())
-    if expected:
-        sums.add(f"{of}comparisons_made", len(votes), expected)
-    said = Counter((*v.pair, v.verdict, v.judge.agent if v.is_own else None) for v in votes)
-    for (left, other, verdict, own), count in said.items():
-        sums.add(f"{of}judge/equal_share", count * (verdict == "="), count)
-        if not of and verdict != "=":
-            first_wins = count * (verdict == ">")
-            sums.add("judge/first_shown", first_wins, count)
-            for agent, wins in ((left.agent, first_wins), (other.agent, count - first_wins)):
-                if agent != own:
-                    sums.add(f"judge/wins/agent_{agent}", wins, count)
+    turn_ballots = ballots(debate)
+    votes: list[Vote] = []
+    num_expected = 0
+    for key, judge in judges.items():
+        votes += turn_ballots[key].votes
+        num_expected += debate.expected_pairs(judge)
+    if num_expected:
+        sums.add(f"{prefix}comparisons_made", len(votes), num_expected)
+    _add_habits(sums, votes, prefix)
     if right is not None:
-        # Whether the left turn is the right one, of votes on a right and a wrong one.
-        decided = Counter(
-            (right[vote.left], vote.verdict)
-            for vote in votes
-            if right[vote.left] != right[vote.right]
-        )
-        for (left_right, verdict), count in decided.items():
-            agrees, equal = verdict == (">" if left_right else "<"), verdict == "="
-            sums.add(f"{of}judge/accuracy", count * (0.5 if equal else agrees), count)
-            sums.add(f"{of}judge/strict_accuracy", count * agrees, count)
-            sums.add(f"{of}judge/tpr", count * agrees, count)
-            sums.add(f"{of}judge/fpr", count * (not equal and not agrees), count)
-        _add_error_correlation(sums, votes, right, of)
+        _add_judge_accuracy(sums, votes, right, prefix)
+        _add_error_correlation(sums, votes, right, prefix)
         for judge in judges.values():
             for value in owed_values(debate, judge, right):
-                sums.add(f"{of}judge/owed_accuracy", value)
+                sums.add(f"{prefix}judge/owed_accuracy", value)
     return votes
+
+
+def _add_habits(sums: Sums, votes: Sequence[Vote], prefix: str) -> None:
+    # Equal votes are added at once: N agents cast N³ votes, and few of them differ. An agent's
+    # vote on its own turn is counted apart, as it is no win or loss of that agent.
+    equal_votes: Counter[tuple[TurnKey, TurnKey, Verdict, int | None]] = Counter()
+    for vote in votes:
+        own_agent = vote.judge.agent if vote.is_own else None
+        equal_votes[vote.left, vote.right, vote.verdict, own_agent] += 1
+    for (left, right, verdict, own_agent), count in equal_votes.items():
+        is_equal = verdict == "="
+        sums.add(f"{prefix}judge/equal_share", count * is_equal, count)
+        if prefix or is_equal:
+            continue
+        num_left_wins = count if verdict == ">" else 0
+        sums.add("judge/first_shown", num_left_wins, count)
+        if left.agent != own_agent:
+            sums.add(f"judge/wins/agent_{left.agent}", num_left_wins, count)
+        if right.agent != own_agent:
+            sums.add(f"judge/wins/agent_{right.agent}", count - num_left_wins, count)
+
+
+def _add_judge_accuracy(
+    sums: Sums, votes: Sequence[Vote], right: Mapping[TurnKey, bool], prefix: str
+) -> None:
+    """Add the accuracy of votes on a right and a wrong turn."""
+    verdict_counts: Counter[tuple[bool, Verdict]] = Counter()
+    for vote in votes:
+        left_is_right = right[vote.left]
+        if left_is_right != right[vote.right]:
+            verdict_counts[left_is_right, vote.verdict] += 1
+    for (left_is_right, verdict), count in verdict_counts.items():
+        names_right_turn = verdict == (">" if left_is_right else "<")
+        names_wrong_turn = verdict != "=" and not names_right_turn
+        value = 0.5 if verdict == "=" else float(names_right_turn)
+        sums.add(f"{prefix}judge/accuracy", count * value, count)
+        sums.add(f"{prefix}judge/strict_accuracy", count * names_right_turn, count)
+        sums.add(f"{prefix}judge/tpr", count * names_right_turn, count)
+        sums.add(f"{prefix}judge/fpr", count * names_wrong_turn, count)
 
 
 def owed_values(
     debate: ReadDebate, judge: ReadTurn, right: Mapping[TurnKey, bool]
 ) -> Iterator[float]:
-    """Yield, of each right and wrong turn that a turn owed a comparison of, whether it was right.
+    """Yield the accuracy of each expected comparison of a right and a wrong turn.
 
     `=` and a pair that was left out are worth 1/2, so that leaving out hard pairs gains nothing.
     """
     for (left, other), verdict in expected_verdicts(debate, judge):
-        if right[left] != right[other]:
-            yield 0.5 if verdict in ("=", None) else float((verdict == ">") == right[left])
+        if right[left] == right[other]:
+            continue
+        if verdict is None or verdict == "=":
+            yield 0.5
+        else:
+            yield float((verdict == ">") == right[left])
 
 
 def add_own(
     sums: Sums,
     debate: ReadDebate,
     right: Mapping[TurnKey, bool] | None,
-    of: str,
+    prefix: str,
     agents: frozenset[int],
 ) -> None:
-    """Add what some agents did themselves, apart from the others."""
-    _add_votes(sums, debate, right, of, agents)
+    """Add the metrics of some agents' own turns and votes, under names that begin with `prefix`."""
+    _add_votes(sums, debate, right, prefix, agents)
     for key, turn in debate.turns.items():
         if key.agent in agents:
-            sums.add(f"{of}format_all", float(not turn.failed))
-    rules = debate.transcript.protocol
-    for last in range(debate.last_round, -1, -1):
-        due = agents.intersection(answering_agents(rules, last))
-        if due and right is not None:
-            answered = sum(right.get(TurnKey(agent, last), False) for agent in due)
-            sums.add(f"{of}correct", answered, len(due))
-        if due:
-            return
+            sums.add(f"{prefix}format_all", float(not turn.failed))
+    # Of the last round in which any of them should answer.
+    protocol = debate.transcript.protocol
+    for round in range(debate.last_round, -1, -1):
+        expected_agents = agents.intersection(answering_agents(protocol, round))
+        if not expected_agents:
+            continue
+        if right is not None:
+            num_right = sum(right.get(TurnKey(agent, round), False) for agent in expected_agents)
+            sums.add(f"{prefix}correct", num_right, len(expected_agents))
+        return
 
 
 def _add_error_correlation(
-    sums: Sums, votes: Sequence[Vote], right: Mapping[TurnKey, bool], of: str
+    sums: Sums, votes: Sequence[Vote], right: Mapping[TurnKey, bool], prefix: str
 ) -> None:
     """Add the errors of two judges of a right and a wrong turn, in both orders.
 
     An error is 0 where the right turn is named, 1/2 for `=`, and 1 where the wrong one is.
     """
-    for (left, other), on_pair in by_pair(votes).items():
-        if right[left] != right[other]:
-            worth = {">": float(not right[left]), "=": 0.5, "<": float(right[left])}
-            by_judge: dict[int, list[float]] = {}
-            for vote in on_pair:
-                by_judge.setdefault(vote.judge.agent, []).append(worth[vote.verdict])
-            everyone = [error for errors in by_judge.values() for error in errors]
-            for errors in by_judge.values():
-                # All points of one of its errors and one of another judge.
-                others = len(everyone) - len(errors)
-                rest = sum(everyone) - sum(errors)
-                squares = [sum(e * e for e in some) for some in (everyone, errors)]
+    for (left, other), pair_votes in by_pair(votes).items():
+        if right[left] == right[other]:
+            continue
+        error_of = {">": float(not right[left]), "=": 0.5, "<": float(right[left])}
+        errors_by_judge: dict[int, list[float]] = {}
+        for vote in pair_votes:
+            errors_by_judge.setdefault(vote.judge.agent, []).append(error_of[vote.verdict])
+        pair_errors: list[float] = []
+        for errors in errors_by_judge.values():
+            pair_errors += errors
+        pair_sum = sum(pair_errors)
+        pair_squares = sum(error * error for error in pair_errors)
+        for errors in errors_by_judge.values():
+            # The moments of all points (x, y), x an error of this judge and y of another, from
+            # sums alone: listing the points takes as many steps as there are pairs of votes.
+            num_x = len(errors)
+            num_y = len(pair_errors) - num_x
+            sum_x = sum(errors)
+            sum_y = pair_sum - sum_x
+            squares_x = sum(error * error for error in errors)
+            squares_y = pair_squares - squares_x
+            if num_y:
                 moments = (
-                    float(len(errors) * others),
-                    sum(errors) * others,
-                    len(errors) * rest,
-                    squares[1] * others,
-                    len(errors) * (squares[0] - squares[1]),
-                    sum(errors) * rest,
+                    float(num_x * num_y),
+                    sum_x * num_y,
+                    num_x * sum_y,
+                    squares_x * num_y,
+                    num_x * squares_y,
+                    sum_x * sum_y,
                 )
-                if others:
-                    sums.join(f"{of}judge/error_correlation", moments)
+                sums.join(f"{prefix}judge/error_correlation", moments)
 
 
 def add_reward(sums: Sums, right: Mapping[TurnKey, bool], score: Score) -> None:
-    """Add whether the turns that the reward values most are right, by round.
+    """Add whether the turns with the highest reward of a round are right.
 
     Rounds count in which both a right and a wrong turn have a value; equal values share the first
     place. The parts of a mixed reward are added with their weights. Penalties do not count.
     """
-    worth: dict[TurnKey, float] = {}
+    values: dict[TurnKey, float] = {}
     for credit in score.credits:
         key = TurnKey(credit.agent, credit.round)
-        valued = credit.value is not None and not credit.penalty and credit.span is None
-        if valued and credit.stream in ("generator", "return") and key in right:
-            worth[key] = worth.get(key, 0.0) + credit.weight * (credit.value or 0.0)
-    for round_ in sorted({key.round for key in worth}):
-        values = {key: value for key, value in worth.items() if key.round == round_}
-        if len({right[key] for key in values}) == 2:
-            first = [key for key, value in values.items() if value == max(values.values())]
-            sums.add("reward/accuracy", sum(right[key] for key in first) / len(first))
+        if credit.value is None or credit.penalty or credit.span is not None:
+            continue
+        if credit.stream in ("generator", "return") and key in right:
+            values[key] = values.get(key, 0.0) + credit.weight * credit.value
+    for round_ in sorted({key.round for key in values}):
+        round_values = {key: value for key, value in values.items() if key.round == round_}
+        has_both = len({right[key] for key in round_values}) == 2
+        if has_both:
+            highest = max(round_values.values())
+            best_keys = [key for key, value in round_values.items() if value == highest]
+            sums.add("reward/accuracy", sum(right[key] for key in best_keys) / len(best_keys))
 
 
 def pass_at(right: int, samples: int, k: int) -> float:
-    """Return the chance that at least one of k samples, drawn without replacement, is right.
+    """Compute the chance that at least one of k samples, drawn without replacement, is right.
 
     Args:
         right: Right samples.
@@ -327,7 +396,7 @@ def pass_at(right: int, samples: int, k: int) -> float:
 
 
 def right_in_most(right: int, samples: int, k: int) -> float:
-    """Return the chance that more than half of k samples, drawn without replacement, are right.
+    """Compute the chance that more than half of k samples, drawn without replacement, are right.
 
     Args:
         right: Right samples.
@@ -345,7 +414,7 @@ def right_in_most(right: int, samples: int, k: int) -> float:
 def majority_of_subsets(
     classes: Sequence[int | None], right: frozenset[int], most: int
 ) -> list[float]:
-    """Return, for k = 1 … most, how often the majority of k samples is right.
+    """Compute, for k = 1 … most, how often the majority of k samples is right.
 
     That is the mean over all subsets of k samples of the share of right classes among the largest
     ones: ties count in expectation. A subset in which nobody answers is wrong.
@@ -359,41 +428,49 @@ def majority_of_subsets(
         The values of k = 1, …, most.
     """
     _check(len(classes), most)
-    sizes = Counter(number for number in classes if number is not None)
-    silent = len(classes) - sizes.total()
-    found = [0.0] * most
-    for number in right & sizes.keys():
-        others = [size for other, size in sizes.items() if other != number]
-        for votes in range(1, min(sizes[number], most) + 1):
-            own = math.comb(sizes[number], votes)
-            for rest, ways in enumerate(_won_against(others, silent, votes, most - votes)):
-                found[votes + rest - 1] += own * ways
-    return [ways / math.comb(len(classes), k) for k, ways in enumerate(found, 1)]
+    class_sizes = Counter(number for number in classes if number is not None)
+    num_silent = len(classes) - class_sizes.total()
+    # Subsets of k samples that a right class wins, a tie of t classes as 1/t.
+    num_won = [0.0] * most
+    for number in right & class_sizes.keys():
+        other_sizes = [size for other, size in class_sizes.items() if other != number]
+        for num_votes in range(1, min(class_sizes[number], most) + 1):
+            ways_to_vote = math.comb(class_sizes[number], num_votes)
+            ways_by_rest = _ways_to_win(other_sizes, num_silent, num_votes, most - num_votes)
+            for num_rest, ways in enumerate(ways_by_rest):
+                num_won[num_votes + num_rest - 1] += ways_to_vote * ways
+    return [ways / math.comb(len(classes), k) for k, ways in enumerate(num_won, 1)]
 
 
-def _won_against(others: Sequence[int], silent: int, votes: int, most: int) -> list[float]:
-    """Return for 0 … most drawn samples of other classes the ways to draw them and not lose.
+def _ways_to_win(
+    other_sizes: Sequence[int], num_silent: int, num_votes: int, most: int
+) -> list[float]:
+    """Count the ways to draw 0 … most samples of other classes without losing to any.
 
     A way in which t other classes have as many votes counts 1 / (t + 1).
     """
+    # Row t, column n: ways to draw n samples in which t classes have as many votes.
     ways = [[0] * (most + 1)]
-    for drawn in range(min(silent, most) + 1):
-        ways[0][drawn] = math.comb(silent, drawn)
-    for size in others:
-        # Row t holds the ways in which t classes have as many votes as the one in question.
-        grown = [[0] * (most + 1) for _ in range(len(ways) + (size >= votes and votes <= most))]
-        for ties, row in enumerate(ways):
-            for before, known in enumerate(row):
-                if not known:
+    for num_drawn in range(min(num_silent, most) + 1):
+        ways[0][num_drawn] = math.comb(num_silent, num_drawn)
+    for size in other_sizes:
+        can_tie = size >= num_votes and num_votes <= most
+        next_ways = [[0] * (most + 1) for _ in range(len(ways) + can_tie)]
+        for num_ties, row in enumerate(ways):
+            for num_before, ways_before in enumerate(row):
+                if not ways_before:
                     continue
-                for drawn in range(min(size, votes, most - before) + 1):
-                    grown[ties + (drawn == votes)][before + drawn] += known * math.comb(size, drawn)
-        while len(grown) > 1 and not any(grown[-1]):
-            grown.pop()
-        ways = grown
-    return [
-        sum(row[drawn] / (ties + 1) for ties, row in enumerate(ways)) for drawn in range(most + 1)
-    ]
+                for num_drawn in range(min(size, num_votes, most - num_before) + 1):
+                    next_row = next_ways[num_ties + (num_drawn == num_votes)]
+                    next_row[num_before + num_drawn] += ways_before * math.comb(size, num_drawn)
+        # Rows of more ties than samples allow would only be carried along.
+        while len(next_ways) > 1 and not any(next_ways[-1]):
+            next_ways.pop()
+        ways = next_ways
+    totals = []
+    for num_drawn in range(most + 1):
+        totals.append(sum(row[num_drawn] / (num_ties + 1) for num_ties, row in enumerate(ways)))
+    return totals
 
 
 def _check(samples: int, k: int) -> None:
@@ -401,15 +478,10 @@ def _check(samples: int, k: int) -> None:
         raise ValueError(f"k: found {k}, expected 1 to {samples}, the number of samples")
 
 
-_MIRRORED: Mapping[Verdict, Verdict] = {">": "<", "<": ">", "=": "="}
-# Judge, and two judged agents of whom the first has the lower number, to the verdict.
-Verdicts = dict[tuple[int, int, int], Verdict]
-
-
 def swapped_judging(plain: Transcript, reseated: Transcript) -> dict[str, tuple[float, float]]:
-    """Return sum and weight of each figure, of one question judged in both orders.
+    """Compute sum and weight of each metric of one question judged in both orders.
 
-    What counts are the judge and pair of the second round that have a verdict in both debates.
+    Verdicts of the second round count, of a judge on a pair with a verdict in both debates.
 
     - `judge/accuracy`: of pairs of a right and a wrong turn, mean over both orders of naming the
       right one, `=` counting half.
@@ -431,45 +503,52 @@ def swapped_judging(plain: Transcript, reseated: Transcript) -> dict[str, tuple[
     3.4: position bias, and swapped positions as its remedy.
     """
     seats = reseated.protocol.extra.get("seats")
-    count = plain.protocol.num_agents
-    if not isinstance(seats, list) or sorted(seats) != list(range(count)):
+    num_agents = plain.protocol.num_agents
+    if not isinstance(seats, list) or sorted(seats) != list(range(num_agents)):
         raise ValueError(
-            f"debate {reseated.id!r}: found seats {seats!r}; expected the agents 0 to {count - 1}"
+            f"debate {reseated.id!r}: found seats {seats!r}; expected the agents 0 to "
+            f"{num_agents - 1}"
         )
     debate = read_debate(plain)
-    (verdicts,) = turn_verdicts([debate])
-    usable = all(verdict.verdict != "unverifiable" for verdict in verdicts.values())
-    before = _verdicts(debate, list(range(count)))
-    after = _verdicts(read_debate(reseated), seats)
+    (answer_verdicts,) = turn_verdicts([debate])
+    has_truth = all(verdict.verdict != "unverifiable" for verdict in answer_verdicts.values())
+    plain_verdicts = _verdicts(debate, list(range(num_agents)))
+    reseated_verdicts = _verdicts(read_debate(reseated), seats)
     sums = Sums()
-    for key in before.keys() | after.keys():
-        sums.add("judge/pairs_in_both", float(key in before and key in after))
-    for (judge, low, high), first in sorted(before.items()):
-        second = after.get((judge, low, high))
-        if second is None:
+    for key in plain_verdicts.keys() | reseated_verdicts.keys():
+        is_in_both = key in plain_verdicts and key in reseated_verdicts
+        sums.add("judge/pairs_in_both", float(is_in_both))
+    for key, first in sorted(plain_verdicts.items()):
+        if key not in reseated_verdicts:
             continue
+        second = reseated_verdicts[key]
         sums.add("judge/consistent", float(first == second))
-        # The lower number stands first, and in reversed seats that is the other turn.
-        for verdict, leading in ((first, ">"), (second, "<")):
+        # The lower number comes first, and in reversed seats the higher one does.
+        for verdict, names_first in ((first, ">"), (second, "<")):
             if verdict != "=":
-                sums.add("judge/first_shown", float(verdict == leading))
-        hits = [verdicts[TurnKey(agent, 0)].verdict == "right" for agent in (low, high)]
-        if usable and hits[0] != hits[1]:
-            good: Verdict = ">" if hits[0] else "<"
-            values = [0.5 if one == "=" else float(one == good) for one in (first, second)]
-            sums.add("judge/accuracy", sum(values) / 2)
-            sums.add("judge/both_orders", float(first == second == good))
+                sums.add("judge/first_shown", float(verdict == names_first))
+        _, low, high = key
+        low_is_right = answer_verdicts[TurnKey(low, 0)].verdict == "right"
+        high_is_right = answer_verdicts[TurnKey(high, 0)].verdict == "right"
+        if has_truth and low_is_right != high_is_right:
+            names_right: Verdict = ">" if low_is_right else "<"
+            total = 0.0
+            for verdict in (first, second):
+                total += 0.5 if verdict == "=" else float(verdict == names_right)
+            sums.add("judge/accuracy", total / 2)
+            sums.add("judge/both_orders", float(first == second == names_right))
     return {name: (moments[0], moments[1]) for name, moments in sums.moments.items()}
 
 
 def _verdicts(debate: ReadDebate, seats: list[int]) -> Verdicts:
-    """Return the verdicts of the second round on turns of the first, by the agents' own numbers."""
-    found: Verdicts = {}
-    for key, judge in debate.judges.items():
+    """Collect second-round verdicts on first-round turns, by the agents' own numbers."""
+    verdicts: Verdicts = {}
+    for key, ballot in ballots(debate).items():
         if key.round != 1:
             continue
-        for vote in ballots(debate)[judge.key].votes:
-            left, right = seats[vote.left.agent], seats[vote.right.agent]
+        for vote in ballot.votes:
+            left = seats[vote.left.agent]
+            right = seats[vote.right.agent]
             verdict = vote.verdict if left < right else _MIRRORED[vote.verdict]
-            found[seats[key.agent], min(left, right), max(left, right)] = verdict
-    return found
+            verdicts[seats[key.agent], min(left, right), max(left, right)] = verdict
+    return verdicts
