@@ -11,7 +11,7 @@ from debate_rewards.decisions import Answers
 from debate_train.commands.cli import main
 from debate_train.data.source import DataSource
 from debate_train.playing import StepDebates, metrics_of, play_step
-from debate_train.playing.rollouts import read_lookahead, write_lookahead
+from debate_train.playing.lookahead import read_lookahead, write_lookahead
 from debate_train.recipe import Recipe
 from debate_train.trainers.torch_session import TorchTrainerSession
 from train.drawn_steps import INFORMATIVE, Batches, counts, engine, recipe

@@ -13,7 +13,8 @@ from debate_train.checkpoints import run_directory
 from debate_train.monitoring.progress import Progress
 from debate_train.monitoring.tracking import Tracker
 from debate_train.playing import rollouts as playing_ahead
-from debate_train.playing.rollouts import Rollouts, read_lookahead
+from debate_train.playing.lookahead import read_lookahead
+from debate_train.playing.rollouts import Rollouts
 from debate_train.running import loop, run_context, step_metrics
 from debate_train.trainers.torch_session import TorchTrainerSession
 from train.small_runs import AHEAD, End, Run, at_call, end_of, steps

@@ -12,7 +12,7 @@ from debate_train.data import SignsPuzzle
 from debate_train.interrupts import UsageError
 from debate_train.models.scratch import word_tokenizer
 from debate_train.playing import start_debates
-from debate_train.playing.rollouts import read_lookahead, write_lookahead
+from debate_train.playing.lookahead import read_lookahead, write_lookahead
 from debate_train.recipe import Recipe
 
 SOURCE = SignsPuzzle(batch_size=3).open()

@@ -11,7 +11,7 @@ from debate_protocol.types import TRAINED, Question, TurnRequest
 from debate_rollout.engine import Request, Sampling
 from debate_train.commands.cli import main
 from debate_train.models.loaded_model import export_weights
-from debate_train.playing.rollouts import FILE, POLICY, PhaseStart
+from debate_train.playing.phase_start import FILE, POLICY, PhaseStart
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
 from train.small_runs import RECIPE, end_of, steps

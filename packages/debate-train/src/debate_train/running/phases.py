@@ -19,7 +19,7 @@ from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import RunFailure
 from debate_train.models.loaded_model import LoadedModel, export_weights, trained_adapters
 from debate_train.monitoring.health import alarms_of
-from debate_train.playing.rollouts import FILE, MODE, PhaseStart
+from debate_train.playing.phase_start import FILE, MODE, PhaseStart
 from debate_train.recipe import Recipe
 from debate_train.running.loop import evaluate_dev, train
 from debate_train.running.offline_phase import measure_held_out, open_examples, score_start

@@ -34,7 +34,8 @@ from debate_train.monitoring.progress import Progress, timed
 from debate_train.monitoring.throughput import Speed
 from debate_train.monitoring.tracking import Tracker
 from debate_train.playing import play_step
-from debate_train.playing.rollouts import PhaseStart, Rollouts
+from debate_train.playing.phase_start import PhaseStart
+from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import (
     engine_errors,
