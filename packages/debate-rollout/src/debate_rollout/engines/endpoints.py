@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
@@ -36,12 +36,31 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_LOG = logging.getLogger(__name__)
+_CONNECT_S = 10.0
+"""Longest wait for a connection."""
+_CLOSE_S = 30.0
+_MOST_SILENT_TRIES = 2
+"""Tries of a request that end without a reply in time: each costs `timeout_s`."""
+_SHOWN_CHARACTERS = 300
+"""Length of a response in an error."""
+_RETRIED_STATUSES = frozenset((408, 409, 425, 429))
+"""Statuses below 500 of failures that pass."""
+_SHORTEST_SECRET = 8
+_MOST_DOUBLINGS = 30
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_OVERFLOW = re.compile(
+    r"context_length_exceeded|maximum context length|context (?:length|window|size) (?:of|is)"
+    r"|exceeds? the (?:available |model's )?context|prompt is too long",
+    re.IGNORECASE,
+)
+
 
 class HttpEngine(ABC):
-    """An engine whose replies are coroutines, on an event loop in a thread of its own.
+    """An engine that awaits replies on an event loop in its own thread.
 
     Args:
-        name: Of the thread.
+        name: Name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -54,18 +73,18 @@ class HttpEngine(ABC):
 
     @abstractmethod
     async def _reply(self, request: Request) -> Reply:
-        """Return the reply to a request."""
+        """Sample the reply to a request."""
 
     @abstractmethod
     async def _disconnect(self) -> None:
         """Close connections, when all requests have ended."""
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Return one reply a request, in order."""
+        """Sample one reply a request, in order."""
         return generate_by_streaming(self, requests)
 
     def submit(self, request: Request) -> int:
-        """Take a request and return its ticket."""
+        """Start a request and return its ticket."""
         if self._loop.is_closed():
             raise EndpointError("the engine is closed")
         ticket = next(self._tickets)
@@ -77,20 +96,23 @@ class HttpEngine(ABC):
     def collect(self, timeout_s: float) -> list[Finished]:
         """Wait until a request has ended or the time is over."""
         deadline = time.monotonic() + timeout_s
-        found: list[Finished] = []
-        while self._open and not found:
+        finished: list[Finished] = []
+        while self._open and not finished:
+            remaining_s = max(0.0, deadline - time.monotonic())
             try:
-                ended = [self._ended.get(timeout=max(0.0, deadline - time.monotonic()))]
+                ended = [self._ended.get(timeout=remaining_s)]
             except queue.Empty:
                 break
             while not self._ended.empty():
                 ended.append(self._ended.get_nowait())
             # A cancelled request ends, too, but its ticket is no longer open.
-            found = [one for one in ended if self._open.pop(one.ticket, None) is not None]
-        return found
+            for outcome in ended:
+                if self._open.pop(outcome.ticket, None) is not None:
+                    finished.append(outcome)
+        return finished
 
     def cancel(self, ticket: int) -> None:
-        """Give a request up; its connection is closed."""
+        """Give a request up and close its connection."""
         future = self._open.pop(ticket, None)
         if future is not None:
             future.cancel()
@@ -99,28 +121,29 @@ class HttpEngine(ABC):
         """Wait for a coroutine.
 
         Raises:
-            RolloutError: When it takes longer than `timeout_s`; `what` says what it was.
+            RolloutError: When it takes longer than `timeout_s`; `what` names the work.
         """
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_s)
         except TimeoutError as error:
+            # A coroutine that has ended raised this itself: no work of ours is overdue.
             if future.done():
                 raise
             future.cancel()
             raise RolloutError(f"{what}: not done after {timeout_s:g} s") from error
 
     def close(self) -> None:
-        """Cancel what is open, close all connections and end the thread."""
+        """Cancel open requests, close all connections and end the thread."""
         if not self._thread.is_alive():
             return
         self._open.clear()
         try:
-            self.run(_cancel_all(), 30.0, "cancelling requests")
-            self.run(self._disconnect(), 30.0, "closing an engine")
+            self.run(_cancel_all(), _CLOSE_S, "cancelling requests")
+            self.run(self._disconnect(), _CLOSE_S, "closing an engine")
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(30.0)
+            self._thread.join(_CLOSE_S)
             self._loop.close()
 
 
@@ -141,19 +164,14 @@ async def _cancel_all() -> None:
 
 
 def key_hider(key: str | None) -> Callable[[str], str]:
-    """Return what puts `[key]` in place of a key; one as short as EMPTY is no secret and stays."""
-    if key is None or len(key) < 8:
+    """Build a function that replaces a key by `[key]`.
+
+    A key as short as `EMPTY` is no secret, and its letters may occur in ordinary text.
+    """
+    if key is None or len(key) < _SHORTEST_SECRET:
         return lambda text: text
     pattern = re.compile(re.escape(key), re.IGNORECASE)
     return lambda text: pattern.sub("[key]", text)
-
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_OVERFLOW = re.compile(
-    r"context_length_exceeded|maximum context length|context (?:length|window|size) (?:of|is)"
-    r"|exceeds? the (?:available |model's )?context|prompt is too long",
-    re.IGNORECASE,
-)
 
 
 class UnreadableReply(ValueError):
@@ -161,55 +179,68 @@ class UnreadableReply(ValueError):
 
 
 def request_body(config: "OpenAIEngine", request: Request) -> bytes:
-    """Return the JSON of a request; settings at their neutral values are left to the endpoint."""
+    """Encode a request as JSON; neutral settings are left out, as some endpoints refuse them."""
     sampling = request.sampling
     messages = [
         {"role": message["role"], "content": _clean(message["content"])}
         for message in request.turn_request.messages
     ]
-    body: dict[str, object] = {**config.extra_body, "model": config.model, "messages": messages}
-    changes = {
-        "stop": sampling.stop != (),
-        "top_p": sampling.top_p < 1,
-        "top_k": sampling.top_k > 0,
-        "min_p": sampling.min_p > 0,
+    settings: dict[str, object] = {
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
     }
-    for name, value in asdict(sampling).items():
-        if changes.get(name, True) and name not in config.leave_out:
-            body[config.max_tokens_field if name == "max_tokens" else name] = value
+    if sampling.top_p < 1:
+        settings["top_p"] = sampling.top_p
+    if sampling.top_k > 0:
+        settings["top_k"] = sampling.top_k
+    if sampling.min_p > 0:
+        settings["min_p"] = sampling.min_p
+    if sampling.stop:
+        settings["stop"] = sampling.stop
+    settings["seed"] = sampling.seed
+    body: dict[str, object] = {**config.extra_body, "model": config.model, "messages": messages}
+    for name, value in settings.items():
+        if name not in config.leave_out:
+            field = config.max_tokens_field if name == "max_tokens" else name
+            body[field] = value
     return json.dumps(body).encode()
 
 
 def read_reply(content: bytes, request: Request) -> Reply:
-    """Return the reply, with the prompt and completion tokens that the endpoint counted.
+    """Parse a chat completion, with the endpoint's count of prompt and completion tokens.
 
     Raises:
-        UnreadableReply: When this is no chat completion.
+        UnreadableReply: When the response is no chat completion.
     """
     try:
-        said = json.loads(content)
+        completion = json.loads(content)
     except (ValueError, RecursionError):
         raise UnreadableReply("a response that is no JSON") from None
     try:
-        choice = said["choices"][0]
-        content_of_it = choice["message"].get("content")
+        choice = completion["choices"][0]
+        message_content = choice["message"].get("content")
     except (KeyError, IndexError, TypeError, AttributeError):
         raise UnreadableReply("a response without choices[0].message") from None
-    text, finish = _ended(_clean(_text_of(content_of_it)), choice, request)
-    used = said.get("usage")
-    counts = used if isinstance(used, dict) else {}
-    names = ("prompt_tokens", "completion_tokens")
-    read, sampled = (n if isinstance(n := counts.get(k), int) and n > 0 else 0 for k in names)
+    text, finish = _read_finish(_clean(_content_text(message_content)), choice, request)
+    usage = completion.get("usage")
+    if not isinstance(usage, dict):
+        usage = {}
+    num_prompt = _read_count(usage.get("prompt_tokens"))
+    num_sampled = _read_count(usage.get("completion_tokens"))
     return Reply(
         text,
         finish=finish,
         temperature=request.sampling.temperature,
-        counted=(read, sampled) if read or sampled else None,
+        counted=(num_prompt, num_sampled) if num_prompt or num_sampled else None,
     )
 
 
-def _ended(text: str, choice: dict[str, object], request: Request) -> tuple[str, Finish]:
-    """Return the text, and why it ended: endpoints say `stop` of end tokens and stop strings."""
+def _read_count(count: object) -> int:
+    return count if isinstance(count, int) and count > 0 else 0
+
+
+def _read_finish(text: str, choice: dict[str, object], request: Request) -> tuple[str, Finish]:
+    """Parse the cause of the reply's end, and restore a stop string that was cut off."""
     reason = choice.get("finish_reason")
     if reason == "content_filter":
         return "", "end"
@@ -218,40 +249,32 @@ def _ended(text: str, choice: dict[str, object], request: Request) -> tuple[str,
     stops = request.sampling.stop
     if any(stop and text.endswith(stop) for stop in stops):
         return text, "stop"
-    by = choice.get("stop_reason")  # vLLM and others say which stop string it was.
-    if isinstance(by, str) and by in stops:
-        return text + by, "stop"
-    names_stop = "stop_reason" in choice
-    return text, "stop" if stops and not names_stop and reason == "stop" else "end"
+    stop_string = choice.get("stop_reason")  # vLLM and others name the stop string here.
+    if isinstance(stop_string, str) and stop_string in stops:
+        return text + stop_string, "stop"
+    # Endpoints say `stop` of end tokens, too. Where they name no stop string, one is assumed.
+    if stops and reason == "stop" and "stop_reason" not in choice:
+        return text, "stop"
+    return text, "end"
 
 
-def _text_of(content: object) -> str:
-    """Return the text of a message; some endpoints give it in parts, and none for a refusal."""
+def _content_text(content: object) -> str:
+    """Join the text of a message; some endpoints send it in parts, and none for a refusal."""
     if isinstance(content, str):
         return content
-    parts = content if isinstance(content, list) else []
-    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    if not isinstance(content, list):
+        return ""
+    texts = [part.get("text") for part in content if isinstance(part, dict)]
     return "".join(text for text in texts if isinstance(text, str))
 
 
 def _clean(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot write."""
+    """Replace lone surrogates, which UTF-8 cannot encode."""
     return _SURROGATE.sub("�", text)
 
 
-_LOG = logging.getLogger(__name__)
-_CONNECT_S = 10.0
-"""Longest wait for a connection."""
-_SILENT_TRIES = 2
-"""Tries of a request that end without a reply in time: each costs `timeout_s`."""
-_SHOWN = 300
-"""Characters of a response that an error shows."""
-_PASSING = frozenset((408, 409, 425, 429))
-"""Statuses below 500 that may be gone at the next try."""
-
-
-class _Passing(Exception):
-    """A failure that may be gone at the next try."""
+class _RetriableError(Exception):
+    """A failure that may pass until the next try."""
 
     def __init__(self, message: str, pause_s: float = 0.0, is_silence: bool = False) -> None:
         super().__init__(message)
@@ -260,10 +283,10 @@ class _Passing(Exception):
 
 
 class OpenAISampler(HttpEngine):
-    """Asks an endpoint for replies, many at once, each as soon as there is room.
+    """Samples from an endpoint, with at most `max_in_flight` requests at once.
 
-    Endpoints cut the stop string off. Replies have text only; what the endpoint refuses to say is
-    empty, and a prompt that it finds too long has finish `context_overflow`.
+    Endpoints cut the stop string off. Replies have text only. A refusal of the endpoint's content
+    filter is an empty reply; a prompt that is too long has finish `context_overflow`.
     """
 
     renderer = None
@@ -283,7 +306,7 @@ class OpenAISampler(HttpEngine):
             trust_env=not is_near(urlsplit(config.base_url).hostname or ""),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         )
-        self._said = ""
+        self._last_warning = ""
         super().__init__("openai")
 
     def __repr__(self) -> str:
@@ -297,76 +320,88 @@ class OpenAISampler(HttpEngine):
         await self._client.aclose()
 
     async def _reply(self, request: Request) -> Reply:
-        body, silent, longest = request_body(self._config, request), 0, self._config.longest_pause_s
-        for tries in itertools.count(1):
+        body = request_body(self._config, request)
+        longest_pause_s = self._config.longest_pause_s
+        num_silent = 0
+        for num_tries in itertools.count(1):
             try:
                 async with self._slots:
                     return await self._in_time(body, request)
-            except _Passing as error:
-                # The exponent is bounded: a large number of tries is no large number.
-                doubled = self._config.backoff_s * 2.0 ** min(tries - 1, 30)
-                pause = max(error.pause_s, min(doubled, longest))
-                silent += error.is_silence
-                if tries > self._config.retries or silent == _SILENT_TRIES:
-                    why = f"{error}; gave up after try {tries}"
-                    raise RetriesExhaustedError(f"{self._url}: {why}") from None
-                if pause > longest:
-                    why = f"{error}; asks {pause:.0f} s, longer than longest_pause_s ({longest:g})"
-                    raise RetriesExhaustedError(f"{self._url}: {why}") from None
-                self._say_retry(error, pause, tries + 1)
-            await asyncio.sleep(pause)
+            except _RetriableError as error:
+                # A bounded exponent: 2.0 ** 1024 overflows.
+                num_doublings = min(num_tries - 1, _MOST_DOUBLINGS)
+                backoff_s = min(self._config.backoff_s * 2.0**num_doublings, longest_pause_s)
+                pause_s = max(error.pause_s, backoff_s)
+                num_silent += error.is_silence
+                if num_tries > self._config.retries or num_silent == _MOST_SILENT_TRIES:
+                    raise RetriesExhaustedError(
+                        f"{self._url}: {error}; gave up after try {num_tries}"
+                    ) from None
+                if pause_s > longest_pause_s:
+                    raise RetriesExhaustedError(
+                        f"{self._url}: {error}; asks {pause_s:.0f} s, longer than longest_pause_s "
+                        f"({longest_pause_s:g})"
+                    ) from None
+                self._warn_of_retry(error, pause_s, num_tries + 1)
+            # Outside the slot: another request may be sent meanwhile.
+            await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
 
-    def _say_retry(self, error: Exception, pause: float, tries: int) -> None:
-        """Log a retry; many requests that fail alike at once are one line."""
-        of = self._config.retries + 1
-        said = f"{urlsplit(self._url).netloc}: {error}; try {tries} of {of} in {pause:g} s"
-        if said != self._said:
-            self._said = said
-            _LOG.warning("%s", said)
+    def _warn_of_retry(self, error: Exception, pause_s: float, next_try: int) -> None:
+        """Log a retry; requests that fail alike at once share a line."""
+        host = urlsplit(self._url).netloc
+        most_tries = self._config.retries + 1
+        warning = f"{host}: {error}; try {next_try} of {most_tries} in {pause_s:g} s"
+        if warning != self._last_warning:
+            self._last_warning = warning
+            _LOG.warning("%s", warning)
 
     async def _in_time(self, body: bytes, request: Request) -> Reply:
         try:
             async with asyncio.timeout(self._config.timeout_s):
                 response = await self._client.post(self._url, content=body)
         except TimeoutError:
-            late = f"no reply within {self._config.timeout_s:g} s"
-            raise _Passing(late, is_silence=True) from None
+            raise _RetriableError(
+                f"no reply within {self._config.timeout_s:g} s", is_silence=True
+            ) from None
         except httpx.HTTPError as error:
-            raise _Passing(f"{type(error).__name__}: {self._shown(str(error))}") from None
+            raise _RetriableError(f"{type(error).__name__}: {self._shown(str(error))}") from None
         if not response.is_success:
-            return self._failed(response, request)
+            return self._read_failure(response, request)
         try:
             reply = read_reply(response.content, request)
         except UnreadableReply as error:
-            raise _Passing(f"{error}: {self._shown(response.text)}") from None
+            raise _RetriableError(f"{error}: {self._shown(response.text)}") from None
         return replace(reply, text=self._hide(reply.text))
 
-    def _failed(self, response: httpx.Response, request: Request) -> Reply:
+    def _read_failure(self, response: httpx.Response, request: Request) -> Reply:
         status = response.status_code
-        where, said = f"{self._url}: status {status}", self._shown(response.text)
-        if status in _PASSING or status >= 500:
-            raise _Passing(f"status {status}: {said}", _asked_pause(response.headers))
-        if status in (401, 403):  # Its text may repeat a part of the key.
-            name = self._config.api_key_env
-            said = "no key was sent" if name is None else f"the key in {name} was refused"
-            raise EndpointError(f"{where}: {said} for model {self._config.model!r}")
+        where = f"{self._url}: status {status}"
+        excerpt = self._shown(response.text)
+        if status in _RETRIED_STATUSES or status >= 500:
+            raise _RetriableError(f"status {status}: {excerpt}", _retry_after_s(response.headers))
+        if status in (401, 403):  # The response may repeat a part of the key: it is not shown.
+            key_name = self._config.api_key_env
+            cause = "no key was sent" if key_name is None else f"the key in {key_name} was refused"
+            raise EndpointError(f"{where}: {cause} for model {self._config.model!r}")
         if 300 <= status < 400:
             raise EndpointError(f"{where}: it points to another address; write that in base_url")
         if _OVERFLOW.search(response.text):
             return overflow(request)
-        raise EndpointError(f"{where} for model {self._config.model!r}: {said}")
+        raise EndpointError(f"{where} for model {self._config.model!r}: {excerpt}")
 
     def _shown(self, text: str) -> str:
-        """Return the start of a response, without the key and without control characters."""
+        """Shorten a response, without the key and without control characters."""
         text = self._hide(text).strip()
-        return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
+        if len(text) > _SHOWN_CHARACTERS:
+            text = text[: _SHOWN_CHARACTERS - 1] + "…"
+        return repr(text)
 
 
-def _asked_pause(headers: httpx.Headers) -> float:
-    """Return the seconds of Retry-After; 0 without one, and where it is a date."""
+def _retry_after_s(headers: httpx.Headers) -> float:
+    """Parse the seconds of Retry-After; 0 without one or for a date."""
     try:
         seconds = float(headers.get("retry-after", ""))
     except ValueError:
         return 0.0
-    return seconds if seconds > 0 else 0.0  # Not a number compares as false.
+    return seconds if seconds > 0 else 0.0  # NaN compares as false.
