@@ -15,24 +15,26 @@ from debate_protocol.plugins import Config
 from debate_train.checkpoints.run_directory import as_written, with_hash
 from debate_train.interrupts import UsageError
 
+TAIL = 0.025
+ROUNDING = 1e-9
+"""Differences of measures, which have six digits, are equal up to this."""
+
 
 class FinishedRun(Config):
-    """What is kept of a run."""
+    """The line of a run in the study's results."""
 
     arm: str
-    """Of the study."""
     seed: int
-    """Of the run."""
     made_by: str | None = None
-    """Of the recipe and settings, a hash; other settings give other runs."""
+    """Hash of the recipe and settings; other settings give other runs."""
     start_met: bool
-    """Whether it began; else `before` and `after` are both those of a start that missed."""
+    """Whether the arm was trained; else `before` and `after` are both of a start that missed."""
     steps: int
-    """Of all its phases."""
+    """Steps of all its phases."""
     seconds: float | None = None
-    """Of its steps and evaluations."""
+    """Seconds of its steps and evaluations."""
     warnings: dict[str, int] | None = None
-    """Detectors of the health watch that spoke, each with the step of its first word."""
+    """Step of the first warning of each detector of the health monitor."""
     before: dict[str, float]
     """The study's measures on test questions before the run."""
     after: dict[str, float]
@@ -48,7 +50,7 @@ Runs = Mapping[tuple[str, int], FinishedRun]
 
 
 def seeds_of(runs: Runs, arms: Sequence[str]) -> list[int]:
-    """Return the seeds that some of these arms were run with, in order."""
+    """List the seeds of the runs of these arms, in order."""
     return sorted({seed for arm, seed in runs if arm in arms})
 
 
@@ -56,96 +58,104 @@ class Lines:
     """A file of finished runs; an unfinished last line does not count.
 
     Args:
-        file: JSON Lines; it need not be there yet.
+        file: JSON Lines; it need not exist yet.
     """
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     def read(self) -> list[FinishedRun]:
-        """Return the runs.
+        """Read the runs.
 
         Raises:
-            UsageError: A line is not one, or contradicts another of its run.
+            UsageError: A line is not a finished run, or contradicts another of its run.
         """
         text = self.file.read_bytes() if self.file.is_file() else b""
-        lines = enumerate(_whole(text).splitlines(), 1)
-        each = [self._read(number, line) for number, line in lines if line.strip()]
-        found = {(run.arm, run.seed): run for run in each}
-        for run in each:
-            if run != found[run.arm, run.seed]:
-                said = f"arm {run.arm}, seed {run.seed}: found lines that differ; expected one"
-                raise UsageError(f"{self.file}: {said}")
-        return [*found.values()]
+        runs: dict[tuple[str, int], FinishedRun] = {}
+        for number, line in enumerate(_whole_lines(text).splitlines(), 1):
+            if not line.strip():
+                continue
+            run = self._read(number, line)
+            # Files that were joined may have a run twice, but not with other results.
+            if run != runs.setdefault((run.arm, run.seed), run):
+                raise UsageError(
+                    f"{self.file}: arm {run.arm}, seed {run.seed}: found lines that differ; "
+                    "expected one"
+                )
+        return [*runs.values()]
 
     def _read(self, number: int, line: bytes) -> FinishedRun:
         try:
-            found = json.loads(line)
-            if isinstance(found, dict) and "sha256" in found:  # Earlier versions wrote none.
-                found = as_written(line)
-                if found is None:
+            values = json.loads(line)
+            if isinstance(values, dict) and "sha256" in values:  # Earlier versions wrote none.
+                values = as_written(line)
+                if values is None:
                     raise UsageError(
                         f"{self.file}:{number}: is not as it was written (SHA-256 differs); put "
                         "the line back, or remove it to run its arm and seed again"
                     )
-            return FinishedRun.model_validate(found)
+            return FinishedRun.model_validate(values)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
+            first_error = error.errors()[0]
+            field = ".".join(map(str, first_error["loc"]))
             raise UsageError(
-                f"{self.file}:{number}: {where}: {first['msg']}; expected a finished run"
+                f"{self.file}:{number}: {field}: {first_error['msg']}; expected a finished run"
             ) from error
 
     def done(self) -> set[tuple[str, int]]:
-        """Return the arm and the seed of each."""
+        """List arm and seed of each finished run."""
         return {(run.arm, run.seed) for run in self.read()}
 
     def add(self, run: FinishedRun) -> None:
-        """Write a line at the end, at once, unless another call has written one of its run."""
+        """Append a run at once, unless another process has written it."""
         line = json.dumps(with_hash(run.model_dump(exclude_defaults=True))) + "\n"
         with self.file.open("a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # Until it is closed.
-            if (run.arm, run.seed) not in self.done():
-                text = self.file.read_bytes()
-                kept = _whole(text)
-                file.truncate(min(len(kept), len(text)))
-                file.write(kept[len(text) :] + line.encode())
+            if (run.arm, run.seed) in self.done():
+                return
+            text = self.file.read_bytes()
+            whole = _whole_lines(text)
+            # Cut a broken last line off, or end an unended one: `whole` is shorter or longer.
+            file.truncate(min(len(whole), len(text)))
+            file.write(whole[len(text) :] + line.encode())
 
 
-def _whole(text: bytes) -> bytes:
-    """Leave out a last line that was being written when its process was killed; end all others."""
-    *lines, last = text.split(b"\n")
+def _whole_lines(text: bytes) -> bytes:
+    """Cut off a last line that a killed process was writing; end all others."""
+    *lines, last_line = text.split(b"\n")
     with suppress(ValueError):
-        json.loads(last)
-        lines.append(last)
+        json.loads(last_line)
+        lines.append(last_line)
     return b"".join(line + b"\n" for line in lines)
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    cells = ([str(cell) for cell in row] for row in (head, *rows))
-    first, *others = (f"| {' | '.join(row)} |" for row in cells)
-    return [first, "|---" * len(head) + "|", *others]
+    """Format the lines of a Markdown table."""
 
+    def line(cells: Sequence[object]) -> str:
+        return f"| {' | '.join(map(str, cells))} |"
 
-TAIL = 0.025
-ROUNDING = 1e-9
-"""Differences of measures, which have six digits, are equal up to this."""
+    return [line(head), "|---" * len(head) + "|", *map(line, rows)]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float | None, float | None]:
-    """Return mean, standard error, half width of the interval and p; None of one seed.
+    """Compute Student's t interval and test of a mean over seeds.
 
-    Equal differences have no spread to test a mean by, so their p is None, or 1 if all are 0.
+    Returns:
+        mean, standard error, half width of the 95 % interval, and p of a mean of 0. One seed has
+        no half width and no p. Equal differences have no spread to test a mean by: their p is
+        None, or 1 if all are 0.
     """
-    if len(values) < 2:
-        return fmean(values), math.nan, None, None
-    mean, error = fmean(values), stdev(values) / math.sqrt(len(values))
-    freedom = len(values) - 1
-    half = float(t.ppf(1 - TAIL, freedom)) * error
+    num_seeds = len(values)
+    mean = fmean(values)
+    if num_seeds < 2:
+        return mean, math.nan, None, None
     if max(values) - min(values) < ROUNDING:
         return mean, 0.0, 0.0, 1.0 if abs(mean) < ROUNDING else None
-    return mean, error, half, 2 * float(t.sf(abs(mean) / error, freedom))
+    standard_error = stdev(values) / math.sqrt(num_seeds)
+    half_width = float(t.ppf(1 - TAIL, num_seeds - 1)) * standard_error
+    p_value = 2 * float(t.sf(abs(mean) / standard_error, num_seeds - 1))
+    return mean, standard_error, half_width, p_value
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -171,7 +181,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def with_interval(values: Sequence[float]) -> str:
-    """Return the mean with its interval in brackets; one seed has none."""
-    mean, _, half, _ = interval(values)
-    ends = "" if half is None else f" [{mean - half:+.3f}, {mean + half:+.3f}]"
-    return f"{mean:+.3f}{ends}"
+    """Format the mean with its interval in brackets; one seed has none."""
+    mean, _, half_width, _ = interval(values)
+    if half_width is None:
+        return f"{mean:+.3f}"
+    return f"{mean:+.3f} [{mean - half_width:+.3f}, {mean + half_width:+.3f}]"

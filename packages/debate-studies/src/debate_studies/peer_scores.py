@@ -9,7 +9,8 @@ from debate_rewards.reward import ReadDebate
 from debate_rewards.votes import Verdict, Vote, by_pair
 
 PeerScores = Literal["correlated_agreement", "determinant_mutual_information"]
-# Into how many parts the questions are dealt.
+# Number of parts that the questions are divided into: the scored one, and one for each set of
+# counts that its scores need.
 PARTS: Mapping[str, int] = {"correlated_agreement": 2, "determinant_mutual_information": 3}
 VERDICTS: tuple[Verdict, ...] = (">", "=", "<")
 Counts = list[list[int]]
@@ -18,7 +19,7 @@ Scores = list[list[float]]
 
 
 def correlated_agreement(joint: Counts) -> Scores:
-    """Return 1 for verdicts that meet more often than by chance, else 0.
+    """Score 1 for verdicts that meet more often than by chance, else 0.
 
     Args:
         joint: How often a judge gave one verdict and another judge of the pair the other, in both
@@ -28,12 +29,18 @@ def correlated_agreement(joint: Counts) -> Scores:
     from other tasks than those that it scores.
     """
     total = sum(map(sum, joint))
-    given = [sum(row) for row in joint]
-    return [[float(joint[i][j] * total > given[i] * given[j]) for j in range(3)] for i in range(3)]
+    marginal = [sum(row) for row in joint]
+    scores = []
+    for i in range(3):
+        # Counts in both orders are symmetric, so rows and columns have the same marginal. Integers
+        # decide the sign exactly.
+        row = [float(joint[i][j] * total > marginal[i] * marginal[j]) for j in range(3)]
+        scores.append(row)
+    return scores
 
 
 def determinant_scores(first: Counts, second: Counts) -> Scores:
-    """Return what one more pair of verdicts adds to det(P)², up to a factor.
+    """Score a further pair of verdicts by its contribution to det(P)², up to a factor.
 
     The payment of the source is det(M₁) det(M₂) over two sets of tasks. One more pair (i, j) in the
     first set adds the cofactor (i, j) of M₁ times det(M₂), here of frequencies and times 3⁵: judges
@@ -45,12 +52,16 @@ def determinant_scores(first: Counts, second: Counts) -> Scores:
 
     Source: Kong (2020), DMI-Mechanism, by marginal contributions.
     """
+    # Frequencies are counts over their total: a determinant has three factors, a cofactor two.
     scale = 3**5 * _determinant(second) / sum(map(sum, second)) ** 3 / sum(map(sum, first)) ** 2
-    return [[scale * _cofactor(first, i, j) for j in range(3)] for i in range(3)]
+    scores = []
+    for i in range(3):
+        scores.append([scale * _cofactor(first, i, j) for j in range(3)])
+    return scores
 
 
 class V2PeerScores(V2):
-    """`v2` whose judges are paid by scores that are estimated from the other questions of a step.
+    """`v2` with judges paid by scores that are estimated from the other questions of a step.
 
     A vote is worth its mean score with the other judges' verdicts on its pair, minus its mean score
     with verdicts on other questions, so that a habit earns 0 on average. `correlated_agreement`
@@ -61,7 +72,7 @@ class V2PeerScores(V2):
 
     type: Literal["v2_peer_scores"] = "v2_peer_scores"  # type: ignore[assignment]
     consensus: PeerScores = "correlated_agreement"  # type: ignore[assignment]
-    """Which scores."""
+    """The scores of verdicts."""
 
     @property
     def centred(self) -> bool:
@@ -76,7 +87,7 @@ class V2PeerScores(V2):
     def verdict_values(
         self, debates: Sequence[ReadDebate], votes: Sequence[list[Vote]]
     ) -> list[list[float | None]]:
-        """Return what each vote earns its judge, per debate."""
+        """Compute the value of each vote to its judge, per debate."""
         questions = [debate.transcript.question.id for debate in debates]
         return peer_score_values(questions, votes, self.consensus)
 
@@ -84,47 +95,53 @@ class V2PeerScores(V2):
 def peer_score_values(
     questions: Sequence[str], votes: Sequence[Sequence[Vote]], kind: PeerScores
 ) -> list[list[float | None]]:
-    """Return the value of each vote, per debate.
+    """Compute the value of each vote, per debate.
 
-    None where nobody else judged the pair, where a part has no pair of judges who judged the same
-    turns, or where no other question of the vote's part has votes.
+    None for a pair with one judge, for a part without two judges of the same turns, and for the
+    only question with votes in its part.
 
     Args:
         questions: Question id per debate.
         votes: Counted votes per debate.
-        kind: Which scores.
+        kind: The scores of verdicts.
     """
-    parts = PARTS[kind]
-    numbers = {question: n for n, question in enumerate(dict.fromkeys(questions))}
-    part_of = [numbers[question] % parts for question in questions]
-    joint = [
-        joint_counts(v for part, v in zip(part_of, votes, strict=True) if part == own)
-        for own in range(parts)
-    ]
-    scores = [
-        _scores(kind, [joint[(own + k) % parts] for k in range(1, parts)]) for own in range(parts)
-    ]
-    given = [Counter(vote.verdict for vote in its_votes) for its_votes in votes]
-    in_part: list[Counter[Verdict]] = [Counter() for _ in range(parts)]
-    on_question: dict[str, Counter[Verdict]] = {}
-    for question, part, own in zip(questions, part_of, given, strict=True):
-        in_part[part].update(own)
-        on_question.setdefault(question, Counter()).update(own)
-    return [
-        _values(its_votes, scores[part], in_part[part] - on_question[question])
-        for question, part, its_votes in zip(questions, part_of, votes, strict=True)
-    ]
+    num_parts = PARTS[kind]
+    question_numbers = {question: n for n, question in enumerate(dict.fromkeys(questions))}
+    part_of_debate = [question_numbers[question] % num_parts for question in questions]
+
+    votes_of_parts: list[list[Sequence[Vote]]] = [[] for _ in range(num_parts)]
+    verdicts_in_part: list[Counter[Verdict]] = [Counter() for _ in range(num_parts)]
+    verdicts_on_question: dict[str, Counter[Verdict]] = {}
+    for question, part, debate_votes in zip(questions, part_of_debate, votes, strict=True):
+        votes_of_parts[part].append(debate_votes)
+        verdicts = [vote.verdict for vote in debate_votes]
+        verdicts_in_part[part].update(verdicts)
+        verdicts_on_question.setdefault(question, Counter()).update(verdicts)
+
+    joint = [joint_counts(part_votes) for part_votes in votes_of_parts]
+    scores_of_parts = []
+    for part in range(num_parts):
+        # A part is scored by the counts of all other parts, so no vote changes its own score.
+        other_parts = [joint[(part + offset) % num_parts] for offset in range(1, num_parts)]
+        scores_of_parts.append(_scores(kind, other_parts))
+
+    values = []
+    for question, part, debate_votes in zip(questions, part_of_debate, votes, strict=True):
+        elsewhere = verdicts_in_part[part] - verdicts_on_question[question]
+        values.append(_vote_values(debate_votes, scores_of_parts[part], elsewhere))
+    return values
 
 
 def joint_counts(debates: Iterable[Sequence[Vote]]) -> Counts:
-    """Return how often two judges of a pair of turns gave which verdicts, in both orders."""
+    """Count the verdicts of two judges of a pair of turns, in both orders."""
     joint = [[0] * 3 for _ in range(3)]
     for votes in debates:
-        for on_pair in by_pair(votes).values():
-            for one in on_pair:
-                for other in on_pair:
-                    if one.judge.agent != other.judge.agent:
-                        joint[VERDICTS.index(one.verdict)][VERDICTS.index(other.verdict)] += 1
+        for pair_votes in by_pair(votes).values():
+            for first in pair_votes:
+                for second in pair_votes:
+                    if first.judge.agent != second.judge.agent:
+                        row = VERDICTS.index(first.verdict)
+                        joint[row][VERDICTS.index(second.verdict)] += 1
     return joint
 
 
@@ -136,32 +153,38 @@ def _scores(kind: PeerScores, joint: Sequence[Counts]) -> Scores | None:
     return determinant_scores(*joint)
 
 
-def _values(
+def _vote_values(
     votes: Sequence[Vote], scores: Scores | None, elsewhere: Mapping[Verdict, int]
 ) -> list[float | None]:
-    total = sum(elsewhere.values())
-    if scores is None or not total:
+    num_elsewhere = sum(elsewhere.values())
+    if scores is None or not num_elsewhere:
         return [None] * len(votes)
-    usual = [
-        sum(row[j] * elsewhere.get(verdict, 0) for j, verdict in enumerate(VERDICTS)) / total
-        for row in scores
-    ]
+    # Mean score of each verdict with verdicts on other questions: the income of a habit.
+    mean_elsewhere = []
+    for row in scores:
+        weighted = [row[j] * elsewhere.get(verdict, 0) for j, verdict in enumerate(VERDICTS)]
+        mean_elsewhere.append(sum(weighted) / num_elsewhere)
     pairs = by_pair(votes)
     values: list[float | None] = []
     for vote in votes:
-        own = VERDICTS.index(vote.verdict)
-        met = [
-            scores[own][VERDICTS.index(other.verdict)]
-            for other in pairs[vote.pair]
-            if other.judge.agent != vote.judge.agent
-        ]
-        values.append(sum(met) / len(met) - usual[own] if met else None)
+        verdict_index = VERDICTS.index(vote.verdict)
+        peer_scores = []
+        for peer_vote in pairs[vote.pair]:
+            if peer_vote.judge.agent != vote.judge.agent:
+                peer_scores.append(scores[verdict_index][VERDICTS.index(peer_vote.verdict)])
+        if not peer_scores:
+            values.append(None)
+            continue
+        values.append(sum(peer_scores) / len(peer_scores) - mean_elsewhere[verdict_index])
     return values
 
 
 def _cofactor(m: Counts, i: int, j: int) -> int:
     # Cyclic indices give the sign.
-    a, b, c, d = (i + 1) % 3, (i + 2) % 3, (j + 1) % 3, (j + 2) % 3
+    a = (i + 1) % 3
+    b = (i + 2) % 3
+    c = (j + 1) % 3
+    d = (j + 2) % 3
     return m[a][c] * m[b][d] - m[a][d] * m[b][c]
 
 

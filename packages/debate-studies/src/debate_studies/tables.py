@@ -17,126 +17,142 @@ from debate_train.checkpoints.whole_files import write_whole
 from debate_train.recipe.files import opening
 
 LEVEL = 0.05
-"""A difference is marked up to this p, adjusted."""
+"""Differences up to this adjusted p are marked."""
 
 
 def tables(study: Study, lines: Sequence[FinishedRun], plot: Path) -> list[str]:
-    """Return the study's tables as Markdown, and write its plot where there is one.
+    """Format the study's tables as Markdown, and write its plot if it names one.
 
     Args:
-        study: What was run.
+        study: The study of the runs.
         lines: The finished runs, at least one.
-        plot: Where the plot goes.
+        plot: File of the plot.
     """
     runs: Runs = {(run.arm, run.seed): run for run in lines if run.arm in study.arms_of(run.seed)}
-    arms = [name for name in study.arms if any(arm == name for arm, _ in runs)]
-    found = [
-        *_levels(study, runs, arms),
-        "",
-        *([*_totals(study, runs, arms), ""] if study.totals else []),
-        *_compared(study, runs),
-    ]
+    arms_with_runs = {arm for arm, _ in runs}
+    arms = [name for name in study.arms if name in arms_with_runs]
+    markdown = [*_levels(study, runs, arms), ""]
+    if study.totals:
+        markdown += [*_totals(study, runs, arms), ""]
+    markdown += _compared(study, runs)
     if any(run.warnings for run in lines):
-        found += ["", *_warnings(runs, arms)]
+        markdown += ["", *_warnings(runs, arms)]
     if study.plot:
         plot.parent.mkdir(parents=True, exist_ok=True)
         write_whole(plot, _plot(study, runs, arms).encode())
-    return found
+    return markdown
 
 
-def page(study: Study, file: Path, image: Path, found: Sequence[str]) -> str:
-    """Return the page of a study: what it is about, the head of its file, its plot and its tables.
+def page(study: Study, file: Path, image: Path, markdown: Sequence[str]) -> str:
+    """Write the page of a study: its subject, the head of its file, its plot and its tables.
 
     Args:
-        study: What was run.
-        file: Where it was read from.
-        image: The plot's, beside the page.
-        found: The tables.
+        study: The study of the runs.
+        file: The study's file.
+        image: The plot's file, beside the page.
+        markdown: The tables.
     """
-    head = opening(file)
-    about = [study.about, ""] if study.about else []
-    said = ["The head of its file:", "", "```text", *head, "```", ""] if head else []
-    drawn = [f"![Plot of {study.name}]({image.name})", ""] if study.plot else []
+    lines = [f"# Study {study.name}", ""]
+    if study.about:
+        lines += [study.about, ""]
     source = f" from `{Path(study.results).name}`" if study.results else ""
-    made = f"Written by `debate-study {file.name}`{source}."
-    return "\n".join([f"# Study {study.name}", "", *about, made, "", *said, *drawn, *found, ""])
+    lines += [f"Written by `debate-study {file.name}`{source}.", ""]
+    file_head = opening(file)
+    if file_head:
+        lines += ["The head of its file:", "", "```text", *file_head, "```", ""]
+    if study.plot:
+        lines += [f"![Plot of {study.name}]({image.name})", ""]
+    return "\n".join([*lines, *markdown, ""])
 
 
 def _levels(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
-    """Each measure at the end of each arm: its mean over seeds, with how it was before."""
-    columns = [_met(runs, arm) for arm in arms]
-    missed = [_met(runs, arm, is_met=False) for arm in arms]
-    rows: list[list[object]] = [["seeds", *map(_seeds, columns)]]
-    if any(missed):
-        rows.append(["start missed its criterion", *map(_seeds, missed)])
-    rows += [[name, *(_level(own, name) for own in columns)] for name in study.measures]
-    said = "Means over seeds at an arm's end (in parentheses: of how many, if some lack it). Where "
-    said += "all measured its beginning, that comes first, and ± is half the gain's 95 % interval."
+    """Format each measure at each arm's end: its mean over seeds, with its mean before."""
+    trained_runs = [_runs_of_arm(runs, arm, start_met=True) for arm in arms]
+    failed_starts_of_arms = [_runs_of_arm(runs, arm, start_met=False) for arm in arms]
+    rows: list[list[object]] = [["seeds", *map(_seeds, trained_runs)]]
+    if any(failed_starts_of_arms):
+        rows.append(["start missed its criterion", *map(_seeds, failed_starts_of_arms)])
+    for measure in study.measures:
+        rows.append([measure, *(_level(arm_runs, measure) for arm_runs in trained_runs)])
     head: list[object] = ["", *arms]
-    if len(arms) > len(rows):  # Few of what there is more of stand side by side.
+    # A page is narrow: the shorter of arms and measures goes across.
+    if len(arms) > len(rows):
         head, *rows = ([*column] for column in zip(head, *rows, strict=True))
-    return [said, "", *table(head, rows)]
+    explanation = (
+        "Means over seeds at an arm's end (in parentheses: of how many, if some lack it). Where "
+        "all measured its beginning, that comes first, and ± is half the gain's 95 % interval."
+    )
+    return [explanation, "", *table(head, rows)]
 
 
-def _met(runs: Runs, arm: str, is_met: bool = True) -> list[FinishedRun]:
-    own = [runs[arm, seed] for seed in seeds_of(runs, [arm])]
-    return [run for run in own if run.start_met == is_met]
+def _runs_of_arm(runs: Runs, arm: str, *, start_met: bool) -> list[FinishedRun]:
+    arm_runs = [runs[arm, seed] for seed in seeds_of(runs, [arm])]
+    return [run for run in arm_runs if run.start_met == start_met]
 
 
-def _seeds(own: Sequence[FinishedRun]) -> str:
-    return ", ".join(str(run.seed) for run in own) or "–"
+def _seeds(arm_runs: Sequence[FinishedRun]) -> str:
+    return ", ".join(str(run.seed) for run in arm_runs) or "–"
 
 
-def _level(own: Sequence[FinishedRun], name: str) -> str:
-    before = [run.before[name] for run in own if name in run.before]
-    after = [run.after[name] for run in own if name in run.after]
+def _level(arm_runs: Sequence[FinishedRun], measure: str) -> str:
+    before = [run.before[measure] for run in arm_runs if measure in run.before]
+    after = [run.after[measure] for run in arm_runs if measure in run.after]
     if not after:
         return "–"
-    if not len(before) == len(after) == len(own):
-        return f"{fmean(after):.3f}" + (f" ({len(after)})" if len(after) < len(own) else "")
-    half = interval([last - first for first, last in zip(before, after, strict=True)])[2]
-    return f"{fmean(before):.3f} → {fmean(after):.3f}" + ("" if half is None else f" ± {half:.3f}")
+    # A mean before and one after of different runs would not be comparable.
+    if len(before) < len(arm_runs) or len(after) < len(arm_runs):
+        num_measured = f" ({len(after)})" if len(after) < len(arm_runs) else ""
+        return f"{fmean(after):.3f}{num_measured}"
+    gains = [last - first for first, last in zip(before, after, strict=True)]
+    half_width = interval(gains)[2]
+    level = f"{fmean(before):.3f} → {fmean(after):.3f}"
+    return level if half_width is None else f"{level} ± {half_width:.3f}"
 
 
 def _totals(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
-    """What an arm took: means over its seeds."""
+    """Format the cost of each arm as means over its seeds."""
     rows = list[list[object]]()
     for arm in arms:
-        own = _met(runs, arm)
-        means = [
-            fmean(values) if (values := [run.totals[n] for run in own if n in run.totals]) else None
-            for n in study.totals
-        ]
-        seconds = [run.seconds for run in own if run.seconds is not None]
-        spent = [fmean(seconds) if seconds else None, *means]
-        rows.append([arm, *("–" if one is None else f"{one:,.0f}" for one in spent)])
+        arm_runs = _runs_of_arm(runs, arm, start_met=True)
+        columns = [[run.seconds for run in arm_runs if run.seconds is not None]]
+        for name in study.totals:
+            columns.append([run.totals[name] for run in arm_runs if name in run.totals])
+        rows.append([arm, *(f"{fmean(values):,.0f}" if values else "–" for values in columns)])
     return table(["arm", "seconds", *study.totals], rows)
 
 
-def differences(runs: Runs, one: Compared, measure: str) -> dict[int, float]:
-    """Return the difference of each seed that ran on both sides."""
+def differences(runs: Runs, comparison: Compared, measure: str) -> dict[int, float]:
+    """Compute the difference of each seed that ran on both sides."""
     by_seed = {}
-    for seed in seeds_of(runs, [one.arm]):
-        run, other = runs[one.arm, seed], runs.get((one.over, seed))
-        before_or_other = run.before if one.over == BEFORE else other.after if other else {}
+    for seed in seeds_of(runs, [comparison.arm]):
+        run = runs[comparison.arm, seed]
+        other = runs.get((comparison.over, seed))
         if _start_failed(run, other):
             continue
-        if measure in run.after and measure in before_or_other:
-            by_seed[seed] = run.after[measure] - before_or_other[measure]
-            if one.gains and other is not None:
-                by_seed[seed] -= run.before[measure] - other.before[measure]
+        subtracted: Mapping[str, float] = {}
+        if comparison.over == BEFORE:
+            subtracted = run.before
+        elif other is not None:
+            subtracted = other.after
+        if measure not in run.after or measure not in subtracted:
+            continue
+        by_seed[seed] = run.after[measure] - subtracted[measure]
+        # Arms that begin with other weights are compared by their gains.
+        if comparison.gains and other is not None:
+            by_seed[seed] -= run.before[measure] - other.before[measure]
     return by_seed
 
 
-def failed_starts(runs: Runs, one: Compared) -> list[int]:
-    """Return the seeds in which a side was not trained, as its start missed its criterion."""
-    failed = []
-    for seed in seeds_of(runs, [one.arm]):
-        run, other = runs[one.arm, seed], runs.get((one.over, seed))
-        has_both = one.over == BEFORE or other is not None
-        if has_both and _start_failed(run, other):
-            failed.append(seed)
-    return failed
+def failed_starts(runs: Runs, comparison: Compared) -> list[int]:
+    """List the seeds with a side that was not trained, as its start missed its criterion."""
+    failed_seeds = []
+    for seed in seeds_of(runs, [comparison.arm]):
+        run = runs[comparison.arm, seed]
+        other = runs.get((comparison.over, seed))
+        has_both_sides = comparison.over == BEFORE or other is not None
+        if has_both_sides and _start_failed(run, other):
+            failed_seeds.append(seed)
+    return failed_seeds
 
 
 def _start_failed(run: FinishedRun, other: FinishedRun | None) -> bool:
@@ -145,12 +161,11 @@ def _start_failed(run: FinishedRun, other: FinishedRun | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """A comparison by one measure."""
+    """A comparison by one measure, with the difference of each seed that ran."""
 
     compared: str
     measure: str
     values: Mapping[int, float]
-    """By seed that ran."""
     failed_seeds: Sequence[int]
 
     @property
@@ -159,37 +174,38 @@ class _Row:
 
 
 def _compared(study: Study, runs: Runs) -> list[str]:
-    """What was to be compared, with interval and test."""
-    rows = _rows_compared(study, runs)
+    """Format the study's comparisons, each with its interval and test."""
+    rows = []
+    for comparison in study.compared:
+        gains = ", gains" if comparison.gains else ""
+        for measure in comparison.measures:
+            row = _Row(
+                compared=f"{comparison.arm} − {comparison.over}{gains}",
+                measure=measure,
+                values=differences(runs, comparison, measure),
+                failed_seeds=failed_starts(runs, comparison),
+            )
+            if row.values:
+                rows.append(row)
     p_values = [row.p for row in rows if row.p is not None]
-    adjusted = iter(holm(p_values))
+    # All tests of the table are one family; rows without a test are in none.
+    adjusted_p_values = iter(holm(p_values))
     any_failed = any(row.failed_seeds for row in rows)
     cells = list[list[object]]()
     for row in rows:
-        p_holm = None if row.p is None else next(adjusted)
-        cells.append(_cells(row, p_holm) + (_failed_cells(row) if any_failed else []))
+        row_cells = _cells(row, None if row.p is None else next(adjusted_p_values))
+        if any_failed:
+            row_cells += _failed_cells(row)
+        cells.append(row_cells)
     head = ["compared", "measure", "seeds", "mean [95 %]", "standard error", "range"]
     head += ["p", "p, Holm"]
-    head += ["failed starts", "with those as 0 [95 %]"] if any_failed else []
+    if any_failed:
+        head += ["failed starts", "with those as 0 [95 %]"]
     return [*_how_to_read(len(p_values), any_failed), *table(head, cells)]
 
 
-def _rows_compared(study: Study, runs: Runs) -> list[_Row]:
-    rows = []
-    for one in study.compared:
-        for measure in one.measures:
-            row = _Row(
-                compared=f"{one.arm} − {one.over}{', gains' if one.gains else ''}",
-                measure=measure,
-                values=differences(runs, one, measure),
-                failed_seeds=failed_starts(runs, one),
-            )
-            rows += [row] if row.values else []
-    return rows
-
-
 def _how_to_read(num_tests: int, any_failed: bool) -> list[str]:
-    """Say what the columns after the interval are; nothing where nothing was tested."""
+    """Explain the columns after the interval; an untested table needs no explanation."""
     if not num_tests:
         return []
     text = f"p is of one row alone; *p, Holm* is adjusted for all {num_tests} tests of this table, "
@@ -202,17 +218,18 @@ def _how_to_read(num_tests: int, any_failed: bool) -> list[str]:
 
 def _cells(row: _Row, p_holm: float | None) -> list[object]:
     values = [*row.values.values()]
-    ends = f"{min(values):+.3f} to {max(values):+.3f}"
-    tested = ["–", ends, "–", "–"]
-    if row.p is not None and p_holm is not None:
-        error = interval(values)[1]
-        mark = "**" if p_holm <= LEVEL else ""
-        tested = [f"{error:.3f}", ends, f"{row.p:.2g}", f"{mark}{p_holm:.2g}{mark}"]
-    return [row.compared, row.measure, len(values), with_interval(values), *tested]
+    value_range = f"{min(values):+.3f} to {max(values):+.3f}"
+    cells: list[object] = [row.compared, row.measure, len(values), with_interval(values)]
+    if row.p is None or p_holm is None:
+        return [*cells, "–", value_range, "–", "–"]
+    standard_error = interval(values)[1]
+    mark = "**" if p_holm <= LEVEL else ""
+    p_cells = [f"{row.p:.2g}", f"{mark}{p_holm:.2g}{mark}"]
+    return [*cells, f"{standard_error:.3f}", value_range, *p_cells]
 
 
 def _failed_cells(row: _Row) -> list[object]:
-    """How many starts failed, and the interval as if they had shown no difference."""
+    """Count failed starts, with the interval as if they had shown no difference."""
     if not row.failed_seeds:
         return ["–", "–"]
     zeros = [0.0] * len(row.failed_seeds)
@@ -220,67 +237,88 @@ def _failed_cells(row: _Row) -> list[object]:
 
 
 def _warnings(runs: Runs, arms: Sequence[str]) -> list[str]:
-    """What the health watch warned of, in how many runs and from which steps on."""
+    """Format the warnings of the health monitor: in how many runs, and from which steps on."""
     rows = list[list[object]]()
     for arm in arms:
-        lines = [runs[arm, seed] for seed in seeds_of(runs, [arm])]
-        own = [run.warnings for run in lines if run.warnings is not None]
-        if not own:
+        arm_runs = [runs[arm, seed] for seed in seeds_of(runs, [arm])]
+        # Runs that were not begun have no warnings to count, not even none.
+        warnings_of_runs = [run.warnings for run in arm_runs if run.warnings is not None]
+        num_runs = len(warnings_of_runs)
+        if not num_runs:
             continue
-        for name in sorted({name for warnings in own for name in warnings}):
-            steps = [warnings[name] for warnings in own if name in warnings]
-            where = f"{min(steps)} to {max(steps)}"
-            rows.append([arm, name, f"{len(steps)} of {len(own)}", where])
-        silent = sum(not warnings for warnings in own)
-        rows.append([arm, "nothing", f"{silent} of {len(own)}", ""])
+        first_steps: dict[str, list[int]] = {}
+        for warnings in warnings_of_runs:
+            for detector, step in warnings.items():
+                first_steps.setdefault(detector, []).append(step)
+        for detector, steps in sorted(first_steps.items()):
+            step_range = f"{min(steps)} to {max(steps)}"
+            rows.append([arm, detector, f"{len(steps)} of {num_runs}", step_range])
+        num_silent = sum(not warnings for warnings in warnings_of_runs)
+        rows.append([arm, "nothing", f"{num_silent} of {num_runs}", ""])
     return table(["arm", "the watch warned of", "runs", "first at step"], rows)
 
 
 def _plot(study: Study, runs: Runs, arms: Sequence[str]) -> str:
     """Draw each measure (change by arm, a dot for each seed) or curve (a line for each arm)."""
-    drawn: list[tuple[Chart, PhaseAxis]] = []
+    charts: list[tuple[Chart, PhaseAxis]] = []
     for name in study.plot:
         for first in range(0, len(arms), MAX_SERIES):
-            own = arms[first : first + MAX_SERIES]
-            found = _curves(name, runs, own) if name in study.curves else _dots(name, runs, own)
-            drawn += [] if found is None else [found]
-    return image(drawn)
+            chart_arms = arms[first : first + MAX_SERIES]
+            draw = _curves if name in study.curves else _dots
+            chart = draw(name, runs, chart_arms)
+            if chart is not None:
+                charts.append(chart)
+    return image(charts)
 
 
-def _dots(name: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, PhaseAxis] | None:
-    met = {arm: _met(runs, arm) for arm in arms}
-    is_gain = any(name in run.before for own in met.values() for run in own)
-    if is_gain:
-        gained = {arm: [*differences(runs, Compared(arm=arm, measures=(name,)), name).values()]
-                  for arm in arms}  # fmt: skip
-    else:
-        gained = {arm: [run.after[name] for run in own if name in run.after]
-                  for arm, own in met.items()}  # fmt: skip
-    gained = {arm: values for arm, values in gained.items() if values}
-    if not gained:
+def _dots(measure: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, PhaseAxis] | None:
+    runs_of_arms = {arm: _runs_of_arm(runs, arm, start_met=True) for arm in arms}
+    is_gain = False
+    for arm_runs in runs_of_arms.values():
+        is_gain = is_gain or any(measure in run.before for run in arm_runs)
+    values_of_arms = {}
+    for arm, arm_runs in runs_of_arms.items():
+        if is_gain:
+            gains = differences(runs, Compared(arm=arm, measures=(measure,)), measure)
+            values = [*gains.values()]
+        else:
+            values = [run.after[measure] for run in arm_runs if measure in run.after]
+        if values:
+            values_of_arms[arm] = values
+    if not values_of_arms:
         return None
-    along = phase_axis({arm: (1, len(values)) for arm, values in gained.items()}, "run")
-    lines, bounds = list[Series](), [Bound(*along.ends, 0.0, None)][:is_gain]
-    for (arm, values), stretch in zip(gained.items(), along.stretches, strict=True):
-        points = ((stretch.at(place), value) for place, value in enumerate(values, 1))
-        lines.append(Series(arm, tuple(points), joined=False))
-        mean, _, half, _ = interval(values)
-        ends = () if half is None else (mean - half, mean + half)
-        bounds += [Bound(stretch.start, stretch.end, end, None) for end in ends]
+
+    num_dots = {arm: (1, len(values)) for arm, values in values_of_arms.items()}
+    axis = phase_axis(num_dots, "run")
+    series = list[Series]()
+    bounds = list[Bound]()
+    if is_gain:
+        bounds.append(Bound(*axis.ends, 0.0, None))
+    for (arm, values), stretch in zip(values_of_arms.items(), axis.stretches, strict=True):
+        points = tuple((stretch.at(number), value) for number, value in enumerate(values, 1))
+        series.append(Series(arm, points, joined=False))
+        mean, _, half_width, _ = interval(values)
+        if half_width is not None:
+            for end in (mean - half_width, mean + half_width):
+                bounds.append(Bound(stretch.start, stretch.end, end, None))
     note = "after minus before" if is_gain else "at the end"
     note += ", a dot for each seed, between the ends of the 95 % interval"
-    return Chart(name, note, lines, "number", bounds=bounds), along
+    return Chart(measure, note, series, "number", bounds=bounds), axis
 
 
-def _curves(name: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, PhaseAxis] | None:
-    lines = list[Series]()
+def _curves(curve: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, PhaseAxis] | None:
+    series = list[Series]()
+    steps = list[int]()
     for arm in arms:
-        values: dict[int, list[float]] = {}
+        values_by_step: dict[int, list[float]] = {}
         for seed in seeds_of(runs, [arm]):
-            for step, value in runs[arm, seed].curves.get(name, ()):
-                values.setdefault(step, []).append(value)
-        points = tuple((step, fmean(own)) for step, own in sorted(values.items()))
-        lines += [Series(arm, points)] if points else []
-    steps = [step for line in lines for step, _ in line.points]
-    chart = Chart(name, "by step, a line for each arm: the mean over seeds", lines, "number")
-    return (chart, plain_axis(steps, "step")) if steps else None
+            for step, value in runs[arm, seed].curves.get(curve, ()):
+                values_by_step.setdefault(step, []).append(value)
+        if values_by_step:
+            points = tuple((step, fmean(values)) for step, values in sorted(values_by_step.items()))
+            series.append(Series(arm, points))
+            steps += values_by_step
+    if not steps:
+        return None
+    chart = Chart(curve, "by step, a line for each arm: the mean over seeds", series, "number")
+    return chart, plain_axis(steps, "step")
