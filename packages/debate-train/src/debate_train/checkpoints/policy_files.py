@@ -106,7 +106,11 @@ def weight_prints(loaded: LoadedModel) -> dict[str, str]:
         values = values[::spacing][:MOST_VALUES].float().cpu()
         digest.update(f"{name} {tuple(parameter.shape)}".encode())
         digest.update(values.numpy().tobytes())
-    return {kind: digest.hexdigest() for kind, digest in sorted(digests.items(), reverse=True)}
+    prints: dict[str, str] = {}
+    for kind in ("start", "frozen"):
+        if kind in digests:
+            prints[kind] = digests[kind].hexdigest()
+    return prints
 
 
 def save_policy(directory: Path, loaded: LoadedModel, file_size: str = FILE_SIZE) -> None:

@@ -142,7 +142,8 @@ def write_json(path: Path, value: Mapping[str, object]) -> Path:
 
 def json_hash(value: object) -> str:
     """Hash a value as JSON (SHA-256); a value without a JSON type counts as text."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def with_hash(values: Mapping[str, object]) -> dict[str, object]:
@@ -153,9 +154,9 @@ def with_hash(values: Mapping[str, object]) -> dict[str, object]:
 def as_written(text: str | bytes) -> dict[str, Any] | None:
     """Parse the values of `with_hash`; None where they are not as written."""
     try:
-        content = json.loads(text)
-        values: dict[str, Any] = {k: v for k, v in content.items() if k != "sha256"}
-        return values if content["sha256"] == json_hash(values) else None
+        values: dict[str, Any] = dict(json.loads(text).items())
+        digest = values.pop("sha256")
+        return values if digest == json_hash(values) else None
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None
 

@@ -79,13 +79,21 @@ def worked_turn(request: TurnRequest, *, errors: bool = True) -> str:
         right = ", ".join(str(agent) for agent in ranked if is_right[agent]) or "nobody"
         wrong = ", ".join(str(agent) for agent in ranked if not is_right[agent]) or "nobody"
         evaluation += f" Right: {right}. Wrong: {wrong}."
-    # Unequal pairs come first: the two lists before them then give all votes in one order.
-    pairs = sorted(combinations(ranked, 2), key=lambda pair: is_right[pair[0]] == is_right[pair[1]])
-    votes = "\n".join(vote_line(first, second, is_right) for first, second in pairs) or "N/A"
+    # Ties come last: the two lists before the votes then give all votes in one order.
+    decided_votes = []
+    tied_votes = []
+    for first, second in combinations(ranked, 2):
+        vote = vote_line(first, second, is_right)
+        if is_right[first] == is_right[second]:
+            tied_votes.append(vote)
+        else:
+            decided_votes.append(vote)
+    votes = "\n".join(decided_votes + tied_votes) or "N/A"
     # Without a section for them, the checks go before the votes that follow from them.
     if "evaluation" not in sections and checks and request.answers:
         votes = f"{evaluation}\n{votes}"
-    faults = " ".join(checks[agent].text for agent in ranked if not is_right[agent]) or "N/A"
+    fault_texts = [checks[agent].text for agent in ranked if not is_right[agent]]
+    faults = " ".join(fault_texts) or "N/A"
     has_consensus = bool(ranked) and all(is_right.values())
     texts = {
         "analysis": evaluation,
@@ -149,7 +157,9 @@ def _check_claims(request: TurnRequest, answer: str) -> dict[int, _Check]:
     question = request.question
     if answer != question.answer:
         # A guided turn, or a mistaken critic: other ways to recognize the right answer go.
-        meta = {key: value for key, value in question.meta.items() if key not in ("accept", TASK)}
+        meta = dict(question.meta)
+        meta.pop("accept", None)
+        meta.pop(TASK, None)
         question = replace(question, answer=answer, meta=meta)
     # The two stand side by side: a small model learns to compare what is near.
     truth = f" it is {answer}," if len(answer) <= MAX_REPEATED else ""

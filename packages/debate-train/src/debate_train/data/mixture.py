@@ -143,7 +143,9 @@ class MixedSource(DataSource):
     def split(self, name: Split, size: int) -> list[Question]:
         """Select up to `size` questions by the weights; fewer where a source has too few."""
         # Shares are of the available questions, if these are fewer than requested.
-        num_available = sum(len(source.split(name, size)) for source in self.opened.values())
+        num_available = 0
+        for source in self.opened.values():
+            num_available += len(source.split(name, size))
         size = min(size, num_available)
         total_weight = sum(self._weights.values())
         questions: list[Question] = []

@@ -60,7 +60,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class RowQuestion:
     """A question with the file and number of the row."""
 
     question: Question
@@ -117,7 +117,7 @@ def answer_in(pattern: str, text: str, where: str) -> str | None:
     return str(match.group(1)).strip()
 
 
-def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Placed:
+def read_question(row: Mapping[str, object], reading: Reading, where: str) -> RowQuestion:
     """Read the question of a row; the kind of answer may still be open.
 
     Raises:
@@ -156,7 +156,7 @@ def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Pl
     _refuse_unwritable({"question": text, "answer": answer, "id": question_id, **meta}, where)
 
     is_integer = isinstance(raw_answer, int) and not isinstance(raw_answer, bool)
-    return Placed(
+    return RowQuestion(
         question=Question(id=str(question_id), text=text, answer=answer, meta=meta),
         where=where,
         pattern_missed=pattern_missed,
@@ -330,7 +330,7 @@ def _refuse_unwritable(values: Mapping[str, object], where: str) -> None:
             ) from error
 
 
-def with_kinds(placed: Sequence[Placed], choice_answers: Way | None = None) -> list[Question]:
+def with_kinds(rows: Sequence[RowQuestion], choice_answers: Way | None = None) -> list[Question]:
     """Name the kind of a file's questions; without a kind in recipe and row it is inferred.
 
     A question with choices is of kind `choice`. Where all answers of the others are yes, no, true
@@ -339,7 +339,7 @@ def with_kinds(placed: Sequence[Placed], choice_answers: Way | None = None) -> l
     Raises:
         DataError: Several kinds fit, or an answer could mean two choices.
     """
-    rows = _with_chosen_labels(placed, choice_answers)
+    rows = _with_chosen_labels(rows, choice_answers)
     without_choices = [
         row
         for row in rows
@@ -363,18 +363,20 @@ def with_kinds(placed: Sequence[Placed], choice_answers: Way | None = None) -> l
     return questions
 
 
-def _with_chosen_labels(placed: Sequence[Placed], usual: Way | None) -> list[Placed]:
+def _with_chosen_labels(rows: Sequence[RowQuestion], usual: Way | None) -> list[RowQuestion]:
     """Replace each name of a choice by the label of the choice.
 
     Raises:
         DataError: An answer means two choices, or no choice.
     """
-    golds = [row.choice_gold for row in placed]
+    golds = [row.choice_gold for row in rows]
     # Integers and texts are read each in their own usual way: 1 may be an index beside "B".
-    usual_of_numbers = usual or usual_way([g for g in golds if g and isinstance(g.answer, int)])
-    usual_of_texts = usual or usual_way([g for g in golds if g and isinstance(g.answer, str)])
+    numbers = [gold for gold in golds if gold and isinstance(gold.answer, int)]
+    texts = [gold for gold in golds if gold and isinstance(gold.answer, str)]
+    usual_of_numbers = usual or usual_way(numbers)
+    usual_of_texts = usual or usual_way(texts)
     labeled = []
-    for row, gold in zip(placed, golds, strict=True):
+    for row, gold in zip(rows, golds, strict=True):
         if gold is not None:
             is_number = isinstance(gold.answer, int)
             row = _with_label(row, gold, usual_of_numbers if is_number else usual_of_texts)
@@ -382,7 +384,7 @@ def _with_chosen_labels(placed: Sequence[Placed], usual: Way | None) -> list[Pla
     return labeled
 
 
-def _with_label(row: Placed, gold: ChoiceGold, usual: Way | None) -> Placed:
+def _with_label(row: RowQuestion, gold: ChoiceGold, usual: Way | None) -> RowQuestion:
     question = row.question
     label = gold.label(usual)
     if label is not None:
@@ -401,10 +403,10 @@ def _with_label(row: Placed, gold: ChoiceGold, usual: Way | None) -> Placed:
     )
 
 
-def _are_all_yes_no(rows: Sequence[Placed]) -> bool:
+def _are_all_yes_no(rows: Sequence[RowQuestion]) -> bool:
     """Say whether all answers are yes or no; refuse rows where only some are."""
-    yes_no: list[Placed] = []
-    others: list[Placed] = []
+    yes_no: list[RowQuestion] = []
+    others: list[RowQuestion] = []
     for row in rows:
         answer = (row.question.answer or "").strip().lower()
         (yes_no if answer in YES_NO else others).append(row)
@@ -420,7 +422,7 @@ def _are_all_yes_no(rows: Sequence[Placed]) -> bool:
     return bool(yes_no)
 
 
-def _refuse_letters(rows: Sequence[Placed]) -> None:
+def _refuse_letters(rows: Sequence[RowQuestion]) -> None:
     answers = [(row.question.answer or "").strip() for row in rows]
     # One letter alone may be an unknown of mathematics; several are choices that were left out.
     if len(set(answers)) > 1 and all(map(LETTER.fullmatch, answers)):

@@ -10,7 +10,7 @@ from itertools import islice
 from debate_protocol.plugins import install_command
 from debate_protocol.types import Question
 from debate_rewards.answer_checking import check
-from debate_train.data.question_rows import Placed, Reading, read_question, with_kinds
+from debate_train.data.question_rows import Reading, RowQuestion, read_question, with_kinds
 from debate_train.data.splits import identity
 from debate_train.interrupts import DataError
 
@@ -109,7 +109,7 @@ def read_questions(
     Raises:
         DataError: There is no question, or a row cannot be read.
     """
-    row_by_identity: dict[str, Placed] = {}
+    row_by_identity: dict[str, RowQuestion] = {}
     num_rows = num_missed = num_dialogues = 0
     for row in rows:
         num_rows += 1

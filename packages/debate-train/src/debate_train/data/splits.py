@@ -23,8 +23,11 @@ def identity(question: Question) -> str:
 
     "Which of these is true?" is another question with other choices.
     """
-    context = [question.meta[key] for key in ("passage", "choices") if question.meta.get(key)]
-    return json.dumps([question.text, *context]) if context else question.text
+    parts = [question.text]
+    for key in ("passage", "choices"):
+        if question.meta.get(key):
+            parts.append(question.meta[key])
+    return json.dumps(parts) if len(parts) > 1 else question.text
 
 
 def hold_out(

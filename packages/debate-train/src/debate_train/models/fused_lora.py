@@ -72,9 +72,10 @@ class _Fused(Linear):  # type: ignore[misc]
             output: Tensor = super().forward(x, *args, **kwargs)
             return output
         name = names[0]
-        fused: Tensor = _LowRankUpdate.apply(  # type: ignore[no-untyped-call]
-            x, base, self.lora_A[name].weight, self.lora_B[name].weight, self.scaling[name]
-        )
+        a_RI = self.lora_A[name].weight
+        b_OR = self.lora_B[name].weight
+        scale = self.scaling[name]
+        fused: Tensor = _LowRankUpdate.apply(x, base, a_RI, b_OR, scale)  # type: ignore[no-untyped-call]
         return fused
 
 
