@@ -303,7 +303,7 @@ def _identity(view: View) -> str:
 
 
 def _comment_task(view: View) -> str:
-    """Return what is asked of an agent that owes no answer."""
+    """Write the task of an agent that need not answer."""
     if view.contract.kind != "xml":
         return (
             "Say what is right and what is wrong in the responses that you have seen, and why; "

@@ -1,4 +1,4 @@
-"""The nouns of a debate: questions, asks, replies, turns, transcripts; its roles and who sees whom.
+"""Nouns of a debate: questions, turn requests, replies, turns, transcripts, roles; who sees whom.
 
 Agents and rounds count from 0. A turn is one agent speaking in one round.
 """
@@ -57,7 +57,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What an engine sampled for one ask.
+    """An engine's sample for one turn request.
 
     `token_ids` are the sampled ids, end or stop tokens included; they and not `text` are the
     training truth. `logps[k]` is the natural log-probability of `token_ids[k]` under the
@@ -294,7 +294,7 @@ GateDecision = Literal["keep", "drop", "go_on"]
 Yielded = Sequence[TurnRequest] | Gate
 Sent = Sequence[Reply] | GateDecision
 DebateRun = Generator[Yielded, Sent, Transcript]
-"""A running form: yields the asks of all agents that speak now, is sent their replies in order."""
+"""A running form: yields the turn requests of all agents that speak now, is sent their replies."""
 
 
 ACTOR, CRITIC = 0, 1
@@ -590,7 +590,7 @@ def parse_turn(transcript: Transcript, turn: Turn) -> Parsed:
 def turn_failed(transcript: Transcript, turn: Turn) -> bool:
     """Return whether a turn failed: recorded as failed, or without the answer that was due.
 
-    A critic owes no answer; its turn fails when it says nothing.
+    A critic need not answer; its turn fails when it is empty.
     """
     if turn.failure is not None:
         return True

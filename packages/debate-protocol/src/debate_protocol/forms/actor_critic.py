@@ -247,7 +247,7 @@ ExchangeStyle = Annotated[
 
 
 class Exchange:
-    """Makes asks of any state of one debate; every prompt is made from that state alone."""
+    """Builds turn requests for any state of one debate; a prompt depends on its state alone."""
 
     def __init__(self, form: "ActorCritic", begin: DebateStart) -> None:
         self.form = form
@@ -264,7 +264,7 @@ class Exchange:
         name: str = "",
         guide: str | None = None,
     ) -> TurnRequest:
-        """Return the ask for a turn.
+        """Build the request for a turn.
 
         Args:
             key: Whose turn it is, and its round.
@@ -576,7 +576,7 @@ class ActorCritic(SampledSettings):
         return self.rules({}, unusual, topology="actor_critic", history_rounds=1)
 
     def debate(self, begin: DebateStart) -> DebateRun:
-        """Hold a debate; `begin.same_answer` decides which answers are wrong ones to guide to."""
+        """Play a debate; `begin.same_answer` decides which answers are wrong ones to guide to."""
         exchange = Exchange(self, begin)
         spoken: dict[TurnKey, Turn] = {}
         for round in range(self.max_rounds):

@@ -301,7 +301,7 @@ class DebateForm(SpeakingSettings):
 
     @abstractmethod
     def debate(self, begin: DebateStart) -> DebateRun:
-        """Hold a debate."""
+        """Play a debate."""
 
     @abstractmethod
     def turn_count(self) -> int:
