@@ -1,4 +1,4 @@
-"""What CoNL pays: solutions by final rankings, critiques by what became of their targets."""
+"""Reward of CoNL: solutions by final rankings, critiques by the later value of their targets."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -45,14 +45,14 @@ class ConlReward(JudgeSettings, PeerReward):
         critic      a critique: max(0, Vf − V0) of its target (`rises`), max(0, V0 − Vf) (`falls`)
         judge       a vote of the last ranking: +1 with the majority on its pair, −1 against it
 
-    The blind ranking itself earns nothing. `leave_one_out` takes a critic's own votes out of the
-    values that it is paid by, and a judge's out of the majority; `inclusive` leaves them in, as
-    printed. A solution's own agent has no vote on it in any case. None where V0 or Vf has no vote.
+    The blind ranking itself earns nothing. `leave_one_out` takes a critic's own votes out of its
+    targets' values, and a judge's out of the majority; `inclusive` leaves them in, as printed. A
+    solution's own agent has no vote on it in any case. None where V0 or Vf has no vote.
 
     Source: "Conversation for Non-verifiable Learning" (Sui and Hooi, arXiv 2601.21464):
     `rises` is its text, `falls` its published code and the document that it came with. Both pay
     agreement of a whole ranking. The document and the code's `rewards.py` scale critiques by 5, its
-    `train.py` by 2. What streams weigh is set with the advantage.
+    `train.py` by 2. Weights of streams are set with the advantage.
     """
 
     type: Literal["conl"] = "conl"
@@ -73,11 +73,11 @@ class ConlReward(JudgeSettings, PeerReward):
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The streams that get values."""
+        """Streams with values."""
         return ("generator", CRITIC, JUDGE)
 
     def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
-        """Return why a stream has no value."""
+        """Explain why a stream has no value."""
         if context.rules.num_agents == 2 and context.rules.contracts:
             why = "of two agents a critic alone votes on the other; expected consensus: inclusive"
             return why if stream == CRITIC else None
@@ -87,53 +87,57 @@ class ConlReward(JudgeSettings, PeerReward):
         )
 
     def score(self, debate: ReadDebate) -> Score:
-        """Return the score of one debate."""
-        cast = ballots(debate, self.duplicates)
+        """Score one debate by its first and last ranking."""
+        turn_ballots = ballots(debate, self.duplicates)
         rounds = ranking_rounds(debate)
         blind: dict[TurnKey, Ballot] = {}
         last: dict[TurnKey, Ballot] = {}
         if len(rounds) > 1:
-            blind = _of_round(cast, rounds[0])
-            last = _of_round(cast, rounds[-1])
+            blind = _of_round(turn_ballots, rounds[0])
+            last = _of_round(turn_ballots, rounds[-1])
         first_ranking = Ranking(all_votes(blind), self.ties, self.values)
         last_ranking = Ranking(all_votes(last), self.ties, self.values)
         before = first_ranking.agent_values()
         after = last_ranking.agent_values()
-        # A fit of strengths ends within a tolerance.
-        rose = {a: after[a] - before[a] > 1e-6 for a in before.keys() & after.keys()}
-        first = min((key.round for key in debate.turns), default=0)
-        firsts = before if self.first_solutions == "blind" else after
-        worth: dict[TurnKey, float | None] = {}
+        # A fit of strengths ends within a tolerance: smaller changes are none.
+        has_risen = {a: after[a] - before[a] > 1e-6 for a in before.keys() & after.keys()}
+        first_round = min((key.round for key in debate.turns), default=0)
+        first_values = before if self.first_solutions == "blind" else after
+        solution_values: dict[TurnKey, float | None] = {}
         for key in debate.turns:
-            value = (firsts if key.round == first else after).get(key.agent)
-            accepted = value is not None and key.round == first and rose.get(key.agent)
-            worth[key] = value + self.acceptance if value is not None and accepted else value
-        credits = turn_credits(debate, worth)
-        critiques: list[float | None] = []
+            is_first = key.round == first_round
+            value = first_values.get(key.agent) if is_first else after.get(key.agent)
+            if value is not None and is_first and has_risen.get(key.agent):
+                value += self.acceptance
+            solution_values[key] = value
+        credits = turn_credits(debate, solution_values)
+        critique_values: list[float | None] = []
         for critic in debate.judges.values():
             parts, targets = critique_targets(debate, critic)
             if critic.failed or critic.key not in blind:
                 continue
             left_out = critic.key.agent if self.consensus == "leave_one_out" else None
-            paid: dict[int, float | None] = {}
+            target_values: dict[int, float | None] = {}
             for target in targets:
                 value_before = first_ranking.value_of(target, left_out)
                 value_after = last_ranking.value_of(target, left_out)
-                paid[target] = self._paid(value_before, value_after)
-            critiques += paid.values()
-            credits += critique_credits(critic, parts, paid)
+                target_values[target] = self._critique_value(value_before, value_after)
+            critique_values += target_values.values()
+            credits += critique_credits(critic, parts, target_values)
         agreement = consensus_values(all_votes(last), self.consensus)
         credits += self.judge_credits(debate, last, agreement)
         metrics = {
-            "conl/critiques": float(len(critiques)),
-            "conl/diagnostic": known_mean(critiques),
-            "conl/accepted": known_mean(rose.values()),
+            "conl/critiques": float(len(critique_values)),
+            "conl/diagnostic": known_mean(critique_values),
+            "conl/accepted": known_mean(has_risen.values()),
             "conl/agreement_before": known_mean(consensus_values(all_votes(blind), self.consensus)),
             "conl/agreement_after": known_mean(agreement),
         }
         return build_score(debate.transcript, credits, metrics)
 
-    def _paid(self, value_before: float | None, value_after: float | None) -> float | None:
+    def _critique_value(
+        self, value_before: float | None, value_after: float | None
+    ) -> float | None:
         if value_before is None or value_after is None:
             return None
         change = value_after - value_before
@@ -141,9 +145,9 @@ class ConlReward(JudgeSettings, PeerReward):
 
 
 def ranking_rounds(debate: ReadDebate) -> list[int]:
-    """Return the rounds in which agents were asked to rank turns of at least two agents.
+    """List the rounds in which agents were asked to rank turns of at least two agents.
 
-    A round counts even where all of these turns failed, so that nobody owed a comparison: without
+    A round counts even where all of these turns failed, so that no comparison was expected: without
     it the last ranking would be taken for the blind one.
     """
     rules = debate.transcript.protocol
@@ -157,15 +161,15 @@ def ranking_rounds(debate: ReadDebate) -> list[int]:
 
 
 class Ranking:
-    """The votes of one ranking, counted by judge, and what they make each agent worth.
+    """The votes of one ranking, counted by judge, and the value of each agent by them.
 
     A critic is paid by values without its own votes. Votes are counted once here and a critic's
     are then subtracted: counting all N³ votes again for each of N critics takes N⁴ steps.
 
     Args:
-        votes: Of one ranking.
-        ties: What `=` is worth.
-        values: What the votes are made into.
+        votes: The votes of one ranking.
+        ties: The worth of `=`.
+        values: How an agent's value comes from the votes.
     """
 
     def __init__(
@@ -212,15 +216,15 @@ class Ranking:
                 self._wins[contest] = self._wins.get(contest, 0.0) + won
 
     def agent_values(self) -> dict[int, float]:
-        """Return the value of each agent that the ranking has votes on."""
+        """Compute the value of each agent that the ranking has votes on."""
         values = {agent: self.value_of(agent) for agent in self._received}
         return {agent: value for agent, value in values.items() if value is not None}
 
     def value_of(self, agent: int, left_out: int | None = None) -> float | None:
-        """Return the value of an agent, from 0 to 1; None without a vote on it.
+        """Compute the value of an agent, from 0 to 1; None without a vote on it.
 
         Args:
-            agent: The agent. What it says of its own solution counts for others alone.
+            agent: The agent. Its votes on its own solution count for others only.
             left_out: A judge whose votes do not count.
         """
         received = self._received.get(agent, 0)
@@ -236,7 +240,7 @@ class Ranking:
         return self._scaled_strengths(left_out, agent if has_own_votes else None)[agent]
 
     def _scaled_strengths(self, left_out: int | None, own_of: int | None) -> dict[int, float]:
-        """Return Bradley-Terry strengths, scaled from 0 to 1.
+        """Compute Bradley-Terry strengths, scaled from 0 to 1.
 
         Args:
             left_out: A judge whose votes do not count.
@@ -269,5 +273,5 @@ class Ranking:
         return {(a, b): won for (a, b), won in wins.items() if won + wins[b, a] > 0}
 
 
-def _of_round(cast: Mapping[TurnKey, Ballot], round: int) -> dict[TurnKey, Ballot]:
-    return {key: ballot for key, ballot in cast.items() if key.round == round}
+def _of_round(turn_ballots: Mapping[TurnKey, Ballot], round: int) -> dict[TurnKey, Ballot]:
+    return {key: ballot for key, ballot in turn_ballots.items() if key.round == round}

@@ -10,7 +10,11 @@ from operator import add
 from statistics import NormalDist, fmean
 from typing import Literal
 
+RESAMPLES = 2000
+
 Range = tuple[float, float]
+# Sum and weight of a ratio; or of points: their number and the sums of x, y, x², y² and xy.
+Moments = tuple[float, ...]
 
 _SHARES = frozenset(
     (
@@ -28,7 +32,7 @@ _DIFFERENCES = frozenset(("drift", "delta", "gap"))
 
 
 def range_of(figure: str) -> Range | None:
-    """Return the least and the greatest value of a figure, None where it is not known.
+    """Look up the least and the greatest value of a figure, None where it is not known.
 
     Args:
         figure: A name of `debate_metrics` or of an evaluation mode, such as `judge/accuracy`;
@@ -40,65 +44,68 @@ def range_of(figure: str) -> Range | None:
     return (0.0, 1.0) if parts & _SHARES else None
 
 
-# Sum and weight of a ratio; or of points: their number and the sums of x, y, x², y² and xy.
-Moments = tuple[float, ...]
-
-
 @dataclass(slots=True)
 class Sums:
-    """Per statistic what was summed so far."""
+    """Running sums of statistics, by name."""
 
     moments: dict[str, Moments] = field(default_factory=dict)
 
     def add(self, name: str, value: float, weight: float = 1.0) -> None:
-        """Observe `value`, which is a mean, or sum, over `weight` cases."""
+        """Observe `value`, a mean or sum over `weight` cases."""
         total, cases = self.moments.get(name, (0.0, 0.0))
         self.moments[name] = (total + value, cases + weight)
 
     def add_points(self, name: str, points: Iterable[tuple[float, float]]) -> None:
-        """Observe points whose correlation is wanted."""
-        rows = [(1.0, x, y, x * x, y * y, x * y) for x, y in points]
-        if rows:
-            self.join(name, tuple(map(sum, zip(*rows, strict=True))))
+        """Observe points for a correlation."""
+        point_moments = [(1.0, x, y, x * x, y * y, x * y) for x, y in points]
+        if point_moments:
+            columns = zip(*point_moments, strict=True)
+            self.join(name, tuple(sum(column) for column in columns))
 
     def join(self, name: str, moments: Moments) -> None:
         """Add moments of the same statistic."""
-        known = self.moments.get(name)
-        self.moments[name] = moments if known is None else tuple(map(add, known, moments))
+        earlier = self.moments.get(name)
+        if earlier is not None:
+            moments = tuple(map(add, earlier, moments))
+        self.moments[name] = moments
 
     def merge(self, other: "Sums") -> None:
-        """Add all that another has observed."""
+        """Add all observations of another."""
         for name, moments in other.moments.items():
             self.join(name, moments)
 
     def values(self) -> dict[str, float]:
-        """Return the statistics that are defined."""
-        found = {name: value_of(moments) for name, moments in self.moments.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        """Compute the statistics that are defined."""
+        values = {}
+        for name, moments in self.moments.items():
+            value = value_of(moments)
+            if value is not None:
+                values[name] = value
+        return values
 
 
 def value_of(moments: Sequence[float]) -> float | None:
-    """Return a ratio, or Pearson's correlation; None without weight or without spread."""
+    """Compute a ratio, or Pearson's correlation; None without weight or without spread."""
     if len(moments) == 2:
-        return moments[0] / moments[1] if moments[1] > 1e-12 else None
+        total, weight = moments
+        return total / weight if weight > 1e-12 else None
     count, x, y, xx, yy, xy = moments
     if count < 2:
         return None
-    spread_x, spread_y = xx - x * x / count, yy - y * y / count
+    spread_x = xx - x * x / count
+    spread_y = yy - y * y / count
+    # What is left of equal values after rounding is no spread.
     if spread_x < 1e-9 or spread_y < 1e-9:
         return None
     return float((xy - x * y / count) / (spread_x * spread_y) ** 0.5)
 
 
 def pooled(rows: Iterable[Mapping[str, Moments]]) -> Sums:
-    """Return the sums of all rows together."""
+    """Add up the sums of all rows."""
     total = Sums()
     for row in rows:
         total.merge(Sums(dict(row)))
     return total
-
-
-RESAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +124,14 @@ def bootstrap_interval(
     level: float = 0.95,
     within: Range | None = None,
 ) -> tuple[float, float, float]:
-    """Return the mean and a percentile interval for it, resampling questions.
+    """Estimate a mean with a percentile interval, resampling questions.
 
     Args:
         values_per_question: One value per question, already averaged over its debates.
         seed: Repeats the resampling.
         level: Coverage of the interval, between 0 and 1.
-        within: The least and the greatest value that a question can have; with it, values that are
-            all the same have the interval of `unvaried_interval` and not one without width.
+        within: The least and the greatest value that a question can have; with it, equal values
+            have the interval of `unvaried_interval` and not one without width.
 
     Returns:
         Mean, lower end, upper end.
@@ -136,24 +143,24 @@ def bootstrap_interval(
     if not values:
         raise ValueError("bootstrap_interval: found no values, expected at least one question")
     rows = [{"mean": (float(value), 1.0)} for value in values]
-    found = bootstrap_estimates(rows, seed, level)["mean"]
+    estimate = bootstrap_estimates(rows, seed, level)["mean"]
     if len(set(values)) == 1:
-        return found.value, *unvaried_interval(found.value, len(values), within, level)
-    return found.value, found.low, found.high
+        return estimate.value, *unvaried_interval(estimate.value, len(values), within, level)
+    return estimate.value, estimate.low, estimate.high
 
 
 def unvaried_interval(
     value: float, questions: int, within: Range | None, level: float = 0.95
 ) -> tuple[float, float]:
-    """Return the interval of a mean where every question has the same value.
+    """Compute the interval of a mean where every question has the same value.
 
-    Resampling equal values shows no variation at all. But of all questions that could have been
-    drawn, a share of up to w = z² / (n + z²) may have other values, the upper end of Wilson's
-    interval for 0 of n; the interval has that share at the least value and at the greatest. For
-    shares of 0 and 1 it is Wilson's.
+    Resampling equal values shows no variation at all. But of all questions in the population, a
+    share of up to w = z² / (n + z²) may have other values, the upper end of Wilson's interval for 0
+    of n; the interval puts this share at the least value and at the greatest. For shares of 0 and 1
+    it is Wilson's.
 
     Args:
-        value: Of every question.
+        value: The value of every question.
         questions: Their number n, at least 1.
         within: The least and the greatest value possible; None leaves the interval without width.
         level: Coverage of the interval, between 0 and 1.
@@ -162,17 +169,18 @@ def unvaried_interval(
     """
     if within is None:
         return value, value
-    square = NormalDist().inv_cdf((1 + level) / 2) ** 2
-    share = square / (questions + square)
+    z_squared = NormalDist().inv_cdf((1 + level) / 2) ** 2
+    share = z_squared / (questions + z_squared)
     least, greatest = within
-    low, high = value + share * (least - value), value + share * (greatest - value)
+    low = value + share * (least - value)
+    high = value + share * (greatest - value)
     return min(value, low), max(value, high)
 
 
 def bootstrap_estimates(
     rows: Sequence[Mapping[str, Moments]], seed: int = 0, level: float = 0.95
 ) -> dict[str, Estimate]:
-    """Return every statistic with its percentile interval, resampling whole questions.
+    """Estimate every statistic with its percentile interval, resampling whole questions.
 
     A resample in which a statistic is not defined does not count for it. A share that is the same
     on every question has the interval of `unvaried_interval`.
@@ -189,43 +197,50 @@ def bootstrap_estimates(
         raise ValueError(f"level: found {level}, expected one between 0 and 1")
     values = pooled(rows).values()
     columns = {name: _columns(name, rows) for name in values}
-    drawn: dict[str, list[float]] = {name: [] for name in values}
+    resampled: dict[str, list[float]] = {name: [] for name in values}
     for chosen in _resamples(len(rows), seed):
-        for name, sides in columns.items():
-            value = value_of([sum(map(side.__getitem__, chosen)) for side in sides])
+        for name, moment_columns in columns.items():
+            moments = [sum(map(column.__getitem__, chosen)) for column in moment_columns]
+            value = value_of(moments)
             if value is not None:
-                drawn[name].append(value)
+                resampled[name].append(value)
     tail = (1 - level) / 2
     estimates = {}
     for name, value in values.items():
-        ordered = sorted(drawn[name]) or [value]
-        ends = quantile(ordered, tail), quantile(ordered, 1 - tail)
         observed = [row[name] for row in rows if name in row]
-        if len(observed[0]) == 2 and len({value_of(moments) for moments in observed}) == 1:
-            ends = unvaried_interval(value, len(observed), range_of(name), level)
-        estimates[name] = Estimate(value, *ends, len(observed))
+        is_mean = len(observed[0]) == 2
+        if is_mean and len({value_of(moments) for moments in observed}) == 1:
+            # Equal values resample to no width at all.
+            low, high = unvaried_interval(value, len(observed), range_of(name), level)
+        else:
+            ordered = sorted(resampled[name]) or [value]
+            low = quantile(ordered, tail)
+            high = quantile(ordered, 1 - tail)
+        estimates[name] = Estimate(value=value, low=low, high=high, questions=len(observed))
     return estimates
 
 
 @lru_cache(maxsize=2)
 def _resamples(count: int, seed: int) -> list["array[int]"]:
-    """Return which questions each resample has; the figures of an evaluation share them."""
+    """Draw the questions of each resample; the figures of an evaluation share them."""
     rng = random.Random(seed)
     return [array("I", rng.choices(range(count), k=count)) for _ in range(RESAMPLES)]
 
 
 def _columns(name: str, rows: Sequence[Mapping[str, Moments]]) -> list[list[float]]:
-    width = max(len(row[name]) for row in rows if name in row)
-    absent = (0.0,) * width
-    return [list(side) for side in zip(*(row.get(name, absent) for row in rows), strict=True)]
+    num_moments = max(len(row[name]) for row in rows if name in row)
+    # A question without the statistic adds nothing to a resample.
+    absent = (0.0,) * num_moments
+    row_moments = [row.get(name, absent) for row in rows]
+    return [list(column) for column in zip(*row_moments, strict=True)]
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return a quantile of sorted values, between two of them by straight line."""
-    place = share * (len(ordered) - 1)
-    below = int(place)
+    """Compute a quantile of sorted values, between two of them by straight line."""
+    position = share * (len(ordered) - 1)
+    below = int(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +256,7 @@ class Paired:
         p: Two-sided p-value of no difference.
         test: `mcnemar` (exact) where each question is 0 or 1 on both sides, else `bootstrap`.
         questions: Pairs.
-        unpaired: Questions that only one side has; they count in nothing here.
+        unpaired: Questions of only one side; no other field counts them.
         lost: Questions on which `after` is lower than `before`.
         won: Questions on which it is higher.
     """
@@ -270,14 +285,14 @@ def paired(
     """Compare two sides question by question.
 
     Where all values are 0 or 1 the test is McNemar's, exact: of the b + c questions on which the
-    sides differ, p is the two-sided binomial probability of so uneven a division at 1/2; the
+    sides differ, p is the two-sided binomial probability of so uneven a split at 1/2; the
     interval is Tango's score interval. It does not shrink to a point where the sides never differ.
 
     Else questions are resampled in pairs: the interval is that of percentiles, and p the share of
-    resampled differences at least as far from the one observed as that is from 0, the observed
+    resampled differences at least as far from the observed difference as it is from 0, the observed
     sample counted as one of them. It is never below 2^(1 − n), the least that the signs of n
-    differences can show. Below about 20 questions a bootstrap is too sure of itself. Differences
-    that are all the same have the interval of `unvaried_interval`.
+    differences can show. Below about 20 questions a bootstrap is too sure of itself. Equal
+    differences have the interval of `unvaried_interval`.
 
     Args:
         before: Value by question id.
@@ -306,38 +321,53 @@ def paired(
     if not all(math.isfinite(value) for pair in pairs for value in pair):
         raise ValueError("paired: found a value that is not finite, expected numbers")
     differences = [later - earlier for earlier, later in pairs]
-    lost, won = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
+    num_lost = sum(difference < 0 for difference in differences)
+    num_won = sum(difference > 0 for difference in differences)
     test: Literal["mcnemar", "bootstrap"]
     if all(value in (0.0, 1.0) for pair in pairs for value in pair):
-        test, p = "mcnemar", mcnemar(lost, won)
-        low, high = tango_interval(lost, won, len(pairs), level)
+        test = "mcnemar"
+        p = mcnemar(num_lost, num_won)
+        low, high = tango_interval(num_lost, num_won, len(pairs), level)
     else:
         test = "bootstrap"
-        span = None if within is None else (within[0] - within[1], within[1] - within[0])
-        p, low, high = _bootstrap(differences, level, seed, span)
-    means = fmean(earlier for earlier, _ in pairs), fmean(later for _, later in pairs)
-    unpaired = len(before) + len(after) - 2 * len(pairs)
-    difference = math.fsum(differences) / len(pairs)
-    return Paired(*means, difference, low, high, p, test, len(pairs), unpaired, lost, won)
+        difference_range = None
+        if within is not None:
+            least, greatest = within
+            difference_range = (least - greatest, greatest - least)
+        p, low, high = _bootstrap(differences, level, seed, difference_range)
+    return Paired(
+        before=fmean(earlier for earlier, _ in pairs),
+        after=fmean(later for _, later in pairs),
+        difference=math.fsum(differences) / len(pairs),
+        low=low,
+        high=high,
+        p=p,
+        test=test,
+        questions=len(pairs),
+        unpaired=len(before) + len(after) - 2 * len(pairs),
+        lost=num_lost,
+        won=num_won,
+    )
 
 
 def mcnemar(lost: int, won: int) -> float:
-    """Return the two-sided p-value of McNemar's exact test.
+    """Compute the two-sided p-value of McNemar's exact test.
 
     Args:
         lost: Questions that turned from right to wrong.
         won: Questions that turned from wrong to right.
     """
-    together = lost + won
-    tail = sum(math.comb(together, k) for k in range(min(lost, won) + 1))
-    return min(1.0, 2 * tail / (1 << together))
+    num_changed = lost + won
+    tail = sum(math.comb(num_changed, k) for k in range(min(lost, won) + 1))
+    # Integers up to the division: 2^n as a float would overflow.
+    return min(1.0, 2 * tail / (1 << num_changed))
 
 
 def tango_interval(lost: int, won: int, questions: int, level: float) -> tuple[float, float]:
-    """Return Tango's score interval of the difference (won − lost) / questions.
+    """Compute Tango's score interval of the difference (won − lost) / questions.
 
-    These are the differences Δ that a score test at 1 − level does not reject: with q the share of
-    lost questions that is most likely if the difference is Δ,
+    It holds the differences Δ that a score test at 1 − level does not reject: with q the most likely
+    share of lost questions if the difference is Δ,
 
         |won − lost − n·Δ| ≤ z · sqrt(n · (2·q + Δ·(1 − Δ)))
     """
@@ -345,8 +375,9 @@ def tango_interval(lost: int, won: int, questions: int, level: float) -> tuple[f
     observed = (won - lost) / questions
 
     def excess(delta: float) -> float:
-        """Return by how much the statistic exceeds z, positive where Δ is rejected."""
+        """Compute the statistic minus z, positive where Δ is rejected."""
         linear = (2 * questions - won + lost) * delta - won - lost
+        # The most likely share q solves a quadratic equation with this discriminant.
         root = math.sqrt(max(0.0, linear**2 + 8 * questions * lost * delta * (1 - delta)))
         share = (root - linear) / (4 * questions)
         variance = questions * (2 * share + delta * (1 - delta))
@@ -356,7 +387,7 @@ def tango_interval(lost: int, won: int, questions: int, level: float) -> tuple[f
 
 
 def _boundary(excess: Callable[[float], float], inside: float, outside: float) -> float:
-    """Return where a function changes its sign, by bisection."""
+    """Find the change of a function's sign, by bisection."""
     for _ in range(60):
         middle = (inside + outside) / 2
         if excess(middle) > 0:
@@ -367,19 +398,24 @@ def _boundary(excess: Callable[[float], float], inside: float, outside: float) -
 
 
 def _bootstrap(
-    differences: Sequence[float], level: float, seed: int, span: Range | None
+    differences: Sequence[float], level: float, seed: int, difference_range: Range | None
 ) -> tuple[float, float, float]:
-    """Return p and the ends of the interval of the mean difference."""
+    """Compute p and the ends of the interval of the mean difference."""
     count = len(differences)
     observed = math.fsum(differences) / count
-    floor = min(1.0, 2.0 ** (1 - count))
+    # The signs of n differences cannot show less.
+    least_p = min(1.0, 2.0 ** (1 - count))
     if min(differences) == max(differences):
-        p = 1.0 if observed == 0 else floor
-        return p, *unvaried_interval(observed, count, span, level)
+        p = 1.0 if observed == 0 else least_p
+        return p, *unvaried_interval(observed, count, difference_range, level)
     rng = random.Random(seed)
-    means = sorted(math.fsum(rng.choices(differences, k=count)) / count for _ in range(RESAMPLES))
+    means = []
+    for _ in range(RESAMPLES):
+        means.append(math.fsum(rng.choices(differences, k=count)) / count)
+    means.sort()
     # Sums in another order may differ in the last bits; what is equally far counts as far.
     far = abs(observed) * (1 - 1e-12)
-    p = (1 + sum(abs(mean - observed) >= far for mean in means)) / (RESAMPLES + 1)
+    num_far = sum(abs(mean - observed) >= far for mean in means)
+    p = (1 + num_far) / (RESAMPLES + 1)
     tail = (1 - level) / 2
-    return max(p, floor), quantile(means, tail), quantile(means, 1 - tail)
+    return max(p, least_p), quantile(means, tail), quantile(means, 1 - tail)
