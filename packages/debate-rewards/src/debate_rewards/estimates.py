@@ -366,8 +366,8 @@ def mcnemar(lost: int, won: int) -> float:
 def tango_interval(lost: int, won: int, questions: int, level: float) -> tuple[float, float]:
     """Compute Tango's score interval of the difference (won − lost) / questions.
 
-    It holds the differences Δ that a score test at 1 − level does not reject: with q the most likely
-    share of lost questions if the difference is Δ,
+    A score test at 1 − level does not reject the differences Δ in it: with q the most likely share
+    of lost questions if the difference is Δ,
 
         |won − lost − n·Δ| ≤ z · sqrt(n · (2·q + Δ·(1 − Δ)))
     """

@@ -366,10 +366,7 @@ class V2(JudgeSettings, PeerReward):
             return [consensus_values(debate_votes, self.consensus) for debate_votes in votes]
         questions = [debate.transcript.question.id for debate in debates]
         elsewhere = verdicts_elsewhere(questions, votes)
-        return [
-            peer_prediction_values(debate_votes, debate_elsewhere)
-            for debate_votes, debate_elsewhere in zip(votes, elsewhere, strict=True)
-        ]
+        return [peer_prediction_values(v, e) for v, e in zip(votes, elsewhere, strict=True)]
 
     def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
         """Explain why no turn has a vote that counts, or no judge a value."""
