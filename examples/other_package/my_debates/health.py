@@ -12,8 +12,8 @@ class Rambling(Detector):
     above: float | None = 4.0
     advice: str = "a few replies do not end: look at them in transcripts/"
 
-    def figure(self, seen: History) -> float | None:
+    def figure(self, history: History) -> float | None:
         """Return the longest reply over the mean length, of the last steps."""
-        longest = seen.now("rollout/reply_tokens_max")
-        mean = seen.now("env/all/ac_tokens_per_turn")
+        longest = history.now("rollout/reply_tokens_max")
+        mean = history.now("env/all/ac_tokens_per_turn")
         return longest / mean if longest and mean else None

@@ -4,6 +4,7 @@ import argparse
 import base64
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from debate_report.browsing import Browser, browser, read_all
 from debate_report.comparison import as_text, comparison, results, setting_of, shared_setting
 from debate_report.curves import curves, picture, seconds_of
 from debate_report.debates import Debates
-from debate_report.json_values import finite
+from debate_report.json_values import as_list, as_mapping, finite
 from debate_report.nothing_learned import warning_of
 from debate_report.number_texts import write_duration
 from debate_report.page_templates import render
@@ -32,7 +33,10 @@ from debate_report.run_files import RunFiles, read_run, read_source
 from debate_report.society import society
 
 MAX_RECIPE_CHARS = 100_000
-MAX_PHASE_CHARS = 300
+MAX_FACT_CHARS = 300
+
+Section = tuple[str, str, Markup]
+"""A section of the page: its anchor, heading and contents."""
 
 
 def write_report(run_dir: Path, path: Path | None = None) -> Path:
@@ -40,17 +44,14 @@ def write_report(run_dir: Path, path: Path | None = None) -> Path:
 
     Args:
         run_dir: The folder, or a file.
-        path: The file to write; None is `report.html` in the folder, or `FILE.html` beside a file.
+        path: The file to write; None is `report.html` in the folder, or `FILE.html` next to a file.
 
     Raises:
-        FileNotFoundError: There is nothing of the kind.
+        FileNotFoundError: The folder is neither a run, nor an evaluation, nor has rollouts.
         UsageError: A file of rollouts cannot be read.
     """
-    return _written(path or _beside(run_dir), make_page(read_source(run_dir)))
-
-
-def _beside(source: Path) -> Path:
-    return source / "report.html" if source.is_dir() else source.with_name(f"{source.name}.html")
+    page = make_page(read_source(run_dir))
+    return _write_page(path or _default_output(run_dir), page)
 
 
 def write_comparison(run_dirs: Sequence[Path], path: Path) -> Path:
@@ -60,19 +61,26 @@ def write_comparison(run_dirs: Sequence[Path], path: Path) -> Path:
         FileNotFoundError: One of the folders is not a run directory.
     """
     runs = [read_run(run_dir) for run_dir in run_dirs]
-    names = [run.name for run in runs]
-    runs = [
-        run if names.count(run.name) == 1 else replace(run, name=f"{_above(run)}/{run.name}")
-        for run in runs
-    ]
-    return _written(path, make_comparison(runs))
+    name_counts = Counter(run.name for run in runs)
+    named_runs = []
+    for run in runs:
+        name = run.name
+        if name_counts[name] > 1:
+            # The folder above tells runs of one name apart.
+            folder = run.tokens.resolve().parent.parent.name
+            name = f"{folder}/{name}"
+        named_runs.append(replace(run, name=name))
+    return _write_page(path, make_comparison(named_runs))
 
 
-def _above(run: RunFiles) -> str:
-    return run.tokens.resolve().parent.parent.name
+def _default_output(source: Path) -> Path:
+    if source.is_dir():
+        return source / "report.html"
+    return source.with_name(f"{source.name}.html")
 
 
-def _written(path: Path, page: str) -> Path:
+def _write_page(path: Path, page: str) -> Path:
+    """Write a page as a whole or not at all."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.unlink(missing_ok=True)  # It might be a link that somebody put there.
     try:
@@ -85,69 +93,71 @@ def _written(path: Path, page: str) -> Path:
 
 
 def make_page(run: RunFiles) -> str:
-    """Return the report as text; the same files give the same text."""
-    found = read_all(run)
-    debates = _debates(run, found)
-    if not run.rows and not run.recipe:
-        return _page(
-            run.name, Markup(), (*_figures(run), ("debates", "Debates", debates.shown)), debates
-        )
-    parts = (
-        ("results", "Before and after", _part(lambda: _first(run))),
+    """Render a report; the same files give the same text."""
+    debates = read_all(run)
+    debate_browser = _make_browser(run, debates)
+    debates_section = ("debates", "Debates", debate_browser.shown)
+    is_run = bool(run.rows or run.recipe)
+    if not is_run:
+        sections: list[Section] = []
+        if run.figures:
+            tables = (run.figures, *run.cross_play)
+            figures = _part(lambda: render("figures.html", tables=tables))
+            sections.append(("results", "Results", figures))
+        sections.append(debates_section)
+        return _render_page(run.name, Markup(), sections, debate_browser)
+    sections = [
+        ("results", "Before and after", _part(lambda: _warning_and_results(run))),
         ("curves", "Learning curves", _part(lambda: curves(run))),
-        ("society", "Who convinces whom", _part(lambda: society(found.found))),
-        ("debates", "Debates", debates.shown),
+        ("society", "Who convinces whom", _part(lambda: society(debates.found))),
+        debates_section,
         ("repeat", "To repeat it", _part(lambda: _to_repeat(run))),
-    )
-    return _page(run.name, _part(lambda: _facts(run)), parts, debates)
+    ]
+    return _render_page(run.name, _part(lambda: _facts(run)), sections, debate_browser)
 
 
-def _first(run: RunFiles) -> Markup:
-    """Return the results, below what makes them worth nothing."""
+def _warning_and_results(run: RunFiles) -> Markup:
+    """Render the results, below a warning where nothing was learned."""
     warning = warning_of(run.rows)
-    shown = Markup('<p class="verdict">{}</p>').format(warning) if warning else Markup()
-    return shown + results(run.results)
+    paragraph = Markup('<p class="verdict">{}</p>').format(warning) if warning else Markup()
+    return paragraph + results(run.results)
 
 
 def run_html(run_dir: Path) -> str:
-    """Return what a notebook shows of a run: its setting, its results, and its main curves.
+    """Render a run for a notebook: its setting, its results, and its main curves.
 
     Raises:
         FileNotFoundError: The folder is not a run directory.
     """
     run = read_run(run_dir)
-    known = run.results and {key: run.results.get(key) for key in ("table", "summary")}
-    parts = [_part(lambda: _facts(run)), _part(lambda: results(known))]
-    if drawn := picture(run):
-        data = base64.b64encode(drawn.encode()).decode()
+    main_results: Mapping[str, object] | None = None
+    if run.results is not None:
+        main_results = {key: run.results.get(key) for key in ("table", "summary")}
+    parts = [_part(lambda: _facts(run)), _part(lambda: results(main_results))]
+    drawing = picture(run)
+    if drawing:
+        data = base64.b64encode(drawing.encode()).decode()
         parts.append(Markup('<img alt="curves" src="data:image/svg+xml;base64,{}"/>').format(data))
     return Markup("\n").join(parts)
 
 
-def _figures(run: RunFiles) -> list[tuple[str, str, Markup]]:
-    if not run.figures:
-        return []
-    tables = (run.figures, *run.cross_play)
-    return [("results", "Results", _part(lambda: render("figures.html", tables=tables)))]
-
-
 def make_comparison(runs: Sequence[RunFiles]) -> str:
-    """Return one page of several runs as text."""
-    parts = (("runs", "Runs side by side", _part(lambda: comparison(runs))),)
+    """Render one page of several runs."""
+    sections = [("runs", "Runs side by side", _part(lambda: comparison(runs)))]
     facts = _part(lambda: render("facts.html", facts=shared_setting(runs)))
-    return _page(f"Comparison of {len(runs)} runs", facts, parts, Browser())
+    return _render_page(f"Comparison of {len(runs)} runs", facts, sections, Browser())
 
 
-def _page(
-    name: str, facts: Markup, parts: Sequence[tuple[str, str, Markup]], debates: Browser
-) -> str:
-    style, script = render("style.css"), render("page.js")
-    policy = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
+def _render_page(name: str, facts: Markup, sections: Sequence[Section], debates: Browser) -> str:
+    style = render("style.css")
+    script = render("page.js")
+    # A text of a debate that gets out of its place can still run nothing.
+    policy = f"style-src '{_policy_hash(style)}'; script-src '{_policy_hash(script)}'"
     return render(
         "page.html",
         name=name,
         facts=facts,
-        parts=parts,
+        parts=sections,
         style=style,
         script=script,
         policy=Markup(policy),
@@ -155,13 +165,14 @@ def _page(
     )
 
 
-def _hash(text: str) -> str:
-    """Return what a content-security policy calls an element with this text."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+def _policy_hash(text: str) -> str:
+    """Compute the name of an element with this text in a content-security policy."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return "sha256-" + base64.b64encode(digest).decode()
 
 
 def _part(make: Callable[[], Markup]) -> Markup:
-    """Return a part of the page; files that other hands have changed cost no more than theirs."""
+    """Make a part of the page; damaged files cost no more than their part."""
     try:
         return make()
     except Exception as error:
@@ -169,15 +180,17 @@ def _part(make: Callable[[], Markup]) -> Markup:
         return render("failed.html", text=text, limit=1000)
 
 
-def _debates(run: RunFiles, found: Debates) -> Browser:
-    made: list[Browser] = []
+def _make_browser(run: RunFiles, debates: Debates) -> Browser:
+    """Make the list of debates, which consists of several parts of the page."""
+    browsers: list[Browser] = []
 
     def make() -> Markup:
-        made.append(browser(run, found))
-        return made[0].shown
+        debate_browser = browser(run, debates)
+        browsers.append(debate_browser)
+        return debate_browser.shown
 
     shown = _part(make)
-    return made[0] if made else Browser(shown)
+    return browsers[0] if browsers else Browser(shown)
 
 
 def _to_repeat(run: RunFiles) -> Markup:
@@ -192,20 +205,21 @@ def _to_repeat(run: RunFiles) -> Markup:
 
 def _facts(run: RunFiles) -> Markup:
     facts = list(setting_of(run).items())
-    table = (run.results or {}).get("table")
-    first = table[0] if isinstance(table, list) and table else {}
-    after = first.get("after") if isinstance(first, Mapping) else None
-    if isinstance(after, Mapping) and (asked := finite(after.get("questions"))) is not None:
-        facts.append(("test questions", f"{asked:,.0f}"))
+    table = as_list((run.results or {}).get("table"))
+    first_row = as_mapping(table[0]) if table else {}
+    num_questions = finite(as_mapping(first_row.get("after")).get("questions"))
+    if num_questions is not None:
+        facts.append(("test questions", f"{num_questions:,.0f}"))
     if run.phases:
         phases = ", ".join(run.phases)
-        short = f"{phases[:MAX_PHASE_CHARS]}…" if len(phases) > MAX_PHASE_CHARS else phases
-        facts.append(("phases", short))
+        if len(phases) > MAX_FACT_CHARS:
+            phases = f"{phases[:MAX_FACT_CHARS]}…"
+        facts.append(("phases", phases))
     times = seconds_of(run.rows)
     if times:
         facts.append(("time", write_duration(times[-1])))
     if run.environment.get("device"):
-        facts.append(("device", str(run.environment["device"])[:MAX_PHASE_CHARS]))
+        facts.append(("device", str(run.environment["device"])[:MAX_FACT_CHARS]))
     if run.environment.get("started"):
         started = str(run.environment["started"])[:16].replace("T", " ")
         facts.append(("started", f"{started} UTC"))
@@ -213,7 +227,7 @@ def _facts(run: RunFiles) -> Markup:
 
 
 def report_main(argv: Sequence[str] | None = None) -> int:
-    """Write the report of one run, or one page of several, and print where it lies.
+    """Write the report of one run, or one page of several, and print its path.
 
     Returns:
         0 when written, 2 when a folder is not a run directory, 1 when it cannot be written.
@@ -223,15 +237,15 @@ def report_main(argv: Sequence[str] | None = None) -> int:
     def run() -> int:
         arguments = parser.parse_args(argv)
         heed_options(arguments)
-        runs: list[Path] = arguments.run_dirs
-        output: Path = arguments.output or (
-            _beside(runs[0]) if len(runs) == 1 else Path("comparison.html")
-        )
+        run_dirs: list[Path] = arguments.run_dirs
+        is_comparison = len(run_dirs) > 1
+        default_output = Path("comparison.html") if is_comparison else _default_output(run_dirs[0])
+        output: Path = arguments.output or default_output
         try:
-            if len(runs) == 1:
-                path = write_report(runs[0], output)
+            if is_comparison:
+                path = write_comparison(run_dirs, output)
             else:
-                path = write_comparison(runs, output)
+                path = write_report(run_dirs[0], output)
         except (FileNotFoundError, UsageError) as error:
             complain(parser.prog, error)
             return BAD_USAGE
@@ -245,7 +259,7 @@ def report_main(argv: Sequence[str] | None = None) -> int:
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """Return what the command takes."""
+    """Build the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="debate-report",
         description="Write one page of a run, of several runs, of an evaluation, or of "

@@ -21,7 +21,7 @@ TRANSCRIPT_KEYS = frozenset({"question", "turns"})
 def debates_in(
     path: Path, key: str, *, contract: str = "boxed", kind: str | None = None, answer: str | None
 ) -> list[Transcript]:
-    """Return the debates of a file, in order; other programs' rows are imported.
+    """Read the debates of a file, in order; other programs' rows are imported.
 
     Args:
         path: The file.
@@ -41,7 +41,7 @@ def debates_in(
 
 
 def files_of(path: Path, key: str) -> list[Path]:
-    """Return the files of debates that a path names: itself, or those of a folder.
+    """List the files of debates under a path: the file itself, or the files of a folder.
 
     Raises:
         UsageError: There is none.
@@ -53,8 +53,8 @@ def files_of(path: Path, key: str) -> list[Path]:
             f"{key}: found nothing at {str(path)!r}; expected a file of transcripts or rollouts, a "
             "run directory, or a folder of debate-rollout"
         )
-    whole = path / WHOLE_FILE
-    files = [whole] if whole.is_file() else sorted(path.glob(SAMPLE_FILES))
+    all_debates = path / WHOLE_FILE
+    files = [all_debates] if all_debates.is_file() else sorted(path.glob(SAMPLE_FILES))
     if not files:
         raise UsageError(
             f"{key}: found neither {WHOLE_FILE} nor {SAMPLE_FILES} in {str(path)!r}; expected a "
@@ -64,15 +64,18 @@ def files_of(path: Path, key: str) -> list[Path]:
 
 
 def rollout_files_of(folder: Path) -> list[Path]:
-    """Return the files of other programs' rollouts in a folder, such as verl's of each step."""
-    files = (file for pattern in IMPORTED_FILES for file in folder.glob(pattern))
+    """List the files of other programs' rollouts in a folder, such as verl's of each step."""
+    files: list[Path] = []
+    for pattern in IMPORTED_FILES:
+        files += folder.glob(pattern)
+    # By length first, so that step 10 comes after step 2.
     return sorted(files, key=lambda file: (len(file.stem), file.stem))
 
 
 def import_rollouts(
     path: Path, *, contract: str = "boxed", kind: str | None = None, answer: str | None = None
 ) -> list[Transcript]:
-    """Return the replies of a file as transcripts of one turn each; episodes are debates.
+    """Read the replies of a file as transcripts of one turn each; episodes are debates.
 
     What the file says of a reply is in `meta`: `reward`, `step`, `group`, `advantage` (or `tokens`
     with `advantages`), its own `verdict`, the `finish` of a cut reply, the `error` of a failed one,

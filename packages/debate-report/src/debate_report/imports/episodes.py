@@ -38,7 +38,7 @@ class Episodes:
 
 
 def debate_of_episode(episode: Record, where: str, settings: ReadSettings) -> Transcript:
-    """Return an episode as a debate.
+    """Convert an episode to a debate.
 
     Traces count as agents in the order in which they began. Rewards and metrics are in `meta`, as
     means over traces; `reward` is that of their weighted sums. Where a trace's `info` keeps a
@@ -57,9 +57,7 @@ def debate_of_episode(episode: Record, where: str, settings: ReadSettings) -> Tr
             except TranscriptError as error:
                 raise UsageError(f"{where}: info.debate: {error}") from error
             meta = {**debate.meta, **meta}
-            return Transcript(
-                debate.id, debate.question, debate.protocol, debate.turns, meta, debate.extra
-            )
+            return replace(debate, meta=meta)
     traces.sort(key=_start)
     turns: list[Turn] = []
     for agent, trace in enumerate(traces):
@@ -118,30 +116,30 @@ def _scores(traces: Sequence[Record]) -> dict[str, float]:
     """Average rewards and metrics over the traces that have them, and the weighted sum."""
     values: dict[str, list[float]] = {}
     for trace in traces:
-        parts = _reward_parts(trace)
-        for name, (score, _) in parts.items():
+        weighted_scores = _weighted_scores(trace)
+        for name, (score, _) in weighted_scores.items():
             # A part named `reward` must not take the place of the sum.
             values.setdefault("reward (part)" if name == "reward" else name, []).append(score)
         for name, value in numbers(trace.get("metrics")).items():
             values.setdefault("reward (metric)" if name == "reward" else name, []).append(value)
-        if parts:
-            total = sum(score * weight for score, weight in parts.values())
+        if weighted_scores:
+            total = sum(score * weight for score, weight in weighted_scores.values())
             values.setdefault("reward", []).append(total)
     if set(values) >= {"reward", "reward (part)"} and values["reward"] == values["reward (part)"]:
         del values["reward (part)"]
     return {name: fmean(of_traces) for name, of_traces in values.items()}
 
 
-def _reward_parts(trace: Record) -> dict[str, tuple[float, float]]:
+def _weighted_scores(trace: Record) -> dict[str, tuple[float, float]]:
     """Read the scores of a trace with their weights; a number alone has weight 1."""
-    parts: dict[str, tuple[float, float]] = {}
+    scores: dict[str, tuple[float, float]] = {}
     for name, part in mapping(trace.get("rewards")).items():
         settings = mapping(part)
         score = number(settings.get("score")) if settings else number(part)
         weight = number(settings.get("weight", 1.0))
         if score is not None and weight is not None:
-            parts[str(name)] = (score, weight)
-    return parts
+            scores[str(name)] = (score, weight)
+    return scores
 
 
 def _mean_advantage(traces: Sequence[Record]) -> float | None:
@@ -180,10 +178,10 @@ def _question(
             f"{where}: found no field {settings.answer!r}; expected one of "
             f"{', '.join(sorted(data))}"
         )
-    asked = data.get("prompt") or data.get("question")
+    task_prompt = data.get("prompt") or data.get("question")
     prompt: list[Message]
-    if asked is not None:
-        prompt = read_messages(asked, "user", f"{where}: prompt")
+    if task_prompt is not None:
+        prompt = read_messages(task_prompt, "user", f"{where}: prompt")
     else:
         prompt = list(turns[0].prompt or ()) if turns else []
     users = [message for message in prompt if message["role"] == "user"]
@@ -208,7 +206,7 @@ def _turns(trace: Record, agent: int, where: str) -> Iterator[Turn]:
 def _messages_before(
     nodes: Sequence[Record], messages: Sequence[Message], index: int, where: str
 ) -> list[Message]:
-    """Return the messages on the way from the root to a node."""
+    """Collect the messages on the way from the root to a node."""
     path: list[Message] = []
     parent = nodes[index].get("parent")
     while parent is not None:

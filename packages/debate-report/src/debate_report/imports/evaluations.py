@@ -166,9 +166,9 @@ def _scores(scores: object) -> dict[str, float]:
         if isinstance(value, Mapping):
             values |= {f"{scorer}/{name}": part for name, part in numbers(value).items()}
         else:
-            known = GRADES.get(value) if isinstance(value, str) else number(value)
-            if known is not None:
-                values[str(scorer)] = known
+            grade = GRADES.get(value) if isinstance(value, str) else number(value)
+            if grade is not None:
+                values[str(scorer)] = grade
     return values
 
 
@@ -187,17 +187,20 @@ def _grade(scores: object, values: Mapping[str, float]) -> tuple[bool | None, st
 
 def _likeliest(responses: object, num_choices: int) -> int:
     """Find the choice with the highest log-likelihood, which the file has as a text."""
-    best, best_index = float("-inf"), 0
+    highest = float("-inf")
+    likeliest_index = 0
     for index, response in enumerate(responses if isinstance(responses, list) else ()):
+        # Versions nest the text in one or two lists.
         while isinstance(response, list) and response:
             response = response[0]
         try:
             likelihood = float(str(response))
         except ValueError:
             continue
-        if likelihood > best and index < num_choices:
-            best, best_index = likelihood, index
-    return best_index
+        if likelihood > highest and index < num_choices:
+            highest = likelihood
+            likeliest_index = index
+    return likeliest_index
 
 
 def _first_text(responses: object) -> str | None:

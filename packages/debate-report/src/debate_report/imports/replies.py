@@ -38,8 +38,8 @@ def as_int(value: object) -> int | None:
     """Read a whole number, also one that is written as a text."""
     if isinstance(value, str) and re.fullmatch(r"\d{1,15}", value):
         return int(value)
-    whole = number(value)
-    return None if whole is None else int(whole)
+    parsed_number = number(value)
+    return None if parsed_number is None else int(parsed_number)
 
 
 def transcripts(rollouts: Iterable[ImportedReply], settings: ReadSettings) -> Iterator[Transcript]:
@@ -121,9 +121,8 @@ class Verl:
         """Yield the last reply of each session."""
         sessions: dict[object, list[tuple[int, Record]]] = {}
         for index, row in enumerate(rows):
-            uid = row.get("uid")
-            parts = uid.rsplit("_", 2) if isinstance(uid, str) else []
-            session = tuple(parts[:2]) if len(parts) == 3 else index
+            id_parts = _id_parts(row)
+            session = tuple(id_parts[:2]) if id_parts else index
             sessions.setdefault(session, []).append((index, row))
         rollouts = (self._rollout(session, settings) for session in sessions.values())
         return transcripts(rollouts, settings)
@@ -136,13 +135,12 @@ class Verl:
         scores = numbers({key: value for key, value in row.items() if key != "step"})
         reward = scores.get("reward", scores.get("score"))
         is_right, verdict_by = file_verdict(scores, reward)
-        uid = row.get("uid")
-        parts = uid.rsplit("_", 2) if isinstance(uid, str) else []
+        id_parts = _id_parts(row)
         return ImportedReply(
             prompt=template_messages(text_of(row.get("input"))),
             reply=text_of(row.get("output")),
             golds=settings.golds(row, "gts", where=where),
-            group=parts[0] if len(parts) == 3 else "",
+            group=id_parts[0] if id_parts else "",
             step=as_int(row.get("step")),
             reward=reward,
             is_right=is_right,
@@ -150,6 +148,13 @@ class Verl:
             numbers=scores,
             num_replies=len(session),
         )
+
+
+def _id_parts(row: Record) -> list[str]:
+    """Split verl's `PROMPT_SESSION_OUTPUT`; empty for an id of another form."""
+    uid = row.get("uid")
+    parts_of_id = uid.rsplit("_", 2) if isinstance(uid, str) else []
+    return parts_of_id if len(parts_of_id) == 3 else []
 
 
 class MsSwift:
@@ -216,9 +221,9 @@ class SkyRl:
     def _rollout(self, row: Record, step: int | None) -> ImportedReply:
         score = row.get("score")
         if isinstance(score, list):
-            token_scores = [number(value) for value in score]
-            known = [value for value in token_scores if value is not None]
-            reward = sum(known) if known else None
+            # A score a token: their sum is the reply's.
+            token_scores = _known_numbers(score)
+            reward = sum(token_scores) if token_scores else None
         else:
             reward = number(score)
         reward_model = mapping(mapping(row.get("env_extras")).get("reward_model"))
@@ -253,9 +258,10 @@ class NemoRl:
 
     def _rollout(self, row: Record, step: int | None) -> ImportedReply:
         content = first_of_one(row.get("content"))
-        parts = content if isinstance(content, list) else []
-        texts = [text_of(part.get("content") if isinstance(part, Mapping) else part)
-                 for part in parts]  # fmt: skip
+        texts = []
+        for message in content if isinstance(content, list) else ():
+            message_text = message.get("content") if isinstance(message, Mapping) else message
+            texts.append(text_of(message_text))
         reward = number(first_of_one(row.get("rewards")))
         return ImportedReply(
             prompt=template_messages(texts[0] if texts else ""),
@@ -324,7 +330,7 @@ def _id_of(row: Record) -> str:
 
 
 def _reward_of(scores: Mapping[str, float]) -> float | None:
-    """Return the total that a row names; else the only reward function's value."""
+    """Find the total that a row names; else the only reward function's value."""
     for name in REWARD_KEYS:
         if name in scores:
             return scores[name]
@@ -338,10 +344,10 @@ def _token_advantages(row: Record) -> tuple[list[str], list[float]]:
     if not isinstance(tokens, list) or not isinstance(advantages, list):
         return [], []
     texts = [token for token in tokens if isinstance(token, str)]
-    values = [number(advantage) for advantage in advantages]
-    known = [value for value in values if value is not None]
-    is_whole = len(texts) == len(tokens) == len(known) == len(advantages)
-    return (texts, known) if is_whole else ([], [])
+    values = _known_numbers(advantages)
+    # A list with gaps would shift advantages to other tokens.
+    is_complete = len(texts) == len(tokens) == len(values) == len(advantages)
+    return (texts, values) if is_complete else ([], [])
 
 
 def _last_reply(completion: object, where: str) -> tuple[str | None, list[Message], int]:
@@ -358,7 +364,7 @@ def num_before_replies(messages: Sequence[Message]) -> int:
 
 
 def _split_at_last_reply(messages: Sequence[Message]) -> tuple[str | None, list[Message], int]:
-    """Return the last reply, all messages before it, and the number of replies."""
+    """Split into the last reply, all messages before it, and the number of replies."""
     replies = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     if not replies:
         return None, list(messages), 0
@@ -382,6 +388,11 @@ def _masked_mean(row: Record) -> float | None:
     advantages = first_of_one(row.get("advantages"))
     if not isinstance(mask, list) or not isinstance(advantages, list):
         return None
-    sampled = [number(a) for a, is_sampled in zip(advantages, mask, strict=False) if is_sampled]
-    known = [advantage for advantage in sampled if advantage is not None]
-    return sum(known) / len(known) if known else None
+    masked = zip(advantages, mask, strict=False)
+    sampled = _known_numbers([advantage for advantage, is_sampled in masked if is_sampled])
+    return sum(sampled) / len(sampled) if sampled else None
+
+
+def _known_numbers(values: Sequence[object]) -> list[float]:
+    known_numbers = [number(value) for value in values]
+    return [value for value in known_numbers if value is not None]

@@ -134,17 +134,17 @@ def file_verdict(scores: Mapping[str, float], reward: float | None) -> tuple[boo
 def question_of(
     prompt: Sequence[Message], right_answers: Sequence[str], names: Sequence[str], kind: str | None
 ) -> Question:
-    """Return the question of a prompt.
+    """Build the question of a prompt.
 
     Its id names environment and id as far as there are any, and ends with a hash of the prompt:
     several environments number their questions from 0, and some rows have no id.
     """
-    asked = [message["content"] for message in prompt if message["role"] == "user"]
-    whole = "\n".join(message["content"] for message in prompt)
-    text = asked[-1] if asked else whole
-    digest = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
-    parts = [name for name in names if name]
-    question_id = "-".join([*parts, digest[:8]]) if parts else digest[:16]
+    user_texts = [message["content"] for message in prompt if message["role"] == "user"]
+    all_text = "\n".join(message["content"] for message in prompt)
+    text = user_texts[-1] if user_texts else all_text
+    digest = hashlib.sha256(all_text.encode("utf-8", "surrogatepass")).hexdigest()
+    known_names = [name for name in names if name]
+    question_id = "-".join([*known_names, digest[:8]]) if known_names else digest[:16]
     meta: dict[str, object] = {} if kind is None else {"kind": kind}
     if len(right_answers) > 1:
         meta["accept"] = list(right_answers[1:])
@@ -152,7 +152,7 @@ def question_of(
 
 
 def transcript_of(rollout: ImportedReply, settings: ReadSettings, row_number: int) -> Transcript:
-    """Return a rollout as a debate of one turn, a failed one where sampling failed."""
+    """Convert a rollout to a debate of one turn, a failed one where sampling failed."""
     question = question_of(
         rollout.prompt, rollout.golds, (rollout.task, rollout.question_id), settings.kind
     )

@@ -34,27 +34,36 @@ def numbers(values: object) -> dict[str, float]:
     """Read the numbers of an object by name."""
     if not isinstance(values, Mapping):
         return {}
-    known = ((str(name), number(value)) for name, value in values.items())
-    return {name: value for name, value in known if value is not None}
+    known_numbers = {}
+    for name, value in values.items():
+        known_number = number(value)
+        if known_number is not None:
+            known_numbers[str(name)] = known_number
+    return known_numbers
 
 
 def mapping(value: object) -> Record:
-    """Return an object, an empty one for everything else."""
+    """Read an object, an empty one for any other value."""
     return value if isinstance(value, Mapping) else {}
 
 
 def first_of_one(value: object) -> object:
-    """Return what a list of one holds; anything else as it is."""
+    """Unwrap a list of a single value; any other value stays as it is."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def golds(value: object) -> list[str]:
-    """Read right answers: a text or number, a list of them, or an object that holds them."""
+    """Read right answers: a text or number, a list of them, or an object with them."""
     if isinstance(value, Mapping):
-        held = (value[key] for key in GOLD_KEYS if value.get(key) not in (None, ""))
-        return golds(next(held, None))
+        for key in GOLD_KEYS:
+            if value.get(key) not in (None, ""):
+                return golds(value[key])
+        return []
     if isinstance(value, list | tuple):
-        return [gold for item in value for gold in golds(item)]
+        right_answers = []
+        for item in value:
+            right_answers += golds(item)
+        return right_answers
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return []
     if isinstance(value, float) and not math.isfinite(value):
@@ -104,7 +113,7 @@ def template_messages(prompt: str) -> list[Message]:
 
 
 def without_markers(reply: str) -> str:
-    """Return a reply without ChatML's end marker."""
+    """Drop ChatML's end marker of a reply."""
     return reply.removesuffix(CHATML_END)
 
 

@@ -156,25 +156,25 @@ class Detector(Config):
     stops: bool = False
     """Whether the first alarm ends the run, as if `health.stop_on` named the detector."""
 
-    def figure(self, seen: History) -> float | None:
+    def figure(self, history: History) -> float | None:
         """Compute the figure after the last row; None where it is not known."""
-        return seen.now(self.metric)
+        return history.now(self.metric)
 
-    def compared(self, seen: History) -> tuple[float | None, float]:
+    def compared(self, history: History) -> tuple[float | None, float]:
         """Compute the start of a change, and the standard error of such a change."""
-        return seen.begun(self.metric), seen.noise(self.metric)
+        return history.begun(self.metric), history.noise(self.metric)
 
-    def is_excused(self, seen: History) -> bool:
+    def is_excused(self, history: History) -> bool:
         """Whether the figure is no cause for alarm, however bad it is."""
         return False
 
-    def judge(self, seen: History) -> Finding | None:
+    def judge(self, history: History) -> Finding | None:
         """Judge the last row; None where the figure is not known yet."""
-        value = self.figure(seen)
+        value = self.figure(history)
         if value is None or not isfinite(value):
             return None
-        alarm = self._bound_alarm(value) or self._change_alarm(value, seen)
-        return Finding(value, None if self.is_excused(seen) else alarm)
+        alarm = self._bound_alarm(value) or self._change_alarm(value, history)
+        return Finding(value, None if self.is_excused(history) else alarm)
 
     def _bound_alarm(self, value: float) -> str | None:
         if self.above is not None and value > self.above:
@@ -183,8 +183,8 @@ class Detector(Config):
             return f"{value:.3g}, below {self.below:g}"
         return None
 
-    def _change_alarm(self, value: float, seen: History) -> str | None:
-        start, standard_error = self.compared(seen)
+    def _change_alarm(self, value: float, history: History) -> str | None:
+        start, standard_error = self.compared(history)
         if start is None or abs(value - start) <= self.sigmas * standard_error:
             return None
         change = f"{value:.3g}, at the phase's start {start:.3g}"
@@ -253,21 +253,21 @@ class EvaluationDetector(Detector):
 
     due: ClassVar[Due] = "evaluation"
 
-    def figure(self, seen: History) -> float | None:
+    def figure(self, history: History) -> float | None:
         """Read the last evaluation."""
-        return seen.evaluations[-1].get(self.metric) if seen.facts.pairs else None
+        return history.evaluations[-1].get(self.metric) if history.facts.pairs else None
 
-    def compared(self, seen: History) -> tuple[float | None, float]:
+    def compared(self, history: History) -> tuple[float | None, float]:
         """Read the evaluation of the phase's start; its standard error is not known."""
-        return (seen.start or {}).get(self.metric), 0.0
+        return (history.start or {}).get(self.metric), 0.0
 
 
 class SetDetector(Detector):
     """The base class of figures of a phase's set of examples, which are known from step 1 on."""
 
-    def figure(self, seen: History) -> float | None:
+    def figure(self, history: History) -> float | None:
         """Read the last step: a phase has one set."""
-        return seen.last[-1].get(self.metric)
+        return history.last[-1].get(self.metric)
 
 
 class Metric(Detector):
@@ -311,13 +311,13 @@ class Transition(EvaluationDetector):
 
     sigmas: float = 2.0
 
-    def compared(self, seen: History) -> tuple[float | None, float]:
+    def compared(self, history: History) -> tuple[float | None, float]:
         """Read the start's share; estimate the error as if each question had one such answer."""
-        start = (seen.start or {}).get(self.metric)
-        shares = [share for share in (start, self.figure(seen)) if share is not None]
+        start = (history.start or {}).get(self.metric)
+        shares = [share for share in (start, self.figure(history)) if share is not None]
         # A share that is computed from rounded figures may lie a little outside [0, 1].
         variance = sum(max(0.0, share * (1 - share)) for share in shares)
-        return start, sqrt(variance / max(1, seen.facts.questions))
+        return start, sqrt(variance / max(1, history.facts.questions))
 
 
 class KeptRight(Transition):
@@ -384,26 +384,26 @@ class SelfPlayStrength(Detector):
     fall: float | None = 0.1
     advice: str = "its own start now wins: mix in verifiable rewards, or go back to the best"
 
-    def figure(self, seen: History) -> float | None:
+    def figure(self, history: History) -> float | None:
         """Compute the policy's accuracy minus its start's in the last evaluation."""
-        return _strength(seen.evaluations[-1])
+        return _strength(history.evaluations[-1])
 
-    def _change_alarm(self, value: float, seen: History) -> str | None:
+    def _change_alarm(self, value: float, history: History) -> str | None:
         # At its start the policy is as strong as that start.
         best_strength = 0.0
-        reward_then = seen.begun("reward/total")
-        strengths = [_strength(row) for row in seen.evaluations]
-        for strength, row in zip(strengths, seen.evaluations, strict=True):
+        reward_then = history.begun("reward/total")
+        strengths = [_strength(row) for row in history.evaluations]
+        for strength, row in zip(strengths, history.evaluations, strict=True):
             # Of equally strong evaluations the last one counts, and also before the start.
             if strength is not None and strength >= best_strength:
                 best_strength = strength
                 reward_then = row["reward/total"]
-        reward_now = seen.now("reward/total")
+        reward_now = history.now("reward/total")
         if self.fall is None or value >= best_strength - self.fall:
             return None
         if reward_now is None or reward_then is None:
             return None
-        if reward_now < reward_then - self.sigmas * seen.noise("reward/total"):
+        if reward_now < reward_then - self.sigmas * history.noise("reward/total"):
             return None  # the reward fell, too, so that it shows the loss of strength
         rewards = f"while the reward went from {reward_then:.3g} to {reward_now:.3g}"
         return f"{value:+.3g}, at best {best_strength:+.3g}, {rewards}"
@@ -424,9 +424,9 @@ class OneWinner(Detector):
     above: float | None = 0.9
     advice: str = "votes follow who speaks: hide the names of personas, or take personas: none"
 
-    def figure(self, seen: History) -> float | None:
+    def figure(self, history: History) -> float | None:
         """Find the largest share of verdicts other than `=` that an agent wins."""
-        shares = [seen.now(f"judge/wins/agent_{agent}") for agent in range(seen.facts.agents)]
+        shares = [history.now(f"judge/wins/agent_{agent}") for agent in range(history.facts.agents)]
         return max((share for share in shares if share is not None), default=None)
 
 
@@ -486,17 +486,17 @@ class Diversity(Detector):
     below: float | None = 0.02
     advice: str = "take harder questions, more agents, personas or a higher temperature"
 
-    def figure(self, seen: History) -> float | None:
+    def figure(self, history: History) -> float | None:
         """Compute (classes / answers − 1/N) / (1 − 1/N) of the first round."""
-        class_share = seen.now(self.metric)
-        num_agents = seen.facts.agents
+        class_share = history.now(self.metric)
+        num_agents = history.facts.agents
         if class_share is None or num_agents < 2:
             return None
         return (class_share * num_agents - 1) / (num_agents - 1)
 
-    def is_excused(self, seen: History) -> bool:
+    def is_excused(self, history: History) -> bool:
         """Whether the answers agree because they are right."""
-        return (seen.now("train/accuracy/round_0") or 0.0) >= 0.9
+        return (history.now("train/accuracy/round_0") or 0.0) >= 0.9
 
 
 class Unheard(Detector):
@@ -516,18 +516,18 @@ class Reference(Detector):
     above: float | None = 1e-3
     advice: str = "look at loss.kl.reference and, after a resume, at reference-*.safetensors"
 
-    def figure(self, seen: History) -> float | None:
+    def figure(self, history: History) -> float | None:
         """Read the KL of the phase's first step, before its update."""
         # Later updates of one step measure the KL after the first of them.
-        starts_at_zero = seen.facts.keeps_start and not seen.facts.several_updates
-        if not starts_at_zero or not seen.first:
+        starts_at_zero = history.facts.keeps_start and not history.facts.several_updates
+        if not starts_at_zero or not history.first:
             return None
-        value = seen.first[0].get(self.metric)
+        value = history.first[0].get(self.metric)
         return None if value is None else float(value)
 
-    def _change_alarm(self, value: float, seen: History) -> str | None:
-        if seen.now(self.metric) == 0 and seen.now("optim/grad_norm"):
-            return f"0 for {seen.window} steps, though each moves the policy"
+    def _change_alarm(self, value: float, history: History) -> str | None:
+        if history.now(self.metric) == 0 and history.now("optim/grad_norm"):
+            return f"0 for {history.window} steps, though each moves the policy"
         return None
 
 
@@ -539,9 +539,9 @@ class NoSignal(Detector):
     stops: bool = True
     advice: str = "look at the debates of these steps in transcripts/, and at --check"
 
-    def _change_alarm(self, value: float, seen: History) -> str | None:
-        reason = why_nothing_learned(list(seen.last))
-        return None if reason is None else f"1 for {seen.window} steps: {reason}"
+    def _change_alarm(self, value: float, history: History) -> str | None:
+        reason = why_nothing_learned(list(history.last))
+        return None if reason is None else f"1 for {history.window} steps: {reason}"
 
 
 class PairSides(SetDetector):
@@ -569,9 +569,9 @@ class PreferenceMargin(Detector):
     metric: str = "optim/preference_margin"
     advice: str = "raise learning_rate where optim/grad_norm is steady, lower it where that grows"
 
-    def _change_alarm(self, value: float, seen: History) -> str | None:
-        start = seen.begun(self.metric)
-        if start is None or seen.steps < 2 * seen.window or value > start:
+    def _change_alarm(self, value: float, history: History) -> str | None:
+        start = history.begun(self.metric)
+        if start is None or history.steps < 2 * history.window or value > start:
             return None
         return f"{value:.3g}, in the phase's first steps {start:.3g}: it has not grown"
 
@@ -584,9 +584,9 @@ class PreferenceAccuracy(Detector):
     below: float | None = 0.5
     advice: str = PreferenceMargin().advice
 
-    def is_excused(self, seen: History) -> bool:
+    def is_excused(self, history: History) -> bool:
         """Whether there were too few steps: at the first one no reply has gained."""
-        return seen.steps < 2 * seen.window
+        return history.steps < 2 * history.window
 
 
 # All that are on unless the recipe changes them.
