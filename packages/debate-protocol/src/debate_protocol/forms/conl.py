@@ -1,6 +1,5 @@
 """The conversation of CoNL: proposals, blind ranking and critiques, revisions, final ranking."""
 
-from functools import partial
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -12,13 +11,26 @@ from debate_protocol.prompts import SeenTurn, insertable
 from debate_protocol.types import DEBATER, AgentRole, TurnKey
 
 PROPOSAL, CRITIQUE, REVISION, VERDICT = range(4)
-"""The rounds."""
+# Rounds with turns that an agent reads, by the round in which it reads them.
 _READ = {PROPOSAL: (), CRITIQUE: (PROPOSAL,), REVISION: (PROPOSAL, CRITIQUE), VERDICT: (REVISION,)}
-"""Of which rounds turns are read in each."""
+_PROPOSAL = Contract("proposal", ("solution",))
+_INSTRUCTIONS = {
+    "analysis": "which solutions hold and which do not, and why, before you rank them.",
+    "evaluation": (
+        "for each solution with a mistake, or with something to improve, a line that begins with "
+        "Agent and its number and a colon, and then says what is wrong and how to find out."
+    ),
+}
+_OWN_RANKING = {
+    "comparison": (
+        "one line per pair: `Agent A > Agent B` if A's response is better, `Agent A = Agent B` if "
+        "they are equally good, with the agents' numbers for A and B, your own among them."
+    )
+}
 
 
 class Conl(RoundForm):
-    """A debate of four rounds, each with a contract of its own.
+    """A debate of four rounds with a contract for each round.
 
     | round | reads | says |
     |---|---|---|
@@ -27,7 +39,7 @@ class Conl(RoundForm):
     | 2 | all first solutions, and the critiques that name it | `solution` |
     | 3 | all revised solutions | `comparison` |
 
-    What an `evaluation` says from the name of an agent to the next one is a critique of that agent.
+    The text of an `evaluation` from the name of an agent to the next name criticizes this agent.
 
     Source: "Conversation for Non-verifiable Learning" (Sui and Hooi, arXiv 2601.21464).
     """
@@ -66,69 +78,69 @@ class Conl(RoundForm):
         return self
 
     def contracts(self) -> tuple[Contract, ...]:
-        """Return the contract of each round."""
-        ranking = ("analysis", "comparison") if self.reasons else ("comparison",)
-        both = (*ranking, "evaluation") if self.blind_ranking else ("evaluation", *ranking)
-        said = _INSTRUCTIONS | (_OWN if self.ranks_own else {})
-        critique, verdict = ({n: said[n] for n in one if n in said} for one in (both, ranking))
-        judges = partial(Contract, answers=False, ranks_own=self.ranks_own)
-        return (
-            _PROPOSAL,
-            judges("critique", both, instructions=critique),
-            Contract("revision", ("solution",)),
-            judges("verdict", ranking, instructions=verdict),
+        """List the contract of each round."""
+        ranking_sections = ("analysis", "comparison") if self.reasons else ("comparison",)
+        # A blind ranking comes first, so that no critique can be written to support it.
+        critique_sections = ("evaluation", *ranking_sections)
+        if self.blind_ranking:
+            critique_sections = (*ranking_sections, "evaluation")
+        instructions = _INSTRUCTIONS | (_OWN_RANKING if self.ranks_own else {})
+        critique = Contract(
+            "critique",
+            critique_sections,
+            instructions={n: instructions[n] for n in critique_sections if n in instructions},
+            answers=False,
+            ranks_own=self.ranks_own,
         )
+        verdict = Contract(
+            "verdict",
+            ranking_sections,
+            instructions={n: instructions[n] for n in ranking_sections if n in instructions},
+            answers=False,
+            ranks_own=self.ranks_own,
+        )
+        return (_PROPOSAL, critique, Contract("revision", ("solution",)), verdict)
 
     def own_roles(self) -> tuple[AgentRole, ...]:
-        """Return equals, perhaps under several names; turns say what they were shown."""
-        if {*self.roles} <= {DEBATER}:
+        """List equal roles, perhaps under several names; turns record what they were shown."""
+        if set(self.roles) <= {DEBATER}:
             return (AgentRole(DEBATER, self.num_agents, sees="drawn"),)
-        return tuple(AgentRole(n, one.count or 1, sees="drawn") for n, one in self.roles.items())
+        return tuple(
+            AgentRole(name, role.count or 1, sees="drawn") for name, role in self.roles.items()
+        )
 
     def opened(self, begin: DebateStart) -> "_Conversation":
-        """Return the state of a debate before its first turn."""
+        """Build the state of a debate before its first turn."""
         return _Conversation(self, begin)
-
-
-_PROPOSAL = Contract("proposal", ("solution",))
-_INSTRUCTIONS = {
-    "analysis": "which solutions hold and which do not, and why, before you rank them.",
-    "evaluation": (
-        "for each solution with a mistake, or with something to improve, a line that begins with "
-        "Agent and its number and a colon, and then says what is wrong and how to find out."
-    ),
-}
-_OWN = {
-    "comparison": (
-        "one line per pair: `Agent A > Agent B` if A's response is better, `Agent A = Agent B` if "
-        "they are equally good, with the agents' numbers for A and B, your own among them."
-    )
-}
 
 
 class _Conversation(DebateState):
     def shown_to(self, key: TurnKey) -> tuple[TurnKey, ...]:
-        """Return the others' solutions of the round before, or the first ones and critiques."""
-        others = (one for one in sorted(self.turns, key=_in_order) if one.agent != key.agent)
-        return tuple(
-            one
-            for one in others
-            if one.round in _READ[key.round]
-            and (one.round != CRITIQUE or self._critique(one, key.agent))
-        )
+        """List the others' solutions of the last round, or the first ones and critiques."""
+        shown = []
+        for other in sorted(self.turns, key=_in_order):
+            if other.agent == key.agent or other.round not in _READ[key.round]:
+                continue
+            # A critique without a word about this agent is not for it.
+            if other.round != CRITIQUE or self._critique(other, key.agent):
+                shown.append(other)
+        return tuple(shown)
 
     def own_turns(self, key: TurnKey) -> list[TurnKey]:
-        """Return its own solution among those that it reads."""
-        return [TurnKey(key.agent, one) for one in _READ[key.round] if one != CRITIQUE]
+        """List the agent's own solution among those that it reads."""
+        return [TurnKey(key.agent, round) for round in _READ[key.round] if round != CRITIQUE]
 
     def _critique(self, key: TurnKey, target: int) -> str:
-        """Return what a turn says of an agent."""
+        """Collect the parts of a turn's evaluation about one agent."""
         turn = self.turns[key]
+        if turn.failure is not None:
+            return ""
         parsed = parsed_of(turn)
-        parts = evaluation_parts(turn.text, parsed) if turn.failure is None else []
-        read = [span for agent, span in parts if agent == target]
-        said = (blanked(turn.text, *span, parsed.holes).strip() for span in read)
-        return "\n".join(said)
+        critiques = []
+        for agent, (start, end) in evaluation_parts(turn.text, parsed):
+            if agent == target:
+                critiques.append(blanked(turn.text, start, end, parsed.holes).strip())
+        return "\n".join(critiques)
 
     def _seen(self, key: TurnKey, reader: int) -> SeenTurn:
         if key.round != CRITIQUE:

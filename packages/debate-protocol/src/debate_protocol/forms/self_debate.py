@@ -22,6 +22,11 @@ from debate_protocol.types import (
 )
 
 Pairing = Literal["rand", "freq"]
+DELIBERATE = (
+    "Compare it with your own response. Check the steps of both, decide what is right in each, "
+    "correct the rest, and give your final answer with its full reasoning, in the same form."
+)
+"""Ends a debate prompt that is a conversation."""
 
 
 def draw_pair(
@@ -30,17 +35,17 @@ def draw_pair(
     same_answer: Callable[[str, str], bool],
     chance: random.Random,
 ) -> tuple[int, int] | None:
-    """Return two of the numbered first turns in the order in which they are shown.
+    """Draw two of the numbered first turns in the order in which they are shown.
 
     `rand` draws two turns. `freq` draws a turn of each of the two most common answers, equally
-    common answers in random order; a turn without an answer belongs to none, and where fewer than
-    two answers were given two turns are drawn as in `rand`. The order is random.
+    common answers in random order; turns without an answer are not drawn. With fewer than two
+    different answers, `freq` draws as `rand` does. The order is random.
 
     Args:
-        answers: Each turn's answer, None where none can be read.
+        answers: Each turn's answer, None for an unreadable answer.
         pairing: The rule.
         same_answer: Decides which answers are the same.
-        chance: Draws.
+        chance: Source of the draws.
 
     Returns:
         None when there are fewer than two turns.
@@ -51,7 +56,16 @@ def draw_pair(
     if len(turns) < 2:
         return None
     if pairing == "freq":
-        classes = _classes(answers, same_answer)
+        # Turns by answer; a turn joins the first answer that equals its own.
+        turns_of_answer: dict[str, list[int]] = {}
+        for turn, answer in answers.items():
+            if answer is None:
+                continue
+            first_equal = next(
+                (earlier for earlier in turns_of_answer if same_answer(earlier, answer)), answer
+            )
+            turns_of_answer.setdefault(first_equal, []).append(turn)
+        classes = list(turns_of_answer.values())
         if len(classes) > 1:
             chance.shuffle(classes)
             classes.sort(key=len, reverse=True)  # stable: equals stay in the order drawn
@@ -62,34 +76,15 @@ def draw_pair(
     return first, second
 
 
-def _classes(
-    answers: Mapping[int, str | None], same_answer: Callable[[str, str], bool]
-) -> list[list[int]]:
-    """Return the turns of each answer; a turn joins the first class that its answer fits."""
-    classes: dict[str, list[int]] = {}
-    for turn, answer in answers.items():
-        if answer is not None:
-            same = next((one for one in classes if same_answer(one, answer)), answer)
-            classes.setdefault(same, []).append(turn)
-    return list(classes.values())
-
-
-DELIBERATE = (
-    "Compare it with your own response. Check the steps of both, decide what is right in each, "
-    "correct the rest, and give your final answer with its full reasoning, in the same form."
-)
-"""Ends a debate prompt that is a conversation."""
-
-
 class SelfDebate(SampledSettings):
     """First answers to the question, and second answers to a debate prompt that shows two of them.
 
     All first turns answer one prompt, that of `Direct`. All second turns answer another, that of
-    agent 2 of a debate who has read agents 0 and 1. Each sample is an agent of its own: agents 0
-    to `first_turns` − 1 speak in round 0, the others in round 1, and `shown` of these names the
-    pair in the order in which it was shown: what the prompt calls agents 0 and 1. With a contract
-    of sections the pair is shown as peers are in a debate with blind review. A gate after round 0
-    lets a `select` drop questions that teach nothing and choose those that debate.
+    agent 2 of a debate who has read agents 0 and 1. Each sample is a separate agent: agents 0 to
+    `first_turns` − 1 speak in round 0, the others in round 1, and `shown` of second turns names the
+    pair in the order of the prompt, which calls them agents 0 and 1. With a contract of sections
+    the pair is shown as peers are in a debate with blind review. A gate after round 0 lets a
+    `select` drop questions that teach nothing and choose the questions that debate.
 
     Attributes:
         first_turns: Samples of the first prompt.
@@ -125,84 +120,104 @@ class SelfDebate(SampledSettings):
         return self.first_turns + self.second_turns
 
     def turn_count(self) -> int:
-        """Return how many turns are sampled when the debate goes on to its end."""
+        """Count the turns that are sampled when the debate goes on to its end."""
         return self.num_agents
 
     def own_roles(self) -> tuple[AgentRole, ...]:
-        """Return a role for the samples of each prompt."""
+        """List a role for the samples of each prompt."""
         return paired_roles(self.first_turns, self.second_turns)
 
     def protocol(self) -> Protocol:
-        """Return the rules as they are written into transcripts."""
-        extra = {
+        """Build the rules for transcripts."""
+        settings = {
             "first_turns": self.first_turns,
             "pairing": self.pairing,
             "debate_prompt": self.debate_prompt,
         }
-        limit = self.pair_max_tokens
-        unusual = {} if limit is None else {"pair_max_tokens": limit}
-        return self.rules(extra, unusual, topology="pair", history_rounds=1)
+        changed_settings = {}
+        if self.pair_max_tokens is not None:
+            changed_settings["pair_max_tokens"] = self.pair_max_tokens
+        return self.rules(settings, changed_settings, topology="pair", history_rounds=1)
 
     def debate(self, begin: DebateStart) -> DebateRun:
-        """Hold a debate."""
+        """Play a debate."""
         rules = self.protocol()
-        view = View(begin.question, self.contract_rules(), 0, 0, None, (), ())
+        view = View(
+            question=begin.question,
+            contract=self.contract_rules(),
+            agent=0,
+            round=0,
+            persona=None,
+            turns=(),
+            peers=(),
+        )
         prompt = opening(self.style, view)
-        views = [replace(view, agent=agent) for agent in range(self.first_turns)]
-        requests = [new_turn_request(self, begin.seed, one, prompt) for one in views]
-        first = record_replies(self, rules, requests, (yield requests))
-        gate = begin.transcript(rules, first, "gate")
+        requests = [
+            new_turn_request(self, begin.seed, replace(view, agent=agent), prompt)
+            for agent in range(self.first_turns)
+        ]
+        first_turns = record_replies(self, rules, requests, (yield requests))
+        gate = begin.transcript(rules, first_turns, "gate")
         if 0 in self.gate_after and (yield Gate(gate, "round_0")) == "keep":
             return gate
-        answers = {turn.agent: parsed_of(turn).answer for turn in first if self._is_pairable(turn)}
+
+        answers = {
+            turn.agent: parsed_of(turn).answer for turn in first_turns if self._is_pairable(turn)
+        }
         chance = random.Random(f"{begin.seed}/pair")
         pair = draw_pair(answers, self.pairing, begin.same_answer, chance)
         if pair is None:
-            return begin.transcript(rules, first, "no_pair")
-        view = self._paired(view, [first[agent] for agent in pair])
+            return begin.transcript(rules, first_turns, "no_pair")
+
+        # All second turns share one prompt, written for agent 2 of a debate with the pair.
+        seen_turns = []
+        for position, agent in enumerate(pair):
+            fields = self._fields(first_turns[agent])
+            seen_turns.append(SeenTurn(position, 0, fields))
+        view = replace(view, agent=2, round=1, turns=tuple(seen_turns), peers=(0, 1))
         prompt = self._debate_prompt(view)
-        views = [replace(view, agent=one) for one in range(self.first_turns, self.num_agents)]
         shown = tuple(TurnKey(agent, 0) for agent in pair)
-        requests = [new_turn_request(self, begin.seed, one, prompt, shown) for one in views]
-        turns = first + record_replies(self, rules, requests, (yield requests))
+        requests = [
+            new_turn_request(self, begin.seed, replace(view, agent=agent), prompt, shown)
+            for agent in range(self.first_turns, self.num_agents)
+        ]
+        turns = first_turns + record_replies(self, rules, requests, (yield requests))
         if 1 in self.gate_after:
             yield Gate(begin.transcript(rules, turns, "gate"), "round_1")
         return begin.transcript(rules, turns, "max_rounds")
 
     def _is_pairable(self, turn: Turn) -> bool:
-        _, tokens = turn.token_counts or (0, 0)
-        is_short = self.pair_max_tokens is None or tokens <= self.pair_max_tokens
+        _, num_tokens = turn.token_counts or (0, 0)
+        is_short = self.pair_max_tokens is None or num_tokens <= self.pair_max_tokens
         return is_short and bool(parsed_of(turn).spoken)
-
-    def _paired(self, single: View, pair: list[Turn]) -> View:
-        seen = tuple(SeenTurn(place, 0, self._fields(one)) for place, one in enumerate(pair))
-        return replace(single, agent=2, round=1, turns=seen, peers=(0, 1))
 
     def _debate_prompt(self, view: View) -> tuple[Message, ...]:
         if self.debate_prompt == "message":
             return opening(self.style, view)
-        own, other = ((turn.fields or {}).get("response", "") for turn in view.turns)
-        single = replace(view, agent=0, round=0, turns=(), peers=())
-        shown = f"Another response to the question:\n<turn>\n{other}\n</turn>\n\n{DELIBERATE}"
+        # The first response of the pair becomes the agent's own reply to the plain question.
+        responses = [(turn.fields or {}).get("response", "") for turn in view.turns]
+        own_response, other_response = responses
+        single_view = replace(view, agent=0, round=0, turns=(), peers=())
+        request_text = (
+            f"Another response to the question:\n<turn>\n{other_response}\n</turn>\n\n{DELIBERATE}"
+        )
         return (
-            *opening(self.style, single),
-            Message(role="assistant", content=own),
-            Message(role="user", content=shown),
+            *opening(self.style, single_view),
+            Message(role="assistant", content=own_response),
+            Message(role="user", content=request_text),
         )
 
     def _fields(self, turn: Turn) -> dict[str, str] | None:
         rules = self.contract_rules()
         if rules.kind != "xml":
-            field = "answer" if self.style == "compact" else "response"
-            fields = {field: parsed_of(turn).spoken}
+            field_name = "answer" if self.style == "compact" else "response"
+            texts = {field_name: parsed_of(turn).spoken}
         elif turn.failure is not None:
             return None
         else:
-            fields = seen_sections(parsed_of(turn), rules, blind=True)
-        return {name: self._insertable(text) for name, text in fields.items()}
-
-    def _insertable(self, text: str) -> str:
-        return insertable(text, self.contract_rules(), self.max_chars_per_field)
+            texts = seen_sections(parsed_of(turn), rules, blind=True)
+        limit = self.max_chars_per_field
+        return {name: insertable(text, rules, limit) for name, text in texts.items()}
 
     @model_validator(mode="after")
     def _conversation_is_free_text(self) -> Self:
