@@ -47,7 +47,7 @@ _CUT_OFF = (json.JSONDecodeError, UnicodeDecodeError)
 
 
 class TranscriptError(ValueError):
-    """A file does not hold what it should: where, what was found, what was expected."""
+    """A file has an unexpected value; the message names the place, the value and the expected."""
 
     def __init__(self, where: str, found: object, expected: str) -> None:
         text = "nothing" if found is _REQUIRED else repr(found)
@@ -56,7 +56,7 @@ class TranscriptError(ValueError):
 
     @classmethod
     def at(cls, where: str, message: str) -> Self:
-        """Return an error with a message of its own behind the place."""
+        """Build an error with a free message after the place."""
         error = cls(where, None, "")
         error.args = (f"{where}: {message}",)
         return error
@@ -67,16 +67,16 @@ class TornLineWarning(UserWarning):
 
 
 class JsonObject:
-    """A JSON object that is read key by key; `rest` holds what has not been taken yet.
+    """A JSON object that is read key by key; `rest` has the keys that were not taken yet.
 
     Args:
         data: A parsed JSON value.
-        where: Where it stands, for messages; empty at the top of a line.
-        expected: What messages say was expected.
-        name: What messages call an object at the top of a line.
+        where: Place of the value, for messages; empty at the top of a line.
+        expected: Expected kind of value, for messages.
+        name: Name of an object at the top of a line, for messages.
 
     Raises:
-        TranscriptError: It is no object.
+        TranscriptError: The value is no object.
     """
 
     def __init__(
@@ -88,27 +88,28 @@ class JsonObject:
         self._prefix = f"{where}." if where else ""
 
     def place(self, key: str) -> str:
-        """Return where the value of a key stands."""
+        """Name the place of a key's value, for messages."""
         return f"{self._prefix}{key}"
 
     def take(self, key: str, *kinds: type, default: object = _REQUIRED) -> Any:
         """Take a value of one of these types; the default where it is missing or null.
 
         Raises:
-            TranscriptError: It is of another type, or missing without a default.
+            TranscriptError: The value is of another type, or missing without a default.
         """
         value = self.rest.pop(key, _REQUIRED)
         if default is not _REQUIRED and (value is None or value is _REQUIRED):
             return default
+        # In Python true is an integer, in a transcript it is not.
         if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
             return value
-        raise TranscriptError(self.place(key), value, " or ".join(_KINDS[one] for one in kinds))
+        raise TranscriptError(self.place(key), value, " or ".join(_KINDS[kind] for kind in kinds))
 
     def number(self, key: str, limit: int, default: object = _REQUIRED) -> int:
         """Take an integer that is not above a limit.
 
         Raises:
-            TranscriptError: It is, or is no integer.
+            TranscriptError: The value is above the limit, or no integer.
         """
         value: int = self.take(key, int, default=default)
         if value > limit:
@@ -117,8 +118,8 @@ class JsonObject:
 
     def objects(self, key: str, default: object = ()) -> list["JsonObject"]:
         """Take a list of objects."""
-        items = enumerate(self.take(key, list, default=default))
-        return [JsonObject(one, f"{self.place(key)}[{i}]") for i, one in items]
+        values = self.take(key, list, default=default)
+        return [JsonObject(value, f"{self.place(key)}[{i}]") for i, value in enumerate(values)]
 
     def child(self, key: str) -> "JsonObject":
         """Take an object."""
@@ -126,28 +127,29 @@ class JsonObject:
 
 
 def json_line(value: object) -> bytes:
-    """Return a value as one line of UTF-8 JSON; control characters and surrogates are escaped."""
+    """Write a value as one line of UTF-8 JSON; control characters and surrogates are escaped."""
     try:
         return escaped_json(json_text(value)).encode() + b"\n"
     except UnicodeEncodeError:
+        # A lone surrogate has no UTF-8; as an escape in ASCII it survives.
         return escaped_json(json.dumps(value, allow_nan=False)).encode() + b"\n"
 
 
 def json_text(value: object) -> str:
-    """Return a value as JSON.
+    """Write a value as JSON.
 
     Raises:
-        ValueError: It holds NaN or an infinity.
+        ValueError: The value contains NaN or an infinity.
     """
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def json_value(text: str | bytes) -> object:
-    """Return the value of a JSON text; bytes are UTF-8, 16 or 32.
+    """Parse a JSON text; bytes are UTF-8, 16 or 32.
 
     Raises:
-        ValueError: It is none, or holds NaN or an infinity.
-        RecursionError: It is nested too deeply.
+        ValueError: The text is no JSON, or contains NaN or an infinity.
+        RecursionError: The value is nested too deeply.
     """
     if isinstance(text, bytes):
         # Python would take bytes of surrogates, which JSON cannot say again where two meet.
@@ -164,24 +166,26 @@ def json_lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, object
 
     The value of a line that is not JSON is a `TranscriptError` that names file and line.
     """
-    lines = ((number, raw) for number, raw in enumerate(stream, 1) if raw.strip())
+    lines = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
     current = next(lines, None)
     while current is not None:
-        number, raw = current
+        number, line = current
+        # One line ahead: only the last line can be torn.
         following = next(lines, None)
         try:
-            yield number, json_value(raw), False
+            yield number, json_value(line), False
         except (ValueError, RecursionError) as problem:
-            torn = following is None and isinstance(problem, _CUT_OFF)
-            what = "the last line is cut off" if torn else "not JSON"
-            yield number, TranscriptError.at(f"{name}:{number}", f"{what} ({problem})"), torn
+            is_torn = following is None and isinstance(problem, _CUT_OFF)
+            description = "the last line is cut off" if is_torn else "not JSON"
+            error = TranscriptError.at(f"{name}:{number}", f"{description} ({problem})")
+            yield number, error, is_torn
         current = following
 
 
 def read_lines(
     stream: Iterable[bytes], name: str
 ) -> Iterator[tuple[int, Transcript | TranscriptError, bool]]:
-    """Yield line number, transcript or what is wrong, and whether it is a torn last line."""
+    """Yield line number, transcript or error, and whether it is a torn last line."""
     for number, value, torn in json_lines(stream, name):
         if isinstance(value, TranscriptError):
             yield number, value, torn
@@ -273,41 +277,46 @@ def from_json(data: Mapping[str, object], *, default_id: str = "") -> Transcript
         version = schema.removeprefix("debate-transcript/")
         hint = "; a newer debate-protocol reads it" if version.isdecimal() else ""
         raise TranscriptError("schema", schema, f"{SCHEMA!r}{hint}")
-    name = str(top.take("id", str, int, default=default_id))
-    asked = top.child("question")
+    transcript_id = str(top.take("id", str, int, default=default_id))
+    question_data = top.child("question")
     question = Question(
-        id=str(asked.take("id", str, int, default=name)),
-        text=asked.take("text", str),
-        answer=asked.take("answer", str, default=None),
-        meta=asked.take("meta", dict, default={}),
+        id=str(question_data.take("id", str, int, default=transcript_id)),
+        text=question_data.take("text", str),
+        answer=question_data.take("answer", str, default=None),
+        meta=question_data.take("meta", dict, default={}),
     )
-    parts = top.objects("turns", _REQUIRED)
-    derived = [one.rest.get("shown") is None for one in parts]
+    turns_data = top.objects("turns", _REQUIRED)
+    # Before the turns are read, which takes the key.
+    lacks_shown = [turn_data.rest.get("shown") is None for turn_data in turns_data]
     try:
-        turns = [_read_turn(one) for one in parts]
+        turns = [_read_turn(turn_data) for turn_data in turns_data]
     except RecursionError:
         raise TranscriptError.at("turns", "branches are nested too deeply") from None
-    rules = _read_protocol(top.child("protocol"), max((turn.round for turn in turns), default=0))
+    last_round = max((turn.round for turn in turns), default=0)
+    rules = _read_protocol(top.child("protocol"), last_round)
+
+    spoken = {turn.key for turn in turns}
+    for i, turn in enumerate(turns):
+        if not lacks_shown[i]:
+            continue
+        try:
+            shown = tuple(shown_turns(rules, turn.key, spoken))
+        except ValueError as problem:
+            raise TranscriptError.at("turns", f"without shown, but {problem}") from None
+        turns[i] = replace(turn, shown=shown)
+
     meta = top.take("meta", dict, default={})
+    extra = top.rest
+    if question_data.rest:
+        extra = extra | {"question": question_data.rest}
     return Transcript(
-        id=name,
+        id=transcript_id,
         question=question,
         protocol=rules,
-        turns=_with_shown(rules, turns, derived),
+        turns=tuple(turns),
         meta=meta,
-        extra=top.rest | ({"question": asked.rest} if asked.rest else {}),
+        extra=extra,
     )
-
-
-def _with_shown(rules: Protocol, turns: list[Turn], derived: list[bool]) -> tuple[Turn, ...]:
-    spoken = {turn.key for turn in turns}
-    try:
-        return tuple(
-            replace(turn, shown=tuple(shown_turns(rules, turn.key, spoken))) if is_derived else turn
-            for turn, is_derived in zip(turns, derived, strict=True)
-        )
-    except ValueError as problem:
-        raise TranscriptError.at("turns", f"without shown, but {problem}") from None
 
 
 def _protocol_to_json(rules: Protocol) -> dict[str, object]:
@@ -321,11 +330,13 @@ def _protocol_to_json(rules: Protocol) -> dict[str, object]:
         "schedule": rules.schedule,
         "contract": contract,
     }
-    record |= {key: getattr(rules, key) for key in _RULES if getattr(rules, key) is not None}
+    for key in _RULES:
+        if getattr(rules, key) is not None:
+            record[key] = getattr(rules, key)
     if rules.roles:
         record["roles"] = [_role_to_json(role) for role in rules.roles]
     if rules.contracts:
-        record["contracts"] = [contract_to_json(one) for one in rules.contracts]
+        record["contracts"] = [contract_to_json(contract) for contract in rules.contracts]
     return record | extra
 
 
@@ -333,8 +344,10 @@ def _read_protocol(data: JsonObject, last_round: int) -> Protocol:
     schedule = data.take("schedule", str, default="parallel")
     if schedule not in get_args(Schedule):
         raise TranscriptError(data.place("schedule"), schedule, " or ".join(get_args(Schedule)))
-    given = data.rest.pop("contract", None)
-    contract, unknown = _read_contract("three_section" if given is None else given)
+    contract_data = data.rest.pop("contract", None)
+    contract, unknown_keys = _read_contract(
+        "three_section" if contract_data is None else contract_data
+    )
     return Protocol(
         num_agents=data.number("num_agents", MAX_AGENTS),
         max_rounds=data.number("max_rounds", MAX_ROUNDS, last_round + 1),
@@ -344,14 +357,14 @@ def _read_protocol(data: JsonObject, last_round: int) -> Protocol:
         history_rounds=data.take("history_rounds", int, default=-1),
         degree=data.take("degree", int, default=None),
         center=data.take("center", int, default=None),
-        roles=tuple(_read_role(one) for one in data.objects("roles")),
+        roles=tuple(_read_role(role) for role in data.objects("roles")),
         contracts=tuple(_read_contract(one)[0] for one in data.take("contracts", list, default=[])),
-        extra=data.rest | ({"contract": unknown} if unknown else {}),
+        extra=data.rest | ({"contract": unknown_keys} if unknown_keys else {}),
     )
 
 
 def contract_to_json(contract: str | Contract) -> str | dict[str, object]:
-    """Return a contract as it stands in a file."""
+    """Write a contract as files have it: a built-in one by name; defaults are left out."""
     if isinstance(contract, str):
         return contract
     record: dict[str, object] = {
@@ -360,35 +373,49 @@ def contract_to_json(contract: str | Contract) -> str | dict[str, object]:
         "stop": contract.stop,
         "kind": contract.kind,
     }
-    record |= {"instructions": dict(contract.instructions)} if contract.instructions else {}
-    flags = {"answers": contract.answers, "ranks_own": contract.ranks_own}
-    return record | {name: flag for name, flag in flags.items() if flag is not (name == "answers")}
+    if contract.instructions:
+        record["instructions"] = dict(contract.instructions)
+    if not contract.answers:
+        record["answers"] = False
+    if contract.ranks_own:
+        record["ranks_own"] = True
+    return record
 
 
 def _read_contract(data: object) -> tuple[str | Contract, dict[str, object]]:
-    """Return a contract by name or as an object, and the object's unknown keys."""
+    """Read a contract by name or as an object; the second value is the object's unknown keys."""
     where = "protocol.contract"
     if isinstance(data, str):
         return data, {}
-    one = JsonObject(data, where, "a name or an object with name and sections")
-    sections = one.take("sections", list, default=[])
-    instructions = one.take("instructions", dict, default={})
-    for part, texts in (("sections", sections), ("instructions", instructions.values())):
+    contract = JsonObject(data, where, "a name or an object with name and sections")
+    sections = contract.take("sections", list, default=[])
+    instructions = contract.take("instructions", dict, default={})
+    for key, texts in (("sections", sections), ("instructions", instructions.values())):
         for text in texts:
             if not isinstance(text, str):
-                raise TranscriptError(one.place(part), text, "text")
-    name, stop = one.take("name", str), one.take("stop", str, default=None)
-    kind = one.take("kind", str, default="xml")
-    answers = one.take("answers", bool, default=True)
-    own = one.take("ranks_own", bool, default=False)
+                raise TranscriptError(contract.place(key), text, "text")
+    name = contract.take("name", str)
+    stop = contract.take("stop", str, default=None)
+    kind = contract.take("kind", str, default="xml")
+    answers = contract.take("answers", bool, default=True)
+    ranks_own = contract.take("ranks_own", bool, default=False)
     try:
-        return Contract(name, tuple(sections), stop, kind, instructions, answers, own), one.rest
+        rules = Contract(
+            name=name,
+            sections=tuple(sections),
+            stop=stop,
+            kind=kind,
+            instructions=instructions,
+            answers=answers,
+            ranks_own=ranks_own,
+        )
     except ValueError as problem:
         raise TranscriptError.at(where, str(problem)) from None
+    return rules, contract.rest
 
 
 def _role_to_json(role: AgentRole) -> dict[str, object]:
-    """Return a role as it stands in a file; what is the default is left out but for `count`."""
+    """Write a role as files have it: name, count, and all else that is no default."""
     record: dict[str, object] = {"name": role.name, "count": role.count}
     for key in ("answers", "rounds", "sees", "policy", "adapter", "trains"):
         value = getattr(role, key)
@@ -400,14 +427,15 @@ def _role_to_json(role: AgentRole) -> dict[str, object]:
 
 def _read_role(data: JsonObject) -> AgentRole:
     rounds = data.take("rounds", list, default=None)
-    for one in rounds or ():
-        if type(one) is not int or not 0 <= one < MAX_ROUNDS:
-            raise TranscriptError(data.place("rounds"), one, f"rounds, 0 to {MAX_ROUNDS - 1}")
+    for round in rounds or ():
+        if type(round) is not int or not 0 <= round < MAX_ROUNDS:
+            raise TranscriptError(data.place("rounds"), round, f"rounds, 0 to {MAX_ROUNDS - 1}")
     sees = data.rest.pop("sees", None)
-    counts = list(sees.values()) if isinstance(sees, dict) else []
-    if not (sees in (None, "drawn") or isinstance(sees, dict)) or not all(
-        type(last) is int for last in counts
-    ):
+    if isinstance(sees, dict):
+        is_valid = all(type(num_rounds) is int for num_rounds in sees.values())
+    else:
+        is_valid = sees in (None, "drawn")
+    if not is_valid:
         expected = "drawn, or the number of rounds of each role"
         raise TranscriptError(data.place("sees"), sees, expected)
     return AgentRole(
@@ -438,7 +466,9 @@ def _turn_to_json(turn: Turn) -> dict[str, object]:
             {"guide": branch.guide, "turn": _turn_to_json(branch.turn)} for branch in turn.branches
         ]
     if turn.continuations:
-        record["continuations"] = [_turn_to_json(one) for one in turn.continuations]
+        record["continuations"] = [
+            _turn_to_json(continuation) for continuation in turn.continuations
+        ]
     return record | dict(turn.extra)
 
 
@@ -460,25 +490,25 @@ def _read_turn(data: JsonObject) -> Turn:
         prompt=None if prompt is None else tuple(prompt),
         failure=data.take("failure", str, default=None),
         branches=tuple(
-            Branch(turn=_read_turn(one.child("turn")), guide=one.take("guide", str))
-            for one in data.objects("branches")
+            Branch(turn=_read_turn(branch.child("turn")), guide=branch.take("guide", str))
+            for branch in data.objects("branches")
         ),
-        continuations=tuple(_read_turn(one) for one in data.objects("continuations")),
+        continuations=tuple(_read_turn(turn) for turn in data.objects("continuations")),
         extra=data.rest,
     )
 
 
 def transcript_problems(transcript: Transcript) -> list[str]:
-    """Return everything that contradicts itself, in words; empty when all is well."""
+    """List everything that contradicts itself, in words; empty for a sound transcript."""
     rules = transcript.protocol
-    problems = [
-        f"protocol.{key}: found {getattr(rules, key)}, expected at least 1"
-        for key in ("num_agents", "max_rounds")
-        if getattr(rules, key) < 1
-    ]
+    problems = []
+    for key in ("num_agents", "max_rounds"):
+        if getattr(rules, key) < 1:
+            problems.append(f"protocol.{key}: found {getattr(rules, key)}, expected at least 1")
     checks: list[Callable[[], object]] = [
-        *(partial(get_contract, one) for one in (rules.contract, *rules.contracts)),
-        *(partial(check, rules) for check in (check_topology, check_roles)),
+        *(partial(get_contract, contract) for contract in (rules.contract, *rules.contracts)),
+        partial(check_topology, rules),
+        partial(check_roles, rules),
     ]
     for check in checks:
         try:
@@ -489,7 +519,7 @@ def transcript_problems(transcript: Transcript) -> list[str]:
     problems += turn_problems(transcript)
     for turn in transcript.turns:
         where = f"turn of agent {turn.agent} in round {turn.round}"
-        problems += [f"{where}: {one}" for one in _shown_problems(rules, turn, spoken)]
+        problems += [f"{where}: {problem}" for problem in _shown_problems(rules, turn, spoken)]
     return problems
 
 
@@ -512,10 +542,10 @@ def _is_earlier(rules: Protocol, one: TurnKey, other: TurnKey) -> bool:
 
 
 def mean_logp(turn: Turn) -> float | None:
-    """Return the mean log-probability of a turn's sampled tokens, None where it is not known.
+    """Compute the mean log-probability of a turn's sampled tokens, None if unknown.
 
-    It is natural, and under the distribution that was sampled from; its exponential is the
-    geometric mean of the tokens' probabilities.
+    The logarithm is natural, under the distribution that was sampled from; the exponential of the
+    mean is the geometric mean of the tokens' probabilities.
     """
     if turn.reply is not None:
         logps = turn.reply.logps
@@ -525,17 +555,18 @@ def mean_logp(turn: Turn) -> float | None:
 
 
 def with_counts(transcript: Transcript) -> Transcript:
-    """Return a transcript with the numbers of tokens and their mean log-probability in its turns.
+    """Add token counts and mean log-probabilities to the turns of a transcript.
 
-    They stand in `Turn.extra`, as `tokens` ([prompt tokens, sampled tokens]) and `mean_logp`, of
-    every turn that holds its reply. What stands beside the turns stays as it is.
+    `Turn.extra` of every turn with a reply gets `tokens` ([prompt tokens, sampled tokens]) and
+    `mean_logp`. Branches and continuations stay as they are.
     """
     turns = []
     for turn in transcript.turns:
         if turn.reply is not None:
-            known = mean_logp(turn)
-            mean = {} if known is None else {MEAN_LOGP: known}
-            counts = {TOKENS: [*turn.reply.token_counts]}
-            turn = replace(turn, extra={**turn.extra, **counts, **mean})
+            extra = {**turn.extra, TOKENS: [*turn.reply.token_counts]}
+            turn_mean_logp = mean_logp(turn)
+            if turn_mean_logp is not None:
+                extra[MEAN_LOGP] = turn_mean_logp
+            turn = replace(turn, extra=extra)
         turns.append(turn)
     return replace(transcript, turns=tuple(turns))
