@@ -16,85 +16,116 @@ from debate_train.running.run_records import keep_evaluation
 def train(
     run: RunContext, phase: Phase, saving: Saving, examples: PhaseExamples | None = None
 ) -> StopReason:
-    """Train a phase from where the run is until it ends or a signal stops it; return why.
+    """Train a phase from the run's last step until it ends or a signal stops it.
 
-    What fails raises; `saving` then has the last complete step. With `examples` steps learn from
-    these in the place of debates.
+    After an error `saving` has the last complete step. With `examples` steps learn from these in
+    the place of debates.
     """
-    recipe, state, trainer, rollouts = phase.recipe, run.state, phase.trainer, phase.rollouts
-    contract, is_sampled = str(recipe.debate.contract_rules()), recipe.rollout.engine.is_sampled
-    imitates = recipe.loss.learns_from == "demonstrations"
-    imitation = Imitation(contract, is_demonstrated=not is_sampled) if imitates else None
+    recipe = phase.recipe
+    state = run.state
+    rollouts = phase.rollouts
+    imitation = None
+    if recipe.loss.learns_from == "demonstrations":
+        imitation = Imitation(
+            str(recipe.debate.contract_rules()),
+            is_demonstrated=not recipe.rollout.engine.is_sampled,
+        )
     with rollouts.open():
         saving.note_random_states()
         if phase.owes_evaluation(state) and evaluate_dev(run, phase, saving):
             saving.checkpoint()  # The run had been stopped between a step and its evaluation.
-        while (ended := why_stop(run, phase)) is None:
-            number, began = state.step, time.perf_counter()
+        while (stop_reason := why_stop(run, phase)) is None:
+            number = state.step
+            began = time.perf_counter()
             if examples is None:
-                step = played(run, phase, imitation, number, began)
+                step = play_and_score(run, phase, imitation, number, began)
             else:
                 assert recipe.offline is not None
-                size, place = recipe.offline.batch_size, number - state.phase_start
-                step = examples.step(number, place, size, recipe.seed)
+                step_of_phase = number - state.phase_start
+                step = examples.step(number, step_of_phase, recipe.offline.batch_size, recipe.seed)
+
+            # Before the update: a step that cannot be recorded must not change the weights.
             keep_sample(run, phase, step)
             with run.interrupts.guarded():  # An update that has begun ends, and counts.
-                step.metrics.update(trainer.step(step.batch) | rollouts.times)
+                step.metrics.update(phase.trainer.step(step.batch) | rollouts.times)
                 rollouts.complete(number)
                 saving.complete(step)
             with timed(step.metrics, "weights"):
                 rollouts.refresh(version=state.step)
             saving.log()
+
             if state.eval_pending and not run.interrupts.asked:
                 evaluate_dev(run, phase, saving)
+            # Evaluation draws random numbers, too: a resumed run goes on with the states after it.
             saving.note_random_states()
             phase.refuse_endless_skips(step)
             saving.watch.refuse_alarms()
-            if saving.is_due() and phase.ended(state) is None:  # Its end has one of its own.
+            # The end of a phase has a checkpoint of its own.
+            if saving.is_due() and phase.ended(state) is None:
                 saving.checkpoint()
-        if ended == "interrupted":
+        if stop_reason == "interrupted":
             saving.checkpoint_if_new()
-    return ended
+    return stop_reason
 
 
-def played(
+def play_and_score(
     run: RunContext, phase: Phase, imitation: Imitation | None, number: int, began: float
 ) -> Step:
-    """Return what a step learns from: its debates are played, scored and made into rows."""
-    recipe, rollouts, advantage = phase.recipe, phase.rollouts, phase.recipe.advantage
-    transcripts = rollouts.take(number)
-    with timed(rollouts.times, "score"):
-        scores = score_debates(phase.reward_at(number - run.state.phase_start), transcripts)
-    with timed(rollouts.times, "rows"):
-        compared = advantage.compute(transcripts, scores, run.state.baselines)
-        seed = zlib.crc32(f"{recipe.seed}/minibatches/{number}".encode())
-        taught = compared.trained_turns(transcripts)
-        batch = build_batch(taught, compared.turns, advantage.streams, run.loaded.tokenizer, seed)
-        batch, counts = (batch, {}) if imitation is None else imitation.fit(transcripts, batch)
-    metrics = counts | compared.metrics(transcripts) | metrics_of(transcripts)
-    return Step(number, transcripts, scores, batch, metrics, compared.baselines, began)
+    """Play the debates of a step, score them and build their rows."""
+    recipe = phase.recipe
+    transcripts = phase.rollouts.take(number)
+    times = phase.rollouts.times  # `take` begins new ones.
+    with timed(times, "score"):
+        reward = phase.reward_at(number - run.state.phase_start)
+        scores = score_debates(reward, transcripts)
+    counts: dict[str, float] = {}
+    with timed(times, "rows"):
+        advantages = recipe.advantage.compute(transcripts, scores, run.state.baselines)
+        batch = build_batch(
+            advantages.trained_turns(transcripts),
+            advantages.turns,
+            recipe.advantage.streams,
+            run.loaded.tokenizer,
+            seed=zlib.crc32(f"{recipe.seed}/minibatches/{number}".encode()),
+        )
+        if imitation is not None:
+            batch, counts = imitation.fit(transcripts, batch)
+    return Step(
+        number=number,
+        transcripts=transcripts,
+        scores=scores,
+        batch=batch,
+        metrics=counts | advantages.metrics(transcripts) | metrics_of(transcripts),
+        baselines=advantages.baselines,
+        began=began,
+    )
 
 
 def why_stop(run: RunContext, phase: Phase) -> StopReason | None:
-    """Return why no further step is made, None if one is."""
+    """Find the reason to make no further step, None to go on."""
     return "interrupted" if run.interrupts.asked else phase.ended(run.state)
 
 
 def evaluate_dev(run: RunContext, phase: Phase, saving: Saving) -> bool:
     """Measure the policy on the dev split and log it; False where a signal stopped that."""
-    state, watch = run.state, run.progress.watch
+    state = run.state
     with phase.rollouts.serving(version=state.step) as serving:
-        played = phase.evaluated(serving, state.step)
-        measured = run.interrupts.stoppable(
-            lambda: [evaluate(*played, asked, "dev", watch) for asked in phase.dev_splits(run)]
+        setup, engine = phase.evaluated(serving, state.step)
+        measures = run.interrupts.stoppable(
+            lambda: [
+                evaluate(setup, engine, questions, "dev", run.progress.watch)
+                for questions in phase.dev_splits(run)
+            ]
         )
-    if measured is None:
+    if measures is None:
         return False
-    kept = phase.recipe.recording.debates > 0
-    keep_evaluation(run.directory, "dev", state.step, measured[0], with_debates=kept)
-    means = [one.means() for one in measured]
-    found, target = means[0], phase.on_target(means)
-    state.last_eval, state.eval_pending = (phase.name, state.step, found), False
-    run.note_best(found)
-    saving.log_eval(found | target, measured[0].votes())
+    # The first split is the phase's own; a second one is the recipe's, for `evaluation.target`.
+    phase_measures = measures[0]
+    with_debates = phase.recipe.recording.debates > 0
+    keep_evaluation(run.directory, "dev", state.step, phase_measures, with_debates=with_debates)
+    means = [split_measures.means() for split_measures in measures]
+    state.last_eval = (phase.name, state.step, means[0])
+    state.eval_pending = False
+    run.note_best(means[0])
+    saving.log_eval(means[0] | phase.on_target(means), phase_measures.votes())
     return True

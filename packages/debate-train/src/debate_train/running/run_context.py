@@ -23,9 +23,10 @@ from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.checkpoints.trainer_state import RandomStates, random_states, save_random_states
 from debate_train.data import DataSource
 from debate_train.data.source import Split, keep_apart
+from debate_train.errors import RecipeError, RunFailure
 from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.evaluation.settings import Setup
-from debate_train.interrupts import Interrupts, RecipeError, RunFailure
+from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.policies import TrainedPolicy, brings_model, open_on
 from debate_train.monitoring.detectors import Due
@@ -99,20 +100,30 @@ class RunContext:
     def measured(
         self, name: str, played: tuple[Setup, Engine], source: DataSource, split: Split, count: int
     ) -> Measures | None:
-        """Measure questions of a split and keep that by name; None where a signal stops it."""
-        questions, watch = source.split(split, count), self.progress.watch
-        found = self.interrupts.stoppable(lambda: evaluate(*played, questions, split, watch))
-        if found is not None:
-            kept = self.recipe.recording.debates > 0
-            keep_evaluation(self.directory, name, self.state.step, found, with_debates=kept)
-        return found
+        """Measure questions of a split and record them by name; None where a signal stops it."""
+        setup, engine = played
+        questions = source.split(split, count)
+        measures = self.interrupts.stoppable(
+            lambda: evaluate(setup, engine, questions, split, self.progress.watch)
+        )
+        if measures is not None:
+            keep_evaluation(
+                self.directory,
+                name,
+                self.state.step,
+                measures,
+                with_debates=self.recipe.recording.debates > 0,
+            )
+        return measures
 
-    def note_best(self, found: Mapping[str, float]) -> None:
-        """Note an evaluation if it is the best so far, where the best one is kept."""
-        wanted, state = self.recipe.checkpoint.keep_best, self.state
-        value = None if wanted is None else found.get(wanted.metric)
-        if wanted is not None and value is not None and wanted.is_better(value, state.best):
-            state.best = Best(state.step, wanted.metric, value)
+    def note_best(self, means: Mapping[str, float]) -> None:
+        """Note an evaluation if it is the best so far, where `keep_best` is set."""
+        keep_best = self.recipe.checkpoint.keep_best
+        if keep_best is None:
+            return
+        value = means.get(keep_best.metric)
+        if value is not None and keep_best.is_better(value, self.state.best):
+            self.state.best = Best(self.state.step, keep_best.metric, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +141,7 @@ class Phase:
     """Writes the replies in the place of the run's engine."""
 
     def evaluated(self, engine: Engine, version: int) -> tuple[Setup, Engine]:
-        """Return what an evaluation of the phase is made with, and the engine that plays it."""
+        """Build the setup and the engine of an evaluation of the phase."""
         setup = self.recipe.evaluated()
         if self.start is None:
             return setup, engine
@@ -138,50 +149,54 @@ class Phase:
         return self.start.added_to(setup), self.start.beside(engine, current)
 
     def reward_at(self, step: int) -> RewardConfig:
-        """Return the reward of a step of the phase, counted from 0."""
+        """Build the reward of a step of the phase, counted from 0."""
         reward = self.recipe.reward
         return reward.at(step) if reward.is_changing else reward
 
     def dev_splits(self, run: RunContext) -> list[list[Question]]:
-        """Return the questions of an evaluation: of the phase, and of the recipe's own data.
+        """Select the questions of an evaluation: of the phase, and of `evaluation.target`.
 
-        The latter is there where it was asked for (`evaluation.target`) and is another one.
+        The target is the recipe's own data, and left out where the phase has no other.
         """
-        size = self.recipe.evaluation.questions
-        others = [run.source] if self.recipe.evaluation.target else []
-        return [x.split("dev", size) for x in dict.fromkeys([self.source, *others])]
+        sources = [self.source]
+        if self.recipe.evaluation.target and run.source != self.source:
+            sources.append(run.source)
+        return [source.split("dev", self.recipe.evaluation.questions) for source in sources]
 
     def on_target(self, measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """Return the means of an evaluation on the recipe's own data, by names of their own."""
-        own = measured[-1] if self.recipe.evaluation.target else {}
-        return {name.replace("eval/", "target/", 1): value for name, value in own.items()}
+        """Rename the means of an evaluation on the recipe's own data: `target/` for `eval/`."""
+        if not self.recipe.evaluation.target:
+            return {}
+        means = measured[-1]
+        return {name.replace("eval/", "target/", 1): value for name, value in means.items()}
 
     def evaluation_is_due(self, done: int) -> bool:
-        """Return whether the dev split is measured after so many steps of the phase."""
+        """Whether the dev split is measured after `done` steps of the phase."""
         criterion = self.recipe.exit_criterion
         at_exit = criterion is not None and criterion.is_due(self.recipe.steps, done)
         return at_exit or is_due(self.recipe.evaluation.every, done)
 
     def owes_evaluation(self, state: RunState) -> bool:
-        """Return whether the evaluation after the last step is still to be made."""
-        criterion, done = self.recipe.exit_criterion, state.step - state.phase_start
-        return state.eval_pending or (
-            criterion is not None
-            and criterion.is_due(self.recipe.steps, done)
-            and self._measured(state) is None
-        )
+        """Whether the evaluation after the last step is still to be made."""
+        if state.eval_pending:
+            return True
+        criterion = self.recipe.exit_criterion
+        if criterion is None or self._last_means(state) is not None:
+            return False
+        return criterion.is_due(self.recipe.steps, state.step - state.phase_start)
 
     def ended(self, state: RunState) -> StopReason | None:
-        """Return why the phase ends after the last step, None if it goes on."""
-        criterion, done = self.recipe.exit_criterion, state.step - state.phase_start
+        """Find the reason for which the phase ends after the last step, None if it goes on."""
+        num_steps = state.step - state.phase_start
+        criterion = self.recipe.exit_criterion
         if criterion is None:
-            return "finished" if done >= self.recipe.steps else None
-        measured = self._measured(state)
-        if measured is None or not criterion.is_due(self.recipe.steps, done):
+            return "finished" if num_steps >= self.recipe.steps else None
+        means = self._last_means(state)
+        if means is None or not criterion.is_due(self.recipe.steps, num_steps):
             return None
-        if criterion.is_met(measured):
+        if criterion.is_met(means):
             return "criterion met"
-        return "criterion missed" if done >= criterion.max_steps else None
+        return "criterion missed" if num_steps >= criterion.max_steps else None
 
     def refuse_endless_skips(self, step: Step) -> None:
         """Stop a run whose updates are all skipped.
@@ -189,23 +204,25 @@ class Phase:
         Raises:
             RunFailure: Too many in a row were skipped.
         """
-        skipped = int(step.metrics.get("optim/skipped_in_a_row", 0))
-        if skipped >= self.recipe.trainer.max_skipped:
+        num_skipped = int(step.metrics.get("optim/skipped_in_a_row", 0))
+        if num_skipped >= self.recipe.trainer.max_skipped:
             raise RunFailure(
-                f"{self.name} {step.number + 1}: found {skipped} updates in a row whose gradient "
-                "was not finite, and skipped them; expected finite losses: look at "
+                f"{self.name} {step.number + 1}: found {num_skipped} updates in a row whose "
+                "gradient was not finite, and skipped them; expected finite losses: look at "
                 "optim/ratio_max and the advantages in tokens/, lower trainer.learning_rate, then "
                 "go on with --resume"
             )
 
-    def _measured(self, state: RunState) -> dict[str, float] | None:
-        """Return the means on the dev split after the last step, if they were taken."""
-        last = state.last_eval
-        return last[2] if last is not None and last[:2] == (self.name, state.step) else None
+    def _last_means(self, state: RunState) -> dict[str, float] | None:
+        """Get the means on the dev split after the last step, if they were measured."""
+        if state.last_eval is None:
+            return None
+        phase, step, means = state.last_eval
+        return means if (phase, step) == (self.name, state.step) else None
 
 
 def is_due(every: int, done: int) -> bool:
-    """Return whether something is due that is done every so many steps, or never (0)."""
+    """Whether an action is due that is repeated `every` steps, or never (0)."""
     return every > 0 and done % every == 0
 
 
@@ -222,7 +239,7 @@ def refuse_unusable_engine(recipe: Recipe) -> None:
 
 
 def open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:
-    """Return the engine that samples from the policy, and from all others that speak."""
+    """Open the engine of the policy, and engines of all other policies in the debates."""
     trained = TrainedPolicy(recipe.rollout.engine, recipe.model, recipe.seed)
     policies = used_policies(recipe)
     if not policies:
@@ -239,7 +256,7 @@ def open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:
 
 
 def open_sampling(recipe: Recipe, source: DataSource) -> Engine:
-    """Return the engine that samples from the recipe's model, where nothing is trained.
+    """Open the engine that samples from the recipe's model, where nothing is trained.
 
     Weights are loaded here only for engines that take a model: endpoints alone need none.
     """
@@ -268,25 +285,27 @@ def open_sampling(recipe: Recipe, source: DataSource) -> Engine:
 
 
 def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> Phase:
-    """Return a phase that plays its debates with the run's engine, or has them demonstrated.
+    """Build a phase that plays its debates with the run's engine, or has them demonstrated.
 
     Raises:
         RecipeError: Its data has no demonstrations.
     """
     source = _source(run, name, recipe)
-    start, criterion = run.state.phase_start, recipe.exit_criterion
-    most = max(form.turn_count() for form in recipe.forms)
+    phase_start = run.state.phase_start
+    criterion = recipe.exit_criterion
+    max_turns = max(form.turn_count() for form in recipe.forms)
+
+    def show_progress(debates: list[DebateRun]) -> list[DebateRun]:
+        return run.progress.watch(debates, max_turns, "turns")
 
     def play(step: int, engine: Engine) -> Sequence[Transcript]:
-        def watched(debates: list[DebateRun]) -> list[DebateRun]:
-            return run.progress.watch(debates, most, "turns")
-
-        return play_step(recipe, source, step, engine, watched)
+        return play_step(recipe, source, step, engine, show_progress)
 
     def border(step: int) -> int:
+        # Past a check of the criterion it is not known whether the phase goes on.
         if criterion is None:
-            return start + recipe.steps
-        return start + criterion.next_look(recipe.steps, step + 1 - start)
+            return phase_start + recipe.steps
+        return phase_start + criterion.next_look(recipe.steps, step + 1 - phase_start)
 
     demonstrator = _demonstrator(run, recipe, source)
     # A phase that learns from a set of examples plays no step: the engine is needed for none.
@@ -372,19 +391,29 @@ class Saving:
     """
 
     def __init__(self, run: RunContext, phase: Phase) -> None:
-        self._run, self._phase, self._state = run, phase, run.state
-        self._counted, self._saved_at = time.perf_counter(), time.monotonic()
+        self._run = run
+        self._phase = phase
+        self._state = run.state
+        self._counted = time.perf_counter()
+        self._saved_at = time.monotonic()
         self._saved = run.state.step
         self._random: RandomStates | None = None
         self._unrecorded: Step | None = None
         self._seconds: dict[str, float] = {}
         """Of checkpoints since the last step."""
-        engine, tflops = phase.recipe.rollout.engine, phase.recipe.tracking.peak_tflops
-        size, epochs = own_place().size, phase.recipe.trainer.epochs
-        self._speed = Speed.of(engine, run.loaded.model, size, epochs, tflops)
-        rows, watched = run.directory.metrics.rows(), phase.recipe
+        recipe = phase.recipe
+        num_processes = own_place().size
+        self._speed = Speed.of(
+            recipe.rollout.engine,
+            run.loaded.model,
+            num_processes,
+            recipe.trainer.epochs,
+            recipe.tracking.peak_tflops,
+        )
+        # The rows of a resumed run: detectors look back over steps before the resume.
+        earlier_rows = run.directory.metrics.rows()
         self.watch = HealthWatch(
-            phase.name, watched.health, facts_of(watched), rows, run.state.phase_start
+            phase.name, recipe.health, facts_of(recipe), earlier_rows, run.state.phase_start
         )
 
     def follow(self, phase: Phase) -> None:
@@ -392,7 +421,7 @@ class Saving:
         self._phase = phase
 
     def has_checkpoint(self) -> bool:
-        """Return whether the last complete step has a checkpoint."""
+        """Whether the last complete step has a checkpoint."""
         name = f"step-{self._state.step:06d}"
         return name in [path.name for path in self._run.checkpoints.complete()]
 
@@ -404,7 +433,8 @@ class Saving:
         """Count a step whose update is made: from here on a checkpoint may hold it."""
         state = self._state
         self._unrecorded = step
-        state.step, state.baselines = step.number + 1, dict(step.baselines)
+        state.step = step.number + 1
+        state.baselines = dict(step.baselines)
         state.eval_pending = self._phase.evaluation_is_due(state.step - state.phase_start)
         self.note_random_states()
 
@@ -443,12 +473,10 @@ class Saving:
         shown = "  ".join(
             f"{name.removeprefix('eval/')} {found[name]:.3f}" for name in listed if name in found
         )
-        alarms, where = (
-            self._write(more | found, "evaluation"),
-            f"{self._phase.name} {self._state.step}",
-        )
-        for line in (f"{where}: dev split: {shown}", *alarms):
-            self._run.progress.note(line)
+        alarms = self._write(more | found, "evaluation")
+        self._run.progress.note(f"{self._phase.name} {self._state.step}: dev split: {shown}")
+        for alarm in alarms:
+            self._run.progress.note(alarm)
 
     def _write(self, found: dict[str, float], due: Due, made: Step | None = None) -> list[str]:
         """Write a row with what the health watch adds to it; return its new alarms."""
@@ -459,11 +487,13 @@ class Saving:
         return alarms
 
     def is_due(self) -> bool:
-        """Return whether the recipe asks for a checkpoint, or the best policy is in none."""
-        wanted, state = self._phase.recipe.checkpoint, self._state
-        is_old = 0 < wanted.every_minutes <= (time.monotonic() - self._saved_at) / 60
+        """Whether the recipe asks for a checkpoint, or the best policy is in none."""
+        settings = self._phase.recipe.checkpoint
+        state = self._state
+        minutes = (time.monotonic() - self._saved_at) / 60
+        is_old = 0 < settings.every_minutes <= minutes
         is_best = state.best is not None and state.best.step == state.step != self._saved
-        return is_due(wanted.every, state.step - state.phase_start) or is_old or is_best
+        return is_due(settings.every, state.step - state.phase_start) or is_old or is_best
 
     def checkpoint(self) -> None:
         """Write a checkpoint, the phase's wall time so far included."""
