@@ -30,6 +30,10 @@ Completion = str | Sequence[Mapping[str, Any]]
 _Compare = Callable[[float], AnswerComparison]
 """Compares with an accepted answer within a time limit."""
 
+# Results of comparisons by gold and prediction. Too many are dropped all at once, which needs no
+# lock.
+_cache: dict[tuple[str, str], AnswerComparison] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -45,11 +49,6 @@ class Verdict:
     reason: str
     seconds: float = 0.0
     detail: str = ""
-
-
-# Results of comparisons by gold and prediction. Too many are dropped all at once, which needs no
-# lock.
-_cache: dict[tuple[str, str], AnswerComparison] = {}
 
 
 def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_S) -> Verdict:
@@ -409,14 +408,14 @@ def answer_reward(
             f"answer_reward: found {len(completions)} completions, {len(answer)} answers and "
             f"{len(kinds)} kinds, expected as many of each"
         )
-    asked = []
+    questions_and_texts = []
     for index, completion in enumerate(completions):
         gold = answer[index]
         gold_text = None if gold is None else str(gold)
         question = Question(str(index), "", gold_text, {"kind": kinds[index]})
-        asked.append((question, _completion_text(completion)))
+        questions_and_texts.append((question, _completion_text(completion)))
     reward_of_verdict = {"right": 1.0, "wrong": 0.0, "unverifiable": None}
-    return [reward_of_verdict[verdict.verdict] for verdict in check_many(asked)]
+    return [reward_of_verdict[verdict.verdict] for verdict in check_many(questions_and_texts)]
 
 
 def _completion_text(completion: Completion) -> str:

@@ -52,6 +52,10 @@ else:
 # Libraries that workers import before they take a job. It only grows: a worker with fewer is
 # replaced when it is needed next.
 _needed: list[str] = []
+# A process forked off must not use its parent's workers: `_after_fork`.
+_pools: "weakref.WeakSet[MathPool]" = weakref.WeakSet()
+_shared: "MathPool | None" = None
+_shared_lock = threading.Lock()
 
 
 class TaskJob(str):
@@ -307,12 +311,6 @@ class MathPool:
     def _drop(self, worker: _AnswerWorker) -> None:
         self._workers.discard(worker)
         worker.kill()
-
-
-# A process forked off must not use its parent's workers: `_after_fork`.
-_pools: "weakref.WeakSet[MathPool]" = weakref.WeakSet()
-_shared: MathPool | None = None
-_shared_lock = threading.Lock()
 
 
 def shared_pool() -> MathPool:

@@ -234,9 +234,9 @@ def read(answer: str) -> object:
     """Parse an answer into a sympy object, or keep its text where it is no formula."""
     has_relation = _RELATION.search(answer) is not None
     for pattern, combine in ((_OR, sympy.Union), (_AND, sympy.Intersection)):
-        parts = pattern.split(answer) if has_relation else [answer]
-        if len(parts) > 1:
-            sets = [_solutions(read(part.strip(" ,"))) for part in parts]
+        clauses = pattern.split(answer) if has_relation else [answer]
+        if len(clauses) > 1:
+            sets = [_solutions(read(clause.strip(" ,"))) for clause in clauses]
             if all(isinstance(solutions, sympy.Set) for solutions in sets):
                 return combine(*sets)
     value = _parsed(answer)

@@ -10,6 +10,7 @@
 - *Refused*: see `REFUSED`.
 """
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -49,17 +50,21 @@ Form = Callable[[str], str | None]
 """Reads an answer into the common form of equal answers; None for any other text."""
 Check = Callable[[str, str], bool]
 """Checks an answer, the second text, against the gold, the first."""
+Judgment = Literal["right", "wrong", "unparsable", "gold_unparsable"] | TaskJob
+"""A verdict, or a job for a worker."""
+
+_opened_tasks: set[str] = set()
 
 _PLAIN_NUMBER = re.compile(r"([-+]?)(\d{1,3}(?:,\d{3})+|\d+|(?=\.\d))(\.\d*)?([eE][-+]?\d{1,3})?")
 _RATIO = re.compile(r"([-+]?)(?:\\[dtc]?frac\{(\d+)\}\{(\d+)\}|(\d+)\s*/\s*(\d+))")
 _HEXADECIMAL = re.compile(r"(-?)0x([0-9a-f]{1,200})")
-_COMPLEX = re.compile(r"([-+]?[\d.]+(?![\d.]*i))?(?:([-+]?)([\d.]*)i)?")
+# The lookahead leaves the digits of a lone imaginary part to the second group.
+_COMPLEX = re.compile(r"([-+]?[\d.]++(?![\d.]*i))?(?:([-+]?)([\d.]*)i)?")
 _CLAUSE = re.compile(r"(\w+) is (?:an? )?(\w+)")
 _DURATION = re.compile(
     r"(?=.)(?:(-?\d{1,9}) days?)?(?:(?:(?<=day)|(?<=days))(?:, ?| )|)"
     r"(-?\d{1,4}:\d{1,2}(?::\d{1,2}(?:\.\d{1,9})?)?)?"
 )
-_ARITHMETIC_TOKEN = re.compile(r"\s*(\d{1,12}|[-+*/()])")
 _ARITHMETIC_SIGNS = str.maketrans({"×": "*", "÷": "/", "·": "*", "−": "-", "[": "(", "]": ")"})
 
 
@@ -68,6 +73,7 @@ def _read_words(text: str) -> str | None:
 
 
 def _read_tokens(text: str) -> str | None:
+    # Case counts, unlike in words: these answers are strings of symbols.
     return " ".join(text.strip(" \n\t.\"'`").split()) or None
 
 
@@ -81,6 +87,7 @@ def _read_number_or_words(text: str) -> str | None:
 
 
 def _unquoted(text: str) -> str:
+    # The full stop may be behind the quotes or within them.
     plain = text.strip().removesuffix(".").strip("$\"'`* \u00b0")
     return plain.removesuffix(".").replace("−", "-")
 
@@ -92,8 +99,10 @@ def _exact_value(text: str) -> Fraction | None:
         return None
     match = _PLAIN_NUMBER.fullmatch(text)
     if match is not None:
-        sign, whole, decimals, power = match.groups()
-        digits = (whole.replace(",", "") or "0") + (decimals or "").rstrip(".") + (power or "")
+        sign, whole_digits, decimals, power = match.groups()
+        digits = (
+            (whole_digits.replace(",", "") or "0") + (decimals or "").rstrip(".") + (power or "")
+        )
         return Fraction(Decimal(sign + digits))
     match = _RATIO.fullmatch(text.rstrip("."))
     if match is None:
@@ -127,15 +136,7 @@ def _read_fraction(text: str) -> str | None:
     return f"{sign}{numerator}/{denominator}"
 
 
-def _read_three_digits(text: str) -> str | None:
-    return _rounded(text, num_digits=3)
-
-
-def _read_ten_digits(text: str) -> str | None:
-    return _rounded(text, num_digits=10)
-
-
-def _rounded(text: str, num_digits: int) -> str | None:
+def _read_rounded(text: str, num_digits: int) -> str | None:
     """Round a number to the significant digits of golds, or of the question's request."""
     value = _exact_value(text)
     if value is None:
@@ -156,6 +157,7 @@ def _read_complex(text: str) -> str | None:
     real_part = _exact_value(match[1] or "0")
     imaginary_part = Fraction(0)
     if spaceless.endswith("i"):
+        # `i` alone is 1 times i.
         size = _exact_value(match[3] or "1")
         if size is None:
             return None
@@ -266,6 +268,7 @@ def _parsed_lists(text: str) -> list[list[object]] | None:
 def _read_json(text: str) -> str | None:
     value = _parsed_json(text)
     if value is None:
+        # Replies leave out the quotes of a lone string.
         return _read_number_or_words(text)
     return json.dumps(value, sort_keys=True)
 
@@ -282,6 +285,7 @@ def _read_groups_in_any_order(text: str) -> str | None:
     lists = _parsed_lists(text)
     if lists is None:
         return None
+    # Words of a group in any order, and groups in any order; a group named twice counts twice.
     return json.dumps(sorted(sorted(map(str, inner)) for inner in lists))
 
 
@@ -292,12 +296,15 @@ class _ArithmeticError(ValueError):
 class _Arithmetic:
     """Integers, + - * / and brackets, read by recursive descent and never evaluated as code."""
 
+    # Only ever matched at a position, never searched.
+    _TOKEN = re.compile(r"\s*(\d{1,12}|[-+*/()])")
+
     def __init__(self, text: str) -> None:
         text = text.translate(_ARITHMETIC_SIGNS).strip().strip("$.` ")
         self._tokens: list[str] = []
         end = 0
         while end < len(text):
-            match = _ARITHMETIC_TOKEN.match(text, end)
+            match = self._TOKEN.match(text, end)
             if match is None:
                 raise _ArithmeticError
             self._tokens.append(match[1])
@@ -422,10 +429,10 @@ EXACT: dict[str, Form] = {
     ),
     "bitwise_arithmetic": _read_hexadecimal,
     "calendar_arithmetic": _read_number_or_words,
-    "coin_flip": _read_ten_digits,
+    "coin_flip": functools.partial(_read_rounded, num_digits=10),
     "complex_arithmetic": _read_complex,
     "fraction_simplification": _read_fraction,
-    "power_function": _read_three_digits,
+    "power_function": functools.partial(_read_rounded, num_digits=3),
     **_form_of_each(
         "advanced_geometry list_functions number_filtering number_sorting spiral_matrix",
         _read_numbers,
@@ -469,8 +476,6 @@ VERIFIED: dict[str, str] = {
 JUDGED = frozenset((*EXACT, *CHECKED, *VERIFIED))
 """All tasks on offer."""
 
-_opened_tasks: set[str] = set()
-
 
 def _settings_text(task: Mapping[str, object]) -> str:
     settings = {name: task.get(name) for name in ("task", "config", "seed", "size")}
@@ -502,10 +507,6 @@ def puzzle_form(question: Question, text: str) -> str | None:
     form = read_form(text)
     # The brackets protect white space and quotes at the ends.
     return None if form is None else f"<{name} {form}>"
-
-
-Judgment = Literal["right", "wrong", "unparsable", "gold_unparsable"] | TaskJob
-"""A verdict, or a job for a worker."""
 
 
 def judge_puzzle(question: Question, golds: list[str], text: str) -> Judgment:

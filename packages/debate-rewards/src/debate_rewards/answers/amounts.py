@@ -32,6 +32,7 @@ _WORD_VALUES = {word: value for value, word in enumerate(_CARDINALS)}
 _WORD_VALUES |= {word: 10 * value for value, word in enumerate(_TENS, start=2)}
 _DENOMINATORS = {
     "half": 2,
+    "halve": 2,
     "third": 3,
     "quarter": 4,
     "fourth": 4,
@@ -45,7 +46,7 @@ _DENOMINATORS = {
 _NUMERATORS = {"a": 1, "an": 1} | {word: _WORD_VALUES[word] for word in _CARDINALS[1:]}
 
 _ANY_NUMERATOR = "|".join(_NUMERATORS)
-_ANY_DENOMINATOR = "|".join((*_DENOMINATORS, "halve"))
+_ANY_DENOMINATOR = "|".join(_DENOMINATORS)
 _AND_FRACTION = rf"\s+and\s+({_ANY_NUMERATOR})[\s-]+({_ANY_DENOMINATOR})s?\b"
 _MIXED_AMOUNT = re.compile(rf"(?<![\w.,])(\d+){_AND_FRACTION}", re.IGNORECASE)
 _FRACTION_IN_WORDS = re.compile(
@@ -123,18 +124,22 @@ def number_in_words(text: str) -> str | None:
     if len(text) > MAX_WORDS_CHARS:
         return None
     text = plain_text(text)
-    if (fraction := _FRACTION_IN_WORDS.fullmatch(text)) is not None:
-        return _fraction_in_words(fraction[1], fraction[2])
+    fraction = _FRACTION_IN_WORDS.fullmatch(text)
+    if fraction is not None and fraction[1] is not None:
+        return f"{_NUMERATORS[fraction[1].lower()]}/{_DENOMINATORS[fraction[2].lower()]}"
+    if fraction is not None:
+        # "fifth" alone is a place in a row, "half" a number.
+        return "1/2" if fraction[2].lower() == "half" else None
     if _DOZEN.fullmatch(text):
         return "12"
     match = _NUMBER_IN_WORDS.fullmatch(text)
     if match is None or _WORD_THAT_SCALES.match(match["unit"].lower()):
         return None
-    whole = _cardinal_value(match["words"])
-    if whole is None or not match["fraction"]:
-        return None if whole is None else str(whole)
-    denominator = _denominator(match[4])
-    return f"{whole * denominator + _NUMERATORS[match[3].lower()]}/{denominator}"
+    whole_number = _cardinal_value(match["words"])
+    if whole_number is None or not match["fraction"]:
+        return None if whole_number is None else str(whole_number)
+    denominator = _DENOMINATORS[match[4].lower()]
+    return f"{whole_number * denominator + _NUMERATORS[match[3].lower()]}/{denominator}"
 
 
 def _cardinal_value(words: str) -> int | None:
@@ -162,26 +167,13 @@ def _cardinal_value(words: str) -> int | None:
     return total + group
 
 
-def _fraction_in_words(numerator: str | None, denominator_word: str) -> str | None:
-    denominator = _denominator(denominator_word)
-    if numerator is None:
-        # "fifth" alone is a place in a row, "half" a number.
-        return "1/2" if denominator_word.lower() == "half" else None
-    return f"{_NUMERATORS[numerator.lower()]}/{denominator}"
-
-
-def _denominator(word: str) -> int:
-    word = word.lower()
-    return 2 if word == "halve" else _DENOMINATORS[word]
-
-
 def _scaled_amount(match: re.Match[str]) -> str:
     value = Fraction(match[1].replace(",", "")) * 10 ** _SCALES[match[2].lower()]
     return str(value)
 
 
 def _mixed_amount(match: re.Match[str]) -> str:
-    denominator = _denominator(match[3])
+    denominator = _DENOMINATORS[match[3].lower()]
     numerator = int(match[1]) * denominator + _NUMERATORS[match[2].lower()]
     return f"{numerator}/{denominator}"
 

@@ -44,7 +44,7 @@ def in_form_of(gold: Answer | None, answer: Answer, *, asks_percent: bool) -> An
         elif answer.named is not None:
             answer = answer.named
     elif isinstance(gold, Equation) and type(answer) in (Expression, Number):
-        # `2x+3` where the question asks for `y=2x+3`.
+        # `2x+3` where the question asks for `y=2x+3`. A point is no right side.
         name = _ONE_NAME.match(gold.text)
         if name is not None and gold.named is not None:
             answer = read_mathematics(f"{name[1]}={answer.text}")
@@ -89,6 +89,7 @@ def _percentage_in_form_of(gold: Number | None, answer: Number, asks_percent: bo
     great that only a hundredth of it can be meant; the other way round without a sign.
     """
     value = answer.value
+    # Nothing is a multiple of 0, so a gold of 0 cannot show which is meant.
     if gold is None or gold.value == 0:
         return value
     gold_size = abs(gold.value)

@@ -104,6 +104,7 @@ def chosen_label(
     """
     labels = tuple(texts) or tuple(usual)
     plain = plain_text(text)[:MAX_SENTENCE_CHARS]
+    # The label alone, in any case and punctuation.
     bare = plain.strip(" \t\n().:[]{}*_\"'`").upper()
     if bare in labels:
         return bare
@@ -133,6 +134,7 @@ def _leading_label(
     start = opening.end() if opening else 0
     is_bracketed = opening is not None and opening[0].strip()[-1:] in ("(", "[")
     rest = plain[start:]
+    # Longest first: "10" is not the label "1".
     for label in sorted(labels, key=len, reverse=True):
         written = rest[: len(label)]
         if written.upper() != label:
@@ -143,6 +145,7 @@ def _leading_label(
         has_dash = rest[len(label) :].startswith((" - ", " – ", " — "))
         if not (has_bracket or has_sign or has_dash):
             continue
+        # A small letter is a label before a bracket only: "a - b" is a difference.
         is_capital = written == label or has_bracket
         if is_capital and not _lists_another(behind, labels, is_bracketed):
             return _unless_text_is_denied(label, behind, labels, texts)
@@ -255,19 +258,16 @@ def _contained_text(plain: str, texts: Mapping[str, str]) -> str | Unreadable:
     affirmed = []
     for label, words in contained.items():
         is_within_another = any(words in other and words != other for other in contained.values())
-        if not is_within_another and not _is_denied(words, sentence):
+        before, _, behind = sentence.partition(f" {words} ")
+        is_denied_behind = _DENIED_AFTER.match(f" {behind[:MAX_DENIAL_CHARS]}")
+        is_denied = is_denied_behind or _DENIED_WORDS.search(before)
+        if not is_within_another and not is_denied:
             affirmed.append(label)
     if len(affirmed) > 1 and "=" in plain:
         return _contained_text(plain.rpartition("=")[2], texts)
     if len(affirmed) != 1:
         return Unreadable("several choices" if affirmed else "no choice")
     return affirmed[0]
-
-
-def _is_denied(words: str, sentence: str) -> bool:
-    before, _, after = sentence.partition(f" {words} ")
-    is_denied_after = _DENIED_AFTER.match(f" {after[:MAX_DENIAL_CHARS]}") is not None
-    return is_denied_after or _DENIED_WORDS.search(before) is not None
 
 
 def _words(text: str) -> str:

@@ -94,9 +94,14 @@ class Polynomial:
         try:
             with localcontext() as context:
                 context.prec = PRECISION
+                transcendental = {"pi": PI, "e": Decimal(1).exp()}
                 total = Decimal(0)
                 for monomial, coefficient in self.terms.items():
-                    total += _term_value(monomial, coefficient)
+                    term = _as_decimal(coefficient)
+                    for atom, exponent in monomial:
+                        base = transcendental[atom] if atom in transcendental else Decimal(atom)
+                        term *= base ** _as_decimal(exponent)
+                    total += term
                 return total
         except (InvalidOperation, ArithmeticError) as error:
             raise NotPolynomial from error
@@ -127,15 +132,6 @@ def polynomial(text: str) -> Polynomial | None:
 def difference(left: Polynomial, right: Polynomial) -> Polynomial:
     """Subtract the right from the left."""
     return _add(left, _negated(right))
-
-
-def _term_value(monomial: Monomial, coefficient: Fraction) -> Decimal:
-    transcendental = {"pi": PI, "e": Decimal(1).exp()}
-    value = _as_decimal(coefficient)
-    for atom, exponent in monomial:
-        base = transcendental[atom] if atom in transcendental else Decimal(atom)
-        value *= base ** _as_decimal(exponent)
-    return value
 
 
 def _as_decimal(value: Fraction) -> Decimal:
@@ -183,9 +179,9 @@ def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[Monomial, Frac
             exponent %= 2
         elif atom.isdigit():
             # The whole part of a prime's exponent is a rational factor: 2^(3/2) is 2 times √2.
-            whole = exponent.numerator // exponent.denominator
-            factor *= Fraction(int(atom)) ** whole
-            exponent -= whole
+            whole_exponent = exponent.numerator // exponent.denominator
+            factor *= Fraction(int(atom)) ** whole_exponent
+            exponent -= whole_exponent
         if exponent:
             reduced.append((atom, exponent))
     return tuple(sorted(reduced)), factor

@@ -128,14 +128,14 @@ class AnswerForm:
 
     def _read_formula(self, statement: FinalAnswer) -> Answer | Unreadable:
         text = statement.text
-        whole = _read_with_unit(text)
-        if not whole.text:
+        whole_answer = _read_with_unit(text)
+        if not whole_answer.text:
             return Unreadable("no answer")
-        if isinstance(whole, Number) or is_formula(text):
-            return whole
+        if isinstance(whole_answer, Number) or is_formula(text):
+            return whole_answer
         # A box around words and mathematics is its author's formula, unless nothing of it is read.
-        if statement.in_box and not isinstance(whole, Expression | Text):
-            return whole
+        if statement.in_box and not isinstance(whole_answer, Expression | Text):
+            return whole_answer
 
         # From here on the text is a sentence.
         if isinstance(self.gold, List):
@@ -149,9 +149,9 @@ class AnswerForm:
         if not isinstance(in_sentence, Unreadable):
             return in_sentence
         # Words are an answer where they are marked as one, never a sentence around numbers.
-        is_structured = not isinstance(whole, Text | Expression | List)
+        is_structured = not isinstance(whole_answer, Text | Expression | List)
         if statement.marked and (is_structured or not _DIGIT.search(text)):
-            return whole
+            return whole_answer
         return in_sentence
 
 

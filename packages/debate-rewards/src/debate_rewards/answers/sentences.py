@@ -114,7 +114,7 @@ def settled_number(text: str) -> str | Unreadable:
 
     numbers_in_bold = [number for span in BOLD.findall(text) for number in _numbers(span)]
     number = _common_number(numbers_in_bold)
-    sentences = [part for part in SENTENCE_END.split(text) if _NUMBER.search(part)]
+    sentences = [sentence for sentence in SENTENCE_END.split(text) if _NUMBER.search(sentence)]
     if not sentences:
         return Unreadable("no number")
     # An answer is said first or last; what lies between explains it.
@@ -129,8 +129,8 @@ def settled_number(text: str) -> str | Unreadable:
 def _number_of_sentence(sentence: str) -> str | None:
     main_clause = REASON_CLAUSE.split(sentence, maxsplit=1)[0]
     # The narrowest part first.
-    for part in dict.fromkeys((sentence.rsplit("=", 1)[-1], main_clause, sentence)):
-        number = _common_number(_numbers(part))
+    for clause in dict.fromkeys((sentence.rsplit("=", 1)[-1], main_clause, sentence)):
+        number = _common_number(_numbers(clause))
         if number is not None:
             return number
 

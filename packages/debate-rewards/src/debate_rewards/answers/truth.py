@@ -88,8 +88,8 @@ def yes_or_no(text: str) -> bool | Unreadable:
         _, contrast, verdict = plain.rpartition(" but ")
         return yes_or_no(verdict) if contrast else Unreadable("neither yes nor no")
 
-    for part in (main_clause, plain):
-        polarities = _polarities(part)
+    for clause in (main_clause, plain):
+        polarities = _polarities(clause)
         if not polarities:
             continue
         if len(set(polarities.values())) == 1 or 0 in polarities:
@@ -103,13 +103,13 @@ def yes_or_no(text: str) -> bool | Unreadable:
     return Unreadable("neither yes nor no")
 
 
-def _polarities(part: str) -> dict[int, bool]:
+def _polarities(clause: str) -> dict[int, bool]:
     """Map the positions of answering words, such as `true` and `no`, to their meaning.
 
     A word with a question mark behind it asks, and does not answer.
     """
-    part = _NO_WAY_TO.sub(" ", part).lstrip(" ,;:.!")
-    words = [word.lower().replace("’", "'") for word in _WORD.findall(part)]
+    clause = _NO_WAY_TO.sub(" ", clause).lstrip(" ,;:.!")
+    words = [word.lower().replace("’", "'") for word in _WORD.findall(clause)]
     polarities = {}
     for number, word in enumerate(words):
         if word not in _YES and word not in _NO:

@@ -399,7 +399,12 @@ class List(_Compound):
     @classmethod
     def read(cls, text: str) -> "List | Point | None":
         """Parse several answers; values of different symbols are a point in the symbols' order."""
-        pieces = _listed(text)
+        # Most formulas have no such word, and splitting them at one takes long.
+        may_have_word = "and" in text or "or" in text or "\\l" in text
+        pieces: list[str] = []
+        for alternative in _AND_OR.split(text) if may_have_word else [text]:
+            pieces_of_alternative = split_outside(alternative.replace(";", ","), ",")
+            pieces += [piece for piece in pieces_of_alternative if piece]
         values: list[str] = []
         for piece in _in_order_of_names(pieces):
             values += _both_signs(piece)
@@ -607,15 +612,6 @@ def _read_in_order(text: str) -> Answer:
         if answer is not None:
             return answer
     return Expression(text=text, polynomial=None)
-
-
-def _listed(text: str) -> list[str]:
-    # Most formulas have no such word, and splitting them at one takes long.
-    may_have_word = "and" in text or "or" in text or "\\l" in text
-    parts = []
-    for piece in _AND_OR.split(text) if may_have_word else [text]:
-        parts += split_outside(piece.replace(";", ","), ",")
-    return [part for part in parts if part]
 
 
 def _in_order_of_names(pieces: list[str]) -> list[str]:
