@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from itertools import chain
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -20,6 +20,30 @@ if TYPE_CHECKING:
 __all__ = ["Rendered", "Renderer", "TokenText", "token_text"]
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}### {{ message.role }}\n{{ message.content }}"
+    "{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}### assistant{{ '\n' }}{% endif %}"
+)
+"""Used when a tokenizer has no chat template: a `### role` line, then the content."""
+
+_LONG = 512
+"""Shorter texts, in characters, are encoded whole."""
+_CUTS = (re.compile(r"(?<=\n\n)(?=\S)"), re.compile(r"(?<=\n)(?=\n\S)"))
+"""Where texts may be cut: after a blank line, or before its last newline, as GPT-2 splits them."""
+# Ends, gaps and starts of paragraphs to test a cut with, of each kind that tokenizers tell apart.
+_GAPS = ("\n\n", "\n\n\n", " \n\n", "\r\n\n")
+_ENDS = (*"aA7.)>}é中🙂\t—", "", "</turn>", "x = 1;", "'s")
+_STARTS = (*"aA7.#é中🙂—(", "The", "123", "/*", "/>", "<turn", "\\boxed", "'s", "_x")
+
+_MARK = "debatemark"
+_REPLY = _MARK + "reply"
+_ROLE_MARKS = re.compile(r"\[/?[A-Z][A-Z_]*\]|<[^<>\s]+>|^#+ \w+", re.MULTILINE)
+"""Role marks of templates in ordinary characters, such as `[INST]` and `### user`."""
+_ANCHORS = ("a", "\n")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_MOST_CACHED_PARAGRAPHS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +80,33 @@ def token_text(tokenizer: "PreTrainedTokenizerFast", ids: Sequence[int]) -> Toke
 
 
 class PieceBytes:
-    """The bytes of every token of a vocabulary, found on first use; special tokens have none."""
+    """The bytes of each token of a vocabulary, decoded on first use; special tokens have none."""
 
     def __init__(
         self, tokenizer: "PreTrainedTokenizerFast", kind: str, strips_first_space: bool
     ) -> None:
         self._tokenizer = tokenizer
-        self._of_piece = _byte_level_piece if kind == "byte_level" else _sentencepiece_piece
-        self._known = dict.fromkeys(special_ids(tokenizer), b"")
+        self._decode = _byte_level_piece if kind == "byte_level" else _sentencepiece_piece
+        self._bytes_by_token = dict.fromkeys(special_ids(tokenizer), b"")
         self.strips_first_space = strips_first_space
 
     def __getitem__(self, token: int) -> bytes:
-        known = self._known.get(token)
-        if known is None:
+        token_bytes = self._bytes_by_token.get(token)
+        if token_bytes is None:
             piece = self._tokenizer.convert_ids_to_tokens(token)
-            known = b"" if piece is None else self._of_piece(piece)
-            self._known[token] = known
-        return known
+            token_bytes = b"" if piece is None else self._decode(piece)
+            self._bytes_by_token[token] = token_bytes
+        return token_bytes
 
 
 _PIECES: WeakKeyDictionary[object, PieceBytes] = WeakKeyDictionary()
 
 
 def piece_bytes(tokenizer: "PreTrainedTokenizerFast") -> PieceBytes:
-    """Return the bytes of each token.
+    """Open the bytes of a tokenizer's tokens.
 
     Raises:
-        EngineConfigError: The tokenizer spells tokens neither in bytes nor as sentencepiece does.
+        EngineConfigError: The tokenizer is neither byte-level BPE nor sentencepiece.
     """
     if tokenizer not in _PIECES:
         _PIECES[tokenizer] = _read_decoder(tokenizer)
@@ -90,9 +114,10 @@ def piece_bytes(tokenizer: "PreTrainedTokenizerFast") -> PieceBytes:
 
 
 def special_ids(tokenizer: "PreTrainedTokenizerFast") -> frozenset[int]:
-    """Return the ids that never show as text: declared special tokens."""
+    """List the ids of special tokens, which have no text."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
-    return frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
+    added_special_ids = {token_id for token_id, token in added.items() if token.special}
+    return frozenset(tokenizer.all_special_ids) | added_special_ids
 
 
 def _read_decoder(tokenizer: "PreTrainedTokenizerFast") -> PieceBytes:
@@ -121,15 +146,18 @@ def _steps(decoder: dict[str, Any]) -> list[dict[str, Any]]:
 
 @cache
 def _byte_of_character() -> dict[str, int]:
-    """Return the byte-level BPE alphabet: printable Latin-1 stands for itself, the rest from 256.
+    """Build the byte-level BPE alphabet.
+
+    Printable Latin-1 characters are their own bytes; the other bytes follow from character 256.
 
     Source: GPT-2 (Radford et al. 2019), byte-level BPE.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {
-        chr(256 + k): byte for k, byte in enumerate(others)
-    }
+    alphabet = {chr(byte): byte for byte in printable}
+    unprintable = sorted(set(range(256)) - set(printable))
+    for number, byte in enumerate(unprintable):
+        alphabet[chr(256 + number)] = byte
+    return alphabet
 
 
 def _byte_level_piece(piece: str) -> bytes:
@@ -152,28 +180,33 @@ def _decode_bytes(pieces: Sequence[bytes]) -> TokenText:
     except UnicodeDecodeError:
         text, starts = _decode_broken(pieces)
     else:
-        starts, length = [], 0
+        starts = []
+        num_characters = 0
         for piece in pieces:
-            begun, goes_on = _characters(piece)
-            starts.append(length - goes_on)
-            length += begun
-    following = len(text)
-    for k in reversed(range(len(pieces))):
-        if not pieces[k]:
-            starts[k] = following
-        following = starts[k]
+            num_begun, continues = _count_characters(piece)
+            # A piece that continues a character starts where that character does.
+            starts.append(num_characters - continues)
+            num_characters += num_begun
+    # A token without text starts where the next token does.
+    next_start = len(text)
+    for index in reversed(range(len(pieces))):
+        if not pieces[index]:
+            starts[index] = next_start
+        next_start = starts[index]
     return TokenText(text, tuple(starts))
 
 
 @lru_cache(maxsize=1 << 18)
-def _characters(piece: bytes) -> tuple[int, bool]:
-    """Return how many characters begin in a piece, and whether it goes on with one."""
-    begun = sum(byte & 0xC0 != 0x80 for byte in piece)
-    return begun, bool(piece) and piece[0] & 0xC0 == 0x80
+def _count_characters(piece: bytes) -> tuple[int, bool]:
+    """Count the characters that begin in a piece; tell whether it continues an earlier one."""
+    # 10xxxxxx is a continuation byte of UTF-8.
+    num_begun = sum(byte & 0xC0 != 0x80 for byte in piece)
+    continues = bool(piece) and piece[0] & 0xC0 == 0x80
+    return num_begun, continues
 
 
 def _decode_broken(pieces: Sequence[bytes]) -> tuple[str, list[int]]:
-    """Return the text and the starts of tokens that are not all UTF-8, byte after byte."""
+    """Decode tokens that are not all UTF-8, byte after byte, to text and token starts."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     parts: list[str] = []
     starts: list[int] = []
@@ -195,57 +228,31 @@ def _decode_broken(pieces: Sequence[bytes]) -> tuple[str, list[int]]:
     return "".join([*parts, decoder.decode(b"", final=True)]), starts
 
 
-PLAIN_TEMPLATE = (
-    "{% for message in messages %}### {{ message.role }}\n{{ message.content }}"
-    "{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}### assistant{{ '\n' }}{% endif %}"
-)
-"""Used when a tokenizer has no chat template: a `### role` line, then the content."""
-
-_LONG = 512
-"""Characters below which a text is encoded whole."""
-_CUTS = (re.compile(r"(?<=\n\n)(?=\S)"), re.compile(r"(?<=\n)(?=\n\S)"))
-"""After a blank line, or before its last newline, which GPT-2's pattern parts from the others."""
-_GAPS = ("\n\n", "\n\n\n", " \n\n", "\r\n\n")
-_ENDS = (*"aA7.)>}é中🙂\t—", "", "</turn>", "x = 1;", "'s")
-_STARTS = (*"aA7.#é中🙂—(", "The", "123", "/*", "/>", "<turn", "\\boxed", "'s", "_x")
-"""What stands before, between and after paragraphs, of each kind that tokenizers treat apart."""
-
-_MARK = "debatemark"
-_REPLY = _MARK + "reply"
-_ROLE_MARKS = re.compile(r"\[/?[A-Z][A-Z_]*\]|<[^<>\s]+>|^#+ \w+", re.MULTILINE)
-"""What templates mark roles with in ordinary characters, such as `[INST]` and `### user`."""
-_ANCHORS = ("a", "\n")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
 def plain_template(tokenizer: "PreTrainedTokenizerFast") -> str:
-    """Return the template for a tokenizer without one.
-
-    A model whose tokenizer begins each text with a token was never trained without it. Texts of
-    chat templates are encoded without special tokens, so the template has to write it.
-    """
+    """Choose the template for a tokenizer without one."""
     if tokenizer.bos_token_id is None:
         return PLAIN_TEMPLATE
+    # A model was never trained without a token that its tokenizer puts before each text. Texts of
+    # chat templates are encoded without special tokens, so the template has to write it.
     begins_texts = tokenizer.encode("a")[:1] == [tokenizer.bos_token_id]
     return "{{ bos_token }}" + PLAIN_TEMPLATE if begins_texts else PLAIN_TEMPLATE
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Prompt ids; `extended` when they go on from an earlier prompt and its sampled reply."""
+    """Prompt ids; `extended` if they begin with an earlier prompt and its sampled reply."""
 
     prompt_ids: tuple[int, ...]
     extended: bool
 
 
 class Renderer:
-    """Makes prompt ids for any tokenizer; replies that are extended stay as sampled ids.
+    """Makes prompt ids for any tokenizer; replies in extended prompts stay as sampled ids.
 
     Inside message contents, special tokens and the template's own role marks are broken up, so
-    that nothing said in a debate can end a message or open another. System text goes into the
-    first user message where the template has no system role, or moves it about. Neighbours of
-    one role become one message where the template insists that roles alternate.
+    that no text of a debate can end a message or open another. System text goes into the first
+    user message if the template has no system role, or moves it about. Neighbors of one role
+    become one message if the template insists on alternating roles.
 
     Args:
         tokenizer: A Hugging Face tokenizer.
@@ -262,23 +269,24 @@ class Renderer:
         self._special = special_ids(tokenizer)
         self._special_names = {str(tokenizer.convert_ids_to_tokens(i)) for i in self._special}
         self._has_system_role = self._keeps_system_role()
-        self._merges_neighbours = not self._keeps(_said("user", "user"))
-        self._armed = self._armed_pattern()
-        self._steady: set[tuple[tuple[str, ...], int]] = set()
+        self._merges_neighbors = not self._accepts(_placeholders("user", "user"))
+        self._marks = self._mark_pattern()
+        # Roles of conversations whose earlier text the template does not rewrite.
+        self._stable_roles: set[tuple[tuple[str, ...], int]] = set()
         self.end_ids = self._find_end_ids()
 
     def render(self, turn_request: TurnRequest) -> Rendered:
-        """Render the prompt of an ask.
+        """Render the prompt of a turn request.
 
         Args:
-            ask: With `previous` set, its prompt is the previous prompt, the sampled reply, and
-                the template's text from the end of that reply on. So what the template would
-                change in earlier turns, such as an empty thinking block, stays as it was shown.
-                A fresh prompt is rendered (`extended` False) where the template's text after a
-                reply cannot be found, where the messages do not hold the previous reply as it was
-                sampled, or where it has no ids.
+            turn_request: With `previous` set, its prompt is the previous prompt, the sampled
+                reply, and the template's text from the end of that reply on. Earlier turns stay
+                as they were shown, even if the template would change them, such as an empty
+                thinking block. A fresh prompt is rendered (`extended` False) if the template has
+                no separable text after a reply, if the messages do not contain the previous reply
+                as it was sampled, or if it has no ids.
         """
-        messages = self._accepted(turn_request.messages)
+        messages = self._fit_roles(turn_request.messages)
         if turn_request.previous is not None and turn_request.previous.prompt_ids:
             extended = self._extend(messages, turn_request.previous)
             if extended is not None:
@@ -294,11 +302,11 @@ class Renderer:
         finish: Finish,
         version: int,
     ) -> Reply:
-        """Return the reply of these sampled ids; `version` is that of the weights."""
-        said = token_text(self.tokenizer, ids)
+        """Decode sampled ids to a reply; `version` is the version of the weights."""
+        decoded = token_text(self.tokenizer, ids)
         return Reply(
-            text=said.text,
-            starts=said.starts,
+            text=decoded.text,
+            starts=decoded.starts,
             finish=finish,
             prompt_ids=request.prompt_ids,
             token_ids=tuple(ids),
@@ -308,42 +316,54 @@ class Renderer:
         )
 
     def plain(self, text: str) -> str:
-        """Return text in which no special token or role mark can be read.
+        """Break up special tokens and role marks in text.
 
-        Each gets a space after its first character. Lone surrogates, which no tokenizer takes,
+        Each gets a space after its first character. Lone surrogates, which tokenizers refuse,
         become replacement characters.
         """
         text = _SURROGATE.sub("�", text)
-        if self._armed is None:
+        if self._marks is None:
             return text
-        return self._armed.sub(lambda m: " " if m[1] in self._special_names else m[1] + " ", text)
+
+        def break_up(match: re.Match[str]) -> str:
+            first = match[1]
+            # A special token of one character has nothing to be broken from.
+            return " " if first in self._special_names else first + " "
+
+        return self._marks.sub(break_up, text)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of text, special token strings read as such.
+        """Encode text, special token strings as special tokens.
 
-        Of paragraphs of a long text each is encoded once: all who read a reply read the same.
+        Long texts are encoded by paragraphs, each of them once: all readers of a reply get the
+        same paragraphs.
         """
         if len(text) < _LONG or self._cut is None:
             return self._encode(text)
-        return [token for part in self._cut.split(text) for token in self._known(part)]
+        return self._encode_paragraphs(self._cut.split(text))
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return ids
 
+    def _encode_paragraphs(self, paragraphs: Sequence[str]) -> list[int]:
+        return [*chain.from_iterable(map(self._encode_cached, paragraphs))]
+
     @cached_property
     def _cut(self) -> re.Pattern[str] | None:
-        """Where texts are cut into paragraphs that have the same ids apart, None if nowhere."""
-        texts = [f"{end}{gap}{start}" for end in _ENDS for gap in _GAPS for start in _STARTS]
+        """Find a cut into paragraphs that leaves their ids as they are, None without one."""
+        texts = [f"{end}{gap}{start}" for end, gap, start in product(_ENDS, _GAPS, _STARTS)]
         for cut in _CUTS:
-            if all([*chain(*map(self._encode, cut.split(t)))] == self._encode(t) for t in texts):
+            if all(
+                [*chain(*map(self._encode, cut.split(text)))] == self._encode(text)
+                for text in texts
+            ):
                 return cut
         return None
 
     @cached_property
-    def _known(self) -> Callable[[str], tuple[int, ...]]:
-        """Encode a paragraph that may have been encoded before."""
-        return lru_cache(maxsize=1 << 16)(lambda text: tuple(self._encode(text)))
+    def _encode_cached(self) -> Callable[[str], tuple[int, ...]]:
+        return lru_cache(_MOST_CACHED_PARAGRAPHS)(lambda text: tuple(self._encode(text)))
 
     def _template(self, messages: Sequence[Message], generation_prompt: bool) -> str:
         text: str = self.tokenizer.apply_chat_template(
@@ -354,8 +374,8 @@ class Renderer:
         )
         return text
 
-    def _keeps(self, messages: Sequence[Message]) -> bool:
-        """Return whether the template takes these messages, and writes all of their contents."""
+    def _accepts(self, messages: Sequence[Message]) -> bool:
+        """Check that the template takes these messages and writes all of their contents."""
         try:
             text = self._template(messages, False)
         except Exception:  # a template refuses a role by an error of its own choice
@@ -363,135 +383,165 @@ class Renderer:
         return all(message["content"] in text for message in messages)
 
     def _keeps_system_role(self) -> bool:
-        """Return whether system text is written, and stays where it is as a conversation grows."""
-        short, long = _said("system", "user"), _said("system", "user", "assistant", "user")
-        if not self._keeps(short) or not self._keeps(long):
+        """Check that system text is written, and does not move as a conversation grows."""
+        short = _placeholders("system", "user")
+        long = _placeholders("system", "user", "assistant", "user")
+        if not self._accepts(short) or not self._accepts(long):
             return False
-        user = short[1]["content"]
-        before = [self._template(messages, False).partition(user)[0] for messages in (short, long)]
-        return before[0] == before[1]
+        first_user_text = short[1]["content"]
+        head_of_short = self._template(short, False).partition(first_user_text)[0]
+        head_of_long = self._template(long, False).partition(first_user_text)[0]
+        return head_of_short == head_of_long
 
-    def _armed_pattern(self) -> re.Pattern[str] | None:
-        roles = ("system", "user", "assistant", "user")
-        conversation = _said(*(roles if self._has_system_role else roles[1:]))
+    def _mark_pattern(self) -> re.Pattern[str] | None:
+        """Build the pattern of special tokens and role marks; it matches their first character."""
+        roles: tuple[Role, ...] = ("user", "assistant", "user")
+        if self._has_system_role:
+            roles = ("system", *roles)
         try:
-            marks = set(_ROLE_MARKS.findall(self._template(conversation, False)))
+            text = self._template(_placeholders(*roles), False)
+            role_marks = set(_ROLE_MARKS.findall(text))
         except Exception:  # no template takes every conversation
-            marks = set()
-        names = (marks | self._special_names) - {""}
+            role_marks = set()
+        names = (role_marks | self._special_names) - {""}
+        if not names:
+            return None
         # Zero-width: overlapping names are all found, and each gets its own break.
-        return re.compile(f"(?={_any_of(names)})(.)", re.DOTALL) if names else None
+        return re.compile(f"(?={_prefix_pattern(names)})(.)", re.DOTALL)
 
-    def _accepted(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the conversation in the roles, and their order, that the template takes."""
-        accepted: list[Message] = []
-        joins = False
+    def _fit_roles(self, messages: Sequence[Message]) -> list[Message]:
+        """Fit a conversation to the roles of the template, and to their order."""
+        fitted: list[Message] = []
+        follows_system_text = False
         for message in messages:
-            folds = message["role"] == "system" and not self._has_system_role
-            role: Role = "user" if folds else message["role"]
-            if accepted and accepted[-1]["role"] == role and (joins or self._merges_neighbours):
-                before = accepted.pop()["content"]
-                message = _with(message, f"{before}\n\n{message['content']}")
-            accepted.append({"role": role, "content": message["content"]})
-            joins = folds
-        return accepted
+            is_folded = message["role"] == "system" and not self._has_system_role
+            role: Role = "user" if is_folded else message["role"]
+            content = message["content"]
+            repeats_role = bool(fitted) and fitted[-1]["role"] == role
+            if repeats_role and (follows_system_text or self._merges_neighbors):
+                earlier = fitted.pop()
+                content = f"{earlier['content']}\n\n{content}"
+            fitted.append({"role": role, "content": content})
+            follows_system_text = is_folded
+        return fitted
 
     def _find_end_ids(self) -> tuple[int, ...]:
-        """Return the ids that end a reply: the end token, and what the template closes one with."""
-        ends = {self.tokenizer.eos_token_id} - {None}
-        (news,) = _said("user")
-        text = self._after_reply(("user",), [news])
+        """Find the ids that end a reply: the end token, and the template's end of a message."""
+        end_ids = {self.tokenizer.eos_token_id} - {None}
+        (next_message,) = _placeholders("user")
+        text = self._after_reply(("user",), [next_message])
         if text is not None:
-            closing = self.encode(text.partition(news["content"])[0])
-            ends.update([i for i in closing if i in self._special][:1])
-        return tuple(sorted(ends))
+            closing_ids = self.encode(text.partition(next_message["content"])[0])
+            # Further special tokens open the next message.
+            end_ids.update([i for i in closing_ids if i in self._special][:1])
+        return tuple(sorted(end_ids))
 
     def all_end_ids(self, model: "PreTrainedModel") -> list[int]:
-        """Return the ids that end a reply, those that the model declares included."""
+        """List the ids that end a reply, with those of the model's generation config."""
         declared = getattr(model.generation_config, "eos_token_id", None)
-        ends = {*self.end_ids, *(declared if isinstance(declared, list) else [declared])}
-        return sorted(i for i in ends if i is not None)
+        declared_ids = declared if isinstance(declared, list) else [declared]
+        end_ids = {*self.end_ids, *declared_ids}
+        return sorted(i for i in end_ids if i is not None)
 
     def _extend(self, messages: Sequence[Message], previous: Reply) -> tuple[int, ...] | None:
-        at = max((k for k, m in enumerate(messages) if m["role"] == "assistant"), default=-1)
-        news = [_with(m, self.plain(m["content"])) for m in messages[at + 1 :]]
-        if at < 0 or not news or messages[at]["content"] != previous.text:
+        last_reply = -1
+        for index, message in enumerate(messages):
+            if message["role"] == "assistant":
+                last_reply = index
+        new_messages = [
+            _with(message, self.plain(message["content"])) for message in messages[last_reply + 1 :]
+        ]
+        if last_reply < 0 or not new_messages:
             return None
-        text = self._after_reply(tuple(m["role"] for m in messages[:at]), news)
+        if messages[last_reply]["content"] != previous.text:
+            return None
+        roles_before = tuple(message["role"] for message in messages[:last_reply])
+        text = self._after_reply(roles_before, new_messages)
         if text is None:
             return None
         ids = self._encode_on(text)
-        last = previous.token_ids[-1] if previous.token_ids else None
-        if last in self.end_ids:
-            # What closes the reply was sampled with it: not a second time.
-            first = next((k for k, i in enumerate(ids) if i in self._special), None)
-            if first is not None and ids[first] == last:
-                ids = ids[first + 1 :]
+        last_id = previous.token_ids[-1] if previous.token_ids else None
+        if last_id in self.end_ids:
+            # The end token was sampled with the reply, so the template's is dropped.
+            first_special = next((k for k, i in enumerate(ids) if i in self._special), None)
+            if first_special is not None and ids[first_special] == last_id:
+                ids = ids[first_special + 1 :]
         return (*previous.prompt_ids, *previous.token_ids, *ids)
 
-    def _after_reply(self, before: tuple[Role, ...], news: Sequence[Message]) -> str | None:
-        """Return the template's text from the end of a reply on, None if it rewrites the past.
+    def _after_reply(
+        self, roles_before: tuple[Role, ...], new_messages: Sequence[Message]
+    ) -> str | None:
+        """Render the text from the end of a reply on, None if the template rewrites the past.
 
-        Placeholders stand for what was said before, so that the time does not depend on it.
+        Placeholders replace the earlier messages, so that the time does not depend on them.
         """
-        past: list[Message] = _said(*before)
+        past = _placeholders(*roles_before)
         reply: Message = {"role": "assistant", "content": _REPLY}
         try:
-            text = self._template([*past, reply, *news], True)
-            head, found, rest = text.partition(_REPLY)
-            if not found or not self._stays(past, len(news), head):
+            text = self._template([*past, reply, *new_messages], True)
+            head, placeholder, text_after = text.partition(_REPLY)
+            if not placeholder or not self._is_stable(past, len(new_messages), head):
                 return None
         except Exception:  # the template refuses this order of roles
             return None
-        return rest
+        return text_after
 
-    def _stays(self, past: Sequence[Message], news: int, head: str) -> bool:
-        """Return whether the text before a reply is what it was when the reply was asked for."""
-        key = (tuple(message["role"] for message in past), news)
-        if key not in self._steady:
-            earlier = [self._template(past, prompted) for prompted in (True, False)]
-            if not any(head.startswith(text) for text in earlier):
-                return False  # Not remembered: a template may write a date, which changes.
-            self._steady.add(key)
+    def _is_stable(self, past: Sequence[Message], num_new: int, head: str) -> bool:
+        """Check that the text before a reply is the prompt that the reply was sampled from."""
+        key = (tuple(message["role"] for message in past), num_new)
+        if key in self._stable_roles:
+            return True
+        # With and without a generation prompt: some templates begin a reply with other text.
+        prompts = [self._template(past, True), self._template(past, False)]
+        if not any(head.startswith(prompt) for prompt in prompts):
+            return False  # Not remembered: a template may write a date, which changes.
+        self._stable_roles.add(key)
         return True
 
     def _encode_on(self, text: str) -> list[int]:
-        """Return the ids of text that follows other text.
+        """Encode text that follows other text.
 
-        Some tokenizers put a space before what they take for the first word. An anchor stands
-        first and is cut off again, unless it grew together with the text.
+        Some tokenizers put a space before the first word. An anchor before the text takes it and
+        is cut off again, unless it merged with the text.
         """
         if len(text) >= _LONG and self._cut is not None:
-            text, *rest = self._cut.split(text)
-            if rest:
-                return [*self._encode_on(text), *(i for part in rest for i in self._known(part))]
+            first, *others = self._cut.split(text)
+            if others:
+                return [*self._encode_on(first), *self._encode_paragraphs(others)]
+            text = first
         begins_special = any(name and text.startswith(name) for name in self._special_names)
-        knows_offsets = getattr(self.tokenizer, "is_fast", False)
-        for anchor in _ANCHORS if knows_offsets and not begins_special else ():
-            found = self.tokenizer(
+        has_offsets = getattr(self.tokenizer, "is_fast", False)
+        if begins_special or not has_offsets:
+            return self.encode(text)
+        for anchor in _ANCHORS:
+            encoding = self.tokenizer(
                 anchor + text, add_special_tokens=False, return_offsets_mapping=True
             )
-            spans = found["offset_mapping"]
-            held = sum(start < len(anchor) for start, _ in spans)
-            if all(end <= len(anchor) for _, end in spans[:held]):
-                ids: list[int] = found["input_ids"][held:]
+            spans = encoding["offset_mapping"]
+            num_anchor_tokens = sum(start < len(anchor) for start, _ in spans)
+            if all(end <= len(anchor) for _, end in spans[:num_anchor_tokens]):
+                ids: list[int] = encoding["input_ids"][num_anchor_tokens:]
                 return ids
         return self.encode(text)
 
 
-def _any_of(names: Collection[str]) -> str:
-    """Return the pattern of where a name begins, by shared prefixes: tokenizers have thousands."""
+def _prefix_pattern(names: Collection[str]) -> str:
+    """Write the pattern of any of these names.
+
+    By shared prefixes, as tokenizers have thousands of names, which a plain alternative would try
+    one by one at each character.
+    """
     if "" in names:
         return ""
     by_first: dict[str, list[str]] = {}
     for name in names:
         by_first.setdefault(name[0], []).append(name[1:])
-    parts = [re.escape(first) + _any_of(rest) for first, rest in sorted(by_first.items())]
-    return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
+    branches = [re.escape(first) + _prefix_pattern(by_first[first]) for first in sorted(by_first)]
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
 
 
-def _said(*roles: Role) -> list[Message]:
-    """Return a conversation of placeholders."""
+def _placeholders(*roles: Role) -> list[Message]:
+    """Build a conversation of placeholders."""
     return [{"role": role, "content": f"{_MARK}{k}x"} for k, role in enumerate(roles)]
 
 
