@@ -146,7 +146,7 @@ def test_check_refuses_missing_and_empty_data(tmp_path: Path, content: str | Non
         path.write_text(content)
     (error,) = check(recipe(data={"path": str(path)})).errors
     assert error.startswith("data.path:")
-    assert ("is empty" if content == "" else "No such file") in error
+    assert ("is empty" if content == "" else "found no file") in error
 
 
 def test_check_counts_the_longest_question_of_a_file(tmp_path: Path) -> None:

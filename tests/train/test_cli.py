@@ -79,7 +79,12 @@ def test_main_prints_arithmetic_and_warnings_before_it_runs(
         ("reward.type=v3", "reward.type: found 'v3'; expected one of v2, win_rate"),
         ("debate.num_agents=1", "debate.num_agents: found 1, but a debate needs at least 2 agents"),
         ("rollout.top_p=0.9", "top_p < 1, top_k and min_p cut the distribution"),
-        ("data={type: questions, path: no.jsonl}", "data.path: 'no.jsonl': [Errno 2] No such file"),
+        ("data={type: questions, path: no.jsonl}", "data.path: found no file 'no.jsonl'; expected"),
+        (
+            "reward=win_rate",
+            "expected a mapping with a type, such as reward.type=win_rate",
+        ),
+        ("reward=winrate", "expected a mapping whose type is one of v2, win_rate"),
         ("rollout.max_tokens=400", "is above the window of 512"),
         ("nonsense", "expected key=value"),
         ("trainer.device=coda", "trainer.device: found 'coda'; expected auto, or a device such as"),

@@ -206,7 +206,7 @@ def test_answer_is_what_the_pattern_finds(tmp_path: Path) -> None:
         ("a.json", b"[", "line 1: Expecting value"),
         ("a.json", b"[]", "is empty"),
         ("a.jsonl", b'{"question": "q3"}', "leaves no question to train on"),
-        ("no.jsonl", None, "No such file"),
+        ("no.jsonl", None, "found no file"),
     ],
 )
 def test_bad_rows_end_in_one_message(

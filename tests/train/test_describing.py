@@ -152,3 +152,18 @@ def test_explain_of_no_key_names_the_nearest(
 ) -> None:
     assert main(argv) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("lr", "trainer.learning_rate"),
+        ("agents", "debate.num_agents"),
+        ("epochs", "trainer.epochs"),
+    ],
+)
+def test_explain_names_the_key_that_a_word_of_the_field_means(
+    capsys: pytest.CaptureFixture[str], word: str, key: str
+) -> None:
+    assert main(["--explain", word]) == 2
+    assert f"did you mean {key!r}" in capsys.readouterr().err

@@ -54,6 +54,11 @@ def _json_rows(path: str, key: str) -> Iterator[Mapping[str, object]]:
                     if not isinstance(row, dict):
                         raise ValueError(f"found {row!r:.40}")
                     yield row
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{key}: found no file {path!r:.300}; expected one that exists, or the id of a hub "
+            "data set such as openai/gsm8k"
+        ) from error
     except (OSError, ValueError, RecursionError) as error:
         expected = "a list of objects" if is_list else "one object a line"
         line = f", line {number}" if number else ""

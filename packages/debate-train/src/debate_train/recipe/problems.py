@@ -123,6 +123,28 @@ def find_key(schema: Schema, name: str, depth: int = 4) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def find_meant_keys(schema: Schema, name: str, depth: int = 3) -> list[str]:
+    """List the dotted paths of keys that a short word may mean, nearest first.
+
+    `agents` means `num_agents`, as a word of it; `lr` means `learning_rate`, by its initials.
+    """
+    matches: list[str] = []
+    level = [("", schema)]
+    for _ in range(depth):
+        next_level: list[tuple[str, Schema]] = []
+        for path, place in level:
+            for model in place.models:
+                for key, info in model.model_fields.items():
+                    words = key.split("_")
+                    initials = "".join(word[:1] for word in words)
+                    if name in words or (len(words) > 1 and name == initials):
+                        matches.append(path + key)
+                    if key != PHASES:
+                        next_level.append((f"{path}{key}.", schema_of(annotation_of(info))))
+        level = next_level
+    return list(dict.fromkeys(matches))
+
+
 def _options(annotation: object) -> list[object]:
     origin = get_origin(annotation)
     if variants := variants_of(annotation):
@@ -251,6 +273,7 @@ class Reading:
 
 
 MOST_PROBLEMS = 7
+MOST_MEANT = 3
 _WANT_TEXT = ("string_type", "literal_error", "enum", "path_type")
 _OLD_NUMBER = re.compile(r"[-+]?(0[0-9_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 """Octal numbers and numbers to the base 60 of YAML 1.1, which look like decimal ones or times."""
@@ -277,6 +300,8 @@ def unknown_key(name: str, place: Schema, data: Mapping[str, object], whole: Sch
     hint = did_you_mean(name, keys)
     if not hint and (elsewhere := find_key(whole, name)):
         hint = did_you_mean(elsewhere[0], elsewhere[:1])
+    if not hint and (meant := find_meant_keys(whole, name)):
+        hint = f"; did you mean {' or '.join(map(repr, meant[:MOST_MEANT]))}?"
     return f"unknown key{hint or '; expected one of ' + ', '.join(keys)}"
 
 
@@ -371,6 +396,15 @@ class Problems:
             return self._say(path, f"missing; expected a value for {path[-1]}")
         if kind in ("value_error", "assertion_error"):
             return self._say(path, str(first["ctx"]["error"]))
+        variants = list(self._place(path)[0].variants)
+        if len(variants) > 1 and isinstance(shown(path), str):
+            # `reward: v2` instead of `reward.type: v2`: pydantic only says that it is no mapping.
+            type_key = ".".join(map(str, (*path, "type")))
+            hint = did_you_mean(shown(path), variants)
+            expected = f"a mapping with a type, such as {type_key}={shown(path)}"
+            if shown(path) not in variants:
+                expected = f"a mapping whose type is one of {', '.join(variants)}{hint}"
+            return self._say(path, f"found {self._found(path)}; expected {expected}")
         wanted = list(dict.fromkeys(_wanted(detail) for detail in details))
         names = [
             name
