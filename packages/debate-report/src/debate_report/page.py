@@ -66,7 +66,7 @@ def write_comparison(run_dirs: Sequence[Path], path: Path) -> Path:
     for run in runs:
         name = run.name
         if name_counts[name] > 1:
-            # The folder above tells runs of one name apart.
+            # The folder above distinguishes runs of one name.
             folder = run.tokens.resolve().parent.parent.name
             name = f"{folder}/{name}"
         named_runs.append(replace(run, name=name))

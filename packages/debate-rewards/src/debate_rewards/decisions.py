@@ -62,7 +62,7 @@ def confidence(debate: Debate, seed: int) -> str | None:
 
 
 def knows_confidence(debate: ReadDebate) -> bool:
-    """Tell whether the log-probabilities of the last round's answers are known."""
+    """Say whether the log-probabilities of the last round's answers are known."""
     answered = _answered_last(debate)
     return bool(answered) and all(mean_logp(turn.turn) is not None for turn in answered)
 

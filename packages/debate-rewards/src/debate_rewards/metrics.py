@@ -310,7 +310,7 @@ def question_values(
 
 
 def is_ratio(name: str) -> bool:
-    """Tell whether a metric is a ratio of sums over questions and not a mean of their values."""
+    """Say whether a metric is a ratio of sums over questions and not a mean of their values."""
     return name.split("/")[0] in ("rho", "n_eff", "improvement", "right", "wrong")
 
 

@@ -406,7 +406,7 @@ class RewardConfig(Config):
         return 1
 
     def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
-        """Explain why no turn has a value in a stream, as far as these settings tell."""
+        """Explain why no turn has a value in a stream, as far as these settings show."""
         return None
 
     def few_judges(self, context: RewardContext) -> str | None:

@@ -32,7 +32,7 @@ _LONG = 512
 """Shorter texts, in characters, are encoded whole."""
 _CUTS = (re.compile(r"(?<=\n\n)(?=\S)"), re.compile(r"(?<=\n)(?=\n\S)"))
 """Where texts may be cut: after a blank line, or before its last newline, as GPT-2 splits them."""
-# Ends, gaps and starts of paragraphs to test a cut with, of each kind that tokenizers tell apart.
+# Ends, gaps and starts of paragraphs to test a cut with, of each kind that tokenizers distinguish.
 _GAPS = ("\n\n", "\n\n\n", " \n\n", "\r\n\n")
 _ENDS = (*"aA7.)>}é中🙂\t—", "", "</turn>", "x = 1;", "'s")
 _STARTS = (*"aA7.#é中🙂—(", "The", "123", "/*", "/>", "<turn", "\\boxed", "'s", "_x")
@@ -198,7 +198,7 @@ def _decode_bytes(pieces: Sequence[bytes]) -> TokenText:
 
 @lru_cache(maxsize=1 << 18)
 def _count_characters(piece: bytes) -> tuple[int, bool]:
-    """Count the characters that begin in a piece; tell whether it continues an earlier one."""
+    """Count the characters that begin in a piece; say whether it continues an earlier one."""
     # 10xxxxxx is a continuation byte of UTF-8.
     num_begun = sum(byte & 0xC0 != 0x80 for byte in piece)
     continues = bool(piece) and piece[0] & 0xC0 == 0x80

@@ -70,7 +70,7 @@ _QUOTE_END = "</quote>"
 _NO_LETTER = re.compile(rf"[\W{_UNSPACED}{_UNSPACED_LONGER}]")
 _EDGE = "\x1f"
 """Marks the edges of what is no letter. It is white space, so no squeezed text has one itself."""
-# What agents are told to do, by opponent and number; judges have the number after the sides.
+# What prompts ask of agents, by opponent and number; judges have the number after the sides.
 _PARTS = {
     ("rival", 0): "You and another agent argue before a judge, who decides between your answers. "
     "Argue for yours so that the judge decides for you.",

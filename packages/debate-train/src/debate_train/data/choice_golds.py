@@ -1,6 +1,6 @@
 """From the answer of a row to a choice: by label, by text, or by number from 0.
 
-An ambiguous answer is read as the other rows of the file are, and refused where they do not tell.
+An ambiguous answer is read as the rows of the file around it; where they differ, it is refused.
 """
 
 from collections.abc import Mapping, Sequence

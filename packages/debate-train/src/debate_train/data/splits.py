@@ -115,7 +115,7 @@ def normalized(text: str) -> str:
 def unlabelled(questions: Sequence[Question], labelled: Sequence[Question]) -> list[Question]:
     """Remove the answers of all but the labelled questions.
 
-    The kind of answer stays as it was, or prompts would tell labelled questions apart;
+    The kind of answer stays as it was, or prompts would distinguish labelled questions;
     `meta["labelled"]` is false.
     """
     labelled_identities = {identity(question) for question in labelled}

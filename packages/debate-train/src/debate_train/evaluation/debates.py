@@ -486,7 +486,7 @@ class SwappedJudging(DebateChanges, EvaluationMode):
             ValueError: In this form agents cannot exchange their seats.
         """
         debated = self.form(form)
-        if not isinstance(debated, Simultaneous):
+        if type(debated) is not Simultaneous:
             raise ValueError(
                 f"debate: found type {debated.type}, whose agents have no seats to exchange; "
                 "expected type simultaneous"

@@ -240,7 +240,7 @@ def _errors_name_mode(mode: str) -> Iterator[None]:
 
 
 def is_standard(mode: str) -> bool:
-    """Tell whether this is the name of a standard mode, part of every evaluation."""
+    """Say whether this is the name of a standard mode, part of every evaluation."""
     return mode in (DIRECT, DEBATE)
 
 
@@ -400,7 +400,7 @@ class KeepIf(Config):
         )
 
     def keeps(self, start: Mapping[str, float], end: Mapping[str, float]) -> bool:
-        """Tell whether the measure at the end is at least the measure at the start."""
+        """Say whether the measure at the end is at least the measure at the start."""
         start_value = start.get(self.metric)
         # Without a case at the start nothing can have fallen; without one at the end it has.
         if start_value is None:

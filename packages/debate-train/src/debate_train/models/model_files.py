@@ -86,7 +86,7 @@ def check_files(name: str, descriptions: Mapping[str, str]) -> None:
     """Refuse a local folder without these files, given by name with a description.
 
     Raises:
-        ModelError: A file is missing. A hub id passes: loading it will tell.
+        ModelError: A file is missing. A hub id passes: loading it will show.
     """
     if not is_folder(name):
         return
@@ -188,7 +188,7 @@ def refuse_unfitting(name: str, model: "PreTrainedModel", info: Mapping[str, Any
 
 
 def _is_of_model(key: str, model: "PreTrainedModel") -> bool:
-    """Tell a weight of this model from a weight of another tower, such as vision.
+    """Distinguish a weight of this model from a weight of another tower, such as vision.
 
     Weights of this model are of a further layer, or a further parameter of an existing module,
     such as a bias.
