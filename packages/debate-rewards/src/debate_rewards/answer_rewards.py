@@ -54,7 +54,7 @@ def usable_verdicts(debates: Sequence[ReadDebate]) -> list[Verdicts | None]:
 
 
 def turn_verdicts(debates: Sequence[ReadDebate]) -> list[Verdicts]:
-    """Check every turn's answer, those of failed turns too, per debate.
+    """Check every turn's answer, failed turns too, per debate.
 
     A question of an unknown kind is unverifiable, which leaves out one debate and not all.
     """
@@ -165,7 +165,7 @@ def truth_values(votes: Sequence[Vote], right: Mapping[TurnKey, bool]) -> list[f
 
 
 class YardstickJudge(JudgeSettings, VoteReward):
-    """Base class of rewards that value a judge's votes by which turns count as right."""
+    """Base class of rewards of a judge's votes by the right turns."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -268,7 +268,7 @@ def _majority_groups(debates: Sequence[ReadDebate], scope: str, against: Against
 def _agreement(
     debates: Sequence[ReadDebate], group: Group, against: Against, is_verified: bool
 ) -> dict[tuple[int, TurnKey], bool]:
-    """Compare the turns of a group with its majority, without those of debates left out."""
+    """Compare the turns of a group with the majority, except in debates left out."""
     answers = []
     for index, key in group:
         turn = debates[index].turns[key]
@@ -297,7 +297,7 @@ def _agreement(
 
 
 def nobody_outvoted(context: RewardContext) -> str | None:
-    """Explain why no turn of a debate can differ from its majority, None if one can."""
+    """Explain why turns of a debate never differ from the majority; None if they can."""
     if context.rules.num_agents >= 3:
         return None
     return (
@@ -378,7 +378,7 @@ class MajorityJudge(YardstickJudge):
     the majority's answer. No answers of the questions are needed.
 
     Source: CoVerRL (arXiv 2603.17775): majority answers that a majority of the model's own checks
-    accepts are what its checks are trained on, right for those answers and wrong for others.
+    accepts are the targets of checks: right for these answers and wrong for others.
     Deviations: verdicts on pairs of turns in the place of checks of one reply, all other answers
     in the place of the least frequent one, −1 in the place of 0, and 0 for `=`.
     """

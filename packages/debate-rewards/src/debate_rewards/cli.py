@@ -52,7 +52,7 @@ _TRANSCRIPTS = "transcripts, one a line, or -"
 
 @dataclass(config=ConfigDict(coerce_numbers_to_str=True))
 class PredictionRow:
-    """One line of `verify`'s input, with the choices or spellings that its kind of answer needs."""
+    """A line of `verify`'s input, with choices or accepted spellings."""
 
     id: Any
     gold: str | None

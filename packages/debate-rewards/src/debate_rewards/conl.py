@@ -37,8 +37,8 @@ _PRIOR_WINS = 1.0
 class ConlReward(JudgeSettings, PeerReward):
     """The rewards of CoNL, streams `generator`, `critic` and `judge`.
 
-    The value V of an agent's solution in one ranking is in [0, 1]: the share of votes that it won,
-    ties half, or its Bradley-Terry strength, scaled so that the weakest has 0 and the strongest 1.
+    The value V of an agent's solution in one ranking is in [0, 1]: the share of votes won, ties
+    half, or the Bradley-Terry strength, scaled from 0 for the weakest to 1 for the strongest.
     With V0 of the first ranking (blind: before any critique) and Vf of the last:
 
         generator   an agent's solutions: Vf, the first one `acceptance` more where Vf > V0
@@ -87,7 +87,7 @@ class ConlReward(JudgeSettings, PeerReward):
         )
 
     def score(self, debate: ReadDebate) -> Score:
-        """Score one debate by its first and last ranking."""
+        """Score a debate by the first and last ranking."""
         turn_ballots = ballots(debate, self.duplicates)
         rounds = ranking_rounds(debate)
         blind: dict[TurnKey, Ballot] = {}
@@ -224,7 +224,7 @@ class Ranking:
         """Compute the value of an agent, from 0 to 1; None without a vote on it.
 
         Args:
-            agent: The agent. Its votes on its own solution count for others only.
+            agent: The agent. Votes on the own solution count for others only.
             left_out: A judge whose votes do not count.
         """
         received = self._received.get(agent, 0)

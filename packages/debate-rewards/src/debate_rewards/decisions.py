@@ -40,7 +40,7 @@ def _read(debate: Debate) -> ReadDebate:
 
 
 def majority(debate: Debate, seed: int) -> str | None:
-    """Find the answer that most agents gave in the last round, None when nobody answered.
+    """Find the most frequent answer of the last round, None without any answer.
 
     Answers are counted by equivalence. Among equally large classes one is drawn, repeatably by
     seed and transcript id.
@@ -68,7 +68,7 @@ def knows_confidence(debate: ReadDebate) -> bool:
 
 
 def peer_vote(debate: Debate, seed: int) -> str | None:
-    """Find the answer of the agent voted up most by the others, None when nobody answered.
+    """Find the answer of the agent voted up most by the others, None without any answer.
 
     The votes come from the last round in which any were cast; an agent's standing is its votes
     for minus its votes against, ties half each way, and the answer is the judged turn's. Equal
@@ -108,7 +108,7 @@ def bradley_terry(debate: Debate, seed: int) -> str | None:
 def central(debate: Debate) -> str | None:
     """Find the last answer of the agent that aggregates under topology `central`.
 
-    None when it never spoke or its last turn has no answer.
+    None without a turn, or without an answer in the last turn.
 
     Raises:
         ValueError: The topology is another one.
@@ -130,7 +130,7 @@ def central(debate: Debate) -> str | None:
 def judged(debate: Debate, seed: int) -> str | None:
     """Find the last answer of the side that most judges decide for, ties drawn.
 
-    None where most hold the only answer to be wrong, or nobody decides.
+    None where most judges hold the only answer to be wrong, or without decisions.
     """
     debate = _read(debate)
     decisions = [judgment.decision for judgment in judgments(debate)]

@@ -141,7 +141,7 @@ class JudgedReward(RewardConfig):
         return scores
 
     def _score(self, debate: ReadDebate, right: Mapping[TurnKey, bool] | None) -> Score:
-        """Score one debate; `right` is None where the truth is not needed, or not known."""
+        """Score a debate; `right` is None where the truth is unneeded or unknown."""
         debate_judgments = judgments(debate)
         decisions = [j.decision for j in debate_judgments if j.decision is not None]
         is_usable = right is not None or not self.needed()
@@ -175,7 +175,7 @@ class JudgedReward(RewardConfig):
         return build_score(debate.transcript, credits, metrics)
 
     def _excess(self, debate: ReadDebate, turn: ReadTurn) -> float:
-        """Compute by what share of its limit a speech is too long, at most 1."""
+        """Compute the excess of a speech as a share of the limit, at most 1."""
         # The speech's limit is of each section; the thinking's of everything outside the speech.
         num_spoken = max(_section_lengths(turn))
         num_words = len(word_ends(_THINK.sub(" ", turn.turn.text)))
@@ -219,7 +219,7 @@ def add_judged(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | N
     """Add the metrics of debates before a judge.
 
     - `judged/vote`: share of decisions for agent 0.
-    - `judged/for_right`: share of decisions for the side that is right, where one alone is.
+    - `judged/for_right`: share of decisions for the right side, where a single side is right.
       `judged/mcc`: correlation of decisions for agent 0 with its being right, which is Matthews'
       coefficient. `judged/brier`: mean squared difference of the share of decisions for agent 0
       from whether it is right. `judged/gap`, without rivals: that share minus whether it is right,

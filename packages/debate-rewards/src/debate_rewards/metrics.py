@@ -132,7 +132,7 @@ def add_rounds(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -
     - `right/tokens/round_R`, `wrong/tokens/round_R`: mean number of sampled tokens of the round's
       right and wrong replies; `right/characters/round_R`, `wrong/characters/round_R` of characters.
     - `agreement/accuracy`: whether the majority is right, had the debate been stopped after the
-      first round in which all agents give one answer; of the last round where there is none.
+      first round with the same answer from all agents, or else after the last round.
 
     Source: SDRL (paper), tables 1, 3, 4 and 6; ACC-Debate (paper), equation 5.
     """
@@ -208,7 +208,7 @@ def add_costs(sums: Sums, given: AnswersGiven) -> None:
 
 
 def _agreed_round(given: AnswersGiven) -> int | None:
-    """Find the first round in which all agents that should answer give one and the same."""
+    """Find the first round with the same answer from all expected agents."""
     protocol = given.debate.transcript.protocol
     for round, keys in given.rounds().items():
         classes = {given.classes[key] for key in keys}

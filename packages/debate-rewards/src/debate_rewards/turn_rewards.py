@@ -96,7 +96,7 @@ class PartialTrajectory(RewardConfig):
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """A turn or branch, and the turns with the answers that decide its value."""
+    """A turn or branch, and the turns with the deciding answers."""
 
     guide: str | None
     turn: Turn
@@ -250,15 +250,14 @@ class Persuasion(PeerReward):
 
     A critique is a turn's evaluation of one other agent: its target. The opinion of judge j of an
     agent in one ballot is 2·for/(for + against) − 1 over j's votes about that agent there. For
-    every judge who is neither critic nor target, `after` is its first turn that was shown the
-    critique and `before` its turn before that one. With J the judges who voted about the target
-    in both,
+    every judge other than critic and target, `after` is the first turn with the critique shown and
+    `before` the judge's turn before. With J the judges with votes about the target in both,
 
         value = mean over j in J of (opinion_before(j) − opinion_after(j)) / 2
 
     A part of the evaluation that names the target earns this value; the rest of the evaluation
-    earns the mean over the turn's targets. An evaluation that names nobody is about the agent it
-    was shown, if that was one; else it has no target.
+    earns the mean over the turn's targets. An evaluation without names is about the single agent
+    shown, if there is just a single agent; else it has no target.
 
     None without a judge in J. Nobody is shown a critique of the last round, and a first turn has
     no turn before it: parallel debates need three agents and three rounds. Failed turns carry
@@ -286,7 +285,7 @@ class Persuasion(PeerReward):
         )
 
     def score(self, debate: ReadDebate) -> Score:
-        """Score one debate."""
+        """Score a debate."""
         opinions: dict[TurnKey, dict[int, float]] = {}
         for key, ballot in ballots(debate, self.duplicates).items():
             shares = tally(ballot.votes, self.ties)
@@ -366,8 +365,8 @@ def critique_credits(
 
     Args:
         turn: The critic's.
-        parts: Parts of its evaluation, each with its target.
-        worth: The value of the critiques of each target, None where it is not known.
+        parts: Parts of the evaluation, each with a target.
+        worth: The value of the critiques of each target, None where unknown.
     """
     mean = known_mean(worth.values())
     credits = [Credit(*turn.key, CRITIC, mean, expected=bool(worth))]
@@ -386,7 +385,7 @@ class Overlong(RewardConfig):
     signal.
 
     The length is the number of sampled tokens, the end token or stop string included. A turn of a
-    file that does not say how many these were has no signal.
+    file without token counts has no signal.
 
     Source: DAPO (Yu et al. 2025), soft overlong punishment, eq. 13, where factor is 1.
     """
@@ -402,7 +401,7 @@ class Overlong(RewardConfig):
     """The whole penalty."""
 
     def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
-        """Explain why no reply is too long."""
+        """Explain why replies are never too long."""
         begins = self.max_tokens - self.buffer
         if context.max_tokens > begins:
             return None
@@ -426,7 +425,7 @@ class Overlong(RewardConfig):
         return -self.factor * min(over / self.buffer, 1.0) if over > 0 else 0.0
 
     def score(self, debate: ReadDebate) -> Score:
-        """Score one debate."""
+        """Score a debate."""
         penalty_start = self.max_tokens - self.buffer
         lengths: list[int] = []
         credits: list[Credit] = []
@@ -464,7 +463,7 @@ class Certainty(RewardConfig):
     type: Literal["certainty"] = "certainty"
 
     def score(self, debate: ReadDebate) -> Score:
-        """Score one debate."""
+        """Score a debate."""
         values: dict[TurnKey, float] = {}
         for key, turn in debate.turns.items():
             logp = None if turn.failed else mean_logp(turn.turn)

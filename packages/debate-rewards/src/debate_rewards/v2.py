@@ -1,12 +1,12 @@
 """Reward `v2`: peer votes as two streams, `generator` and `judge`.
 
-For a turn t that others voted on, and a vote v of judge j on a pair of turns:
+For a judged turn t, and a vote v of judge j on a pair of turns:
 
     generator(t)  = 2·for(t) / (for(t) + against(t)) − 1, a tie half a vote for each side
     judge(v)      = +1 if v agrees with the majority of the other judges of the pair, −1 if not
     judge turn    = mean of judge(v) over its votes, or the format penalty without any
 
-The functions below follow this order. Which lines of a judge count as votes says `votes.ballots`.
+The functions below follow this order. `votes.ballots` selects the lines counted as votes.
 """
 
 from collections import Counter
@@ -57,7 +57,7 @@ _LEAD_OF_LEFT = {">": 1, "=": 0, "<": -1}
 
 
 def generator_values(votes: Sequence[Vote], ties: Ties) -> dict[TurnKey, float]:
-    """Compute 2·for / (for + against) − 1 of each turn that got votes.
+    """Compute 2·for / (for + against) − 1 of each judged turn.
 
     Args:
         votes: Counted votes of one debate.
@@ -85,7 +85,7 @@ def consensus_values(
 ) -> list[float | None]:
     """Compute +1 for a vote with the consensus on its pair and −1 against it, in order.
 
-    None where the vote is `=`, the consensus is level, or nobody else judged the pair.
+    None for a vote `=`, a level consensus, or a pair without other judges.
 
     Source: multi-agent debate overview, section 2.2.2; `leave_one_out` takes this judge's own
     votes out of the consensus, without which a lone judge always agrees with itself.
@@ -120,7 +120,7 @@ def peer_prediction_values(
     the frequency of the verdict on the other questions. A habit shared by all judges on every
     question earns 0 on average. A habit that changes with the question is paid: where all judges
     say `>` on half of the questions and `<` on the others, each vote earns 1 − 1/2. None where
-    nobody else judged the pair or there are no votes elsewhere.
+    no other judge compared the pair or there are no votes elsewhere.
 
     Args:
         votes: All counted votes of one debate.
@@ -193,14 +193,14 @@ class JudgeSettings(Config):
         *,
         centred: bool = False,
     ) -> list[Credit]:
-        """Build the credits of each valid judge turn: the whole turn, then its lines and parts.
+        """Build the credits of each valid judge turn: the whole turn, then lines and parts.
 
         A turn's value is the mean over its valued votes, or the format penalty where comparisons
         were expected and none counted. A failed turn has none.
 
         Args:
             debate: The debate.
-            turn_ballots: The ballot of each of its turns.
+            turn_ballots: The ballot of each turn.
             values: The value of each vote, in the order of the ballots.
             centred: Whether a habit already earns 0, so that no baseline is taken off by default.
 
@@ -294,7 +294,7 @@ class V2(JudgeSettings, PeerReward):
 
     @property
     def least_questions(self) -> int:
-        """Two where verdicts are compared with those on other questions."""
+        """Two where verdicts are compared with other questions'."""
         return 2 if self.consensus == "peer_prediction" else 1
 
     @property
@@ -307,7 +307,7 @@ class V2(JudgeSettings, PeerReward):
         return self.score_read([read_debate(transcript) for transcript in transcripts])
 
     def score_read(self, debates: Sequence[ReadDebate]) -> list[Score]:
-        """Score debates that have been read already, in order."""
+        """Score parsed debates, in order."""
         ballots_by_debate = [ballots(debate, self.duplicates) for debate in debates]
         votes_by_debate = [all_votes(turn_ballots) for turn_ballots in ballots_by_debate]
         values_by_debate = self.verdict_values(debates, votes_by_debate)
@@ -331,7 +331,7 @@ class V2(JudgeSettings, PeerReward):
     def booked_votes(
         self, debates: Sequence[ReadDebate], votes: Sequence[list[Vote]]
     ) -> Sequence[list[Vote] | None]:
-        """Select the votes that value the turns of each debate, None where there is no signal."""
+        """Select the votes on turns of each debate by role, None for no signal."""
         if self.votes_of is None:
             return votes
         booked = []
@@ -359,7 +359,7 @@ class V2(JudgeSettings, PeerReward):
     def verdict_values(
         self, debates: Sequence[ReadDebate], votes: Sequence[list[Vote]]
     ) -> list[list[float | None]]:
-        """Compute what each vote earns its judge, per debate."""
+        """Compute the value of each vote for the judge, per debate."""
         if self.consensus == "none":
             return [[None] * len(debate_votes) for debate_votes in votes]
         if self.consensus != "peer_prediction":

@@ -1,4 +1,4 @@
-"""Metrics of the votes of one debate, as reward `v2` reports them."""
+"""Metrics of the votes of a debate, reported by reward `v2`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,13 +13,13 @@ def v2_metrics(
     generator_credits: Sequence[Credit],
     judge_credits: Sequence[Credit],
 ) -> dict[str, float | None]:
-    """Compute the vote metrics of one debate; a mean or share over nothing is None.
+    """Compute the vote metrics of a debate; empty means and shares are None.
 
     Args:
         debate: The debate.
-        turn_ballots: The ballot of each of its turns.
-        generator_credits: Credits of its turns.
-        judge_credits: Credits of its judges, of whole turns and of lines.
+        turn_ballots: The ballot of each turn.
+        generator_credits: Credits of turns.
+        judge_credits: Credits of judges, of whole turns and of lines.
     """
     votes = all_votes(turn_ballots)
     votes_by_pair = by_pair(votes)

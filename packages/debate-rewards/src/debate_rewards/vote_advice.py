@@ -11,7 +11,7 @@ _MAX_AGENTS_TO_COUNT = 64
 
 
 def judges_of_a_pair(protocol: Protocol) -> tuple[int, int]:
-    """Count the agents that see both of a pair: the fewest over all pairs, and the most."""
+    """Count the agents shown both of a pair: the fewest over all pairs, and the most."""
     if protocol.topology == "all":
         return protocol.num_agents - 2, protocol.num_agents - 2
     # Agents of a ring are alike, and so are all but the center of `central`: the pairs of agents 0
@@ -31,7 +31,7 @@ def judges_of_a_pair(protocol: Protocol) -> tuple[int, int]:
 
 
 def why_nobody_votes(votes_of: str | None, context: RewardContext) -> str | None:
-    """Explain that no role has the name of the one whose votes value turns."""
+    """Explain an unknown role in `votes_of`."""
     role_names = [role.name for role in roles_of(context.rules)]
     if votes_of is None or votes_of in role_names:
         return None
@@ -42,7 +42,7 @@ def why_nobody_votes(votes_of: str | None, context: RewardContext) -> str | None
 
 
 def why_few_questions(consensus: str, least_questions: int, context: RewardContext) -> str:
-    """Explain that a step has too few questions to compare verdicts with."""
+    """Explain too few questions of a step for a comparison across questions."""
     num_questions = context.questions
     questions = "one question" if num_questions == 1 else f"{num_questions} questions"
     return (
@@ -52,7 +52,7 @@ def why_few_questions(consensus: str, least_questions: int, context: RewardConte
 
 
 def why_few_judges(context: RewardContext, *, is_inclusive: bool) -> str | None:
-    """Explain why a consensus of other judges teaches little, None where there are enough judges.
+    """Explain why a consensus of few judges teaches little; None with enough judges.
 
     Args:
         context: What the reward is used on.

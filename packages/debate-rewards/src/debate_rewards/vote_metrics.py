@@ -77,7 +77,7 @@ def add_criticism(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool])
     """Add how often critics are right, and how criticised answers change.
 
     - `critic/ok_when_right` and `critic/no_when_wrong`, of contracts that end with an answer line:
-      a critic that names no answer, or the one it read, agrees with it; a critic that names another
+      a critic without an answer, or with the answer it read, agrees; a critic with another answer
       objects.
     - `critique/corrects`, `critique/harms`, of contracts with an evaluation: the share of critiques
       of a wrong answer whose target, when it next answers and was shown the critique, is right, and
@@ -283,7 +283,7 @@ def owed_values(
 ) -> Iterator[float]:
     """Yield the accuracy of each expected comparison of a right and a wrong turn.
 
-    `=` and a pair that was left out are worth 1/2, so that leaving out hard pairs gains nothing.
+    `=` and an omitted pair are worth 1/2: leaving out hard pairs gains nothing.
     """
     for (left, other), verdict in expected_verdicts(debate, judge):
         if right[left] == right[other]:
@@ -417,7 +417,7 @@ def majority_of_subsets(
     """Compute, for k = 1 … most, how often the majority of k samples is right.
 
     That is the mean over all subsets of k samples of the share of right classes among the largest
-    ones: ties count in expectation. A subset in which nobody answers is wrong.
+    classes: ties count in expectation. A subset without answers is wrong.
 
     Args:
         classes: The class of each sample's answer, None for a sample without one.

@@ -43,7 +43,7 @@ class _Pairwise(PeerReward):
         """Compute the value of an agent with these votes for and against it."""
 
     def score(self, debate: ReadDebate) -> Score:
-        """Score one debate by all comparisons of its turns, shown or not."""
+        """Score a debate by all comparisons, shown or not."""
         num_agents = debate.transcript.protocol.num_agents
         votes_for = [0.0] * num_agents
         votes_against = [0.0] * num_agents
@@ -157,7 +157,7 @@ class BradleyTerry(PeerReward):
     """Wins, and as many losses, of everyone against a fictitious opponent of strength 1."""
 
     def score(self, debate: ReadDebate) -> Score:
-        """Score one debate by the strengths fitted to its own votes."""
+        """Score a debate by strengths fitted to the votes."""
 
         def unit_of(key: TurnKey) -> TurnKey | int:
             return key.agent if self.unit == "agent" else key

@@ -1,4 +1,4 @@
-"""Votes on the turns that their judge was shown: which lines count, and what a verdict is worth."""
+"""Votes of judges on the turns they were shown, and the points of a verdict."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ JUDGE = "judge"
 
 
 class Line(NamedTuple):
-    """One comparison, oriented so that the agent with the lower id comes first."""
+    """A comparison, oriented with the lower agent id first."""
 
     low: int
     high: int
@@ -29,7 +29,7 @@ class Line(NamedTuple):
 
 
 class Vote(NamedTuple):
-    """One judge's verdict on a pair of turns, and its line in the judge's text."""
+    """A judge's verdict on a pair of turns, and the line in the judge's text."""
 
     judge: TurnKey
     pair: TurnPair
@@ -48,7 +48,7 @@ class Vote(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether its judge wrote one of the two."""
+        """Whether the judge wrote either turn."""
         return self.judge.agent in (self.left.agent, self.right.agent)
 
 
@@ -69,15 +69,15 @@ _POINTS = {">": Share(1.0, 0.0), "=": Share(0.5, 0.5), "<": Share(0.0, 1.0)}
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """The votes of one judge turn, and the lines of its comparison section that do not count.
+    """The votes of a judge turn, and the rejected lines of the comparison section.
 
     Attributes:
         votes: Counted votes, in the order of the text.
-        num_unseen: Lines about agents whose turns the judge was not shown.
+        num_unseen: Lines about agents without a turn shown to the judge.
         num_contradictory: Pairs dropped because the judge gave two verdicts on them.
-        num_expected: Pairs that the judge was expected to compare.
+        num_expected: Pairs expected from the judge.
         failed_turn_spans: Where the lines about failed turns are in the judge's text.
-        rejected_spans: Where all other lines are that do not count.
+        rejected_spans: Where all other rejected lines are.
     """
 
     votes: tuple[Vote, ...] = ()
@@ -134,7 +134,7 @@ def orient(comparison: Comparison) -> Line:
 
 
 def without_repetitions(lines: Sequence[Line], duplicates: Duplicates) -> tuple[list[Line], int]:
-    """Select the lines that count, and count the contradictory pairs that were dropped.
+    """Select the valid lines, and count the dropped contradictory pairs.
 
     With `one`, the last of several equal lines about a pair counts and a pair with different
     verdicts is dropped; with `count` every line counts.
@@ -213,10 +213,9 @@ def all_votes(turn_ballots: Mapping[TurnKey, Ballot]) -> list[Vote]:
 def expected_verdicts(
     debate: ReadDebate, judge: ReadTurn
 ) -> Iterator[tuple[TurnPair, Verdict | None]]:
-    """Yield each pair of valid turns that a judge was shown, with its verdict on the pair.
+    """Yield each pair of valid turns shown to a judge, with the judge's verdict.
 
-    The verdict is None for a pair that the judge did not compare, as for all pairs of a failed
-    turn.
+    The verdict is None for a pair left out, as for all pairs of a failed turn.
     """
     if not debate.compares:
         return
@@ -229,7 +228,7 @@ def expected_verdicts(
 
 
 def points(verdict: Verdict, ties: Ties) -> Share | None:
-    """Look up the points of the left and the right side; None for a verdict that does not count.
+    """Look up the points of the left and the right side; None for an ignored tie.
 
     `half` gives each side of a tie half a vote; `ignore` drops ties.
     """
@@ -239,7 +238,7 @@ def points(verdict: Verdict, ties: Ties) -> Share | None:
 
 
 def tally(votes: Iterable[Vote], ties: Ties = "half") -> dict[TurnKey, Share]:
-    """Count votes for and against each turn that got any, without votes on the judge's own turn."""
+    """Count votes for and against each judged turn, without votes on the judge's own turn."""
     num_won: dict[TurnKey, float] = {}
     num_votes: dict[TurnKey, int] = {}
     for vote in votes:
@@ -256,7 +255,7 @@ def tally(votes: Iterable[Vote], ties: Ties = "half") -> dict[TurnKey, Share]:
 
 
 def by_pair(votes: Iterable[Vote]) -> dict[TurnPair, list[Vote]]:
-    """Group votes by the pair of turns that they compare."""
+    """Group votes by their pair of turns."""
     pairs: dict[TurnPair, list[Vote]] = {}
     for vote in votes:
         pairs.setdefault(vote.pair, []).append(vote)
@@ -264,7 +263,7 @@ def by_pair(votes: Iterable[Vote]) -> dict[TurnPair, list[Vote]]:
 
 
 class VoteReward(RewardConfig):
-    """A reward that is made of votes."""
+    """A reward made of votes."""
 
     needs: ClassVar[frozenset[Requirement]] = frozenset(("votes",))
     can_be_tried: ClassVar[bool] = True
