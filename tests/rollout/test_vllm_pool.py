@@ -246,6 +246,11 @@ def test_all_servers_dead_end_the_run_after_the_wait(
     [
         ({"url": "http://a:1", "urls": ["http://b:1"]}, "urls: set together with url"),
         ({"urls": ["http://a:1", "http://a:1"]}, "expected each once"),
+        (
+            {"urls": ["http://127.0.0.1:1", "http://b:1", "http://localhost:1/"]},
+            "found http://127.0.0.1:1 and http://localhost:1, which are one server",
+        ),
+        ({"urls": ["http://a", "http://A:80"]}, "which are one server"),
         ({"urls": ["http://a:1"], "min_servers": 2}, "min_servers: found 2 of 1"),
         ({"urls": ["http://a:1", "http://b:1"], "transfer": "nccl"}, "found nccl with several"),
         ({"transfer": "nccl", "sleep": True}, "nccl, which joins two GPUs, with sleep"),

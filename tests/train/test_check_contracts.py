@@ -45,3 +45,24 @@ def test_check_warns_of_a_section_that_no_stream_covers() -> None:
     advantage = {"baseline": "question_round", "streams": streams}
     (warning,) = check(recipe(debate=debate, advantage=advantage)).warnings
     assert "no stream covers section poem of the contract" in warning
+
+
+@pytest.mark.parametrize(
+    ("stop", "warning"),
+    [
+        ("</comparsion>", "found '</comparsion>', which closes no section of the contract"),
+        ("</comparsion>", "did you mean '</comparison>'?"),
+        ("</think>", "expected one of </solution>, </comparison>"),
+        ("</comparison>", None),
+        ("END", None),  # not a tag: a text that replies may well hold
+        (None, None),
+    ],
+)
+def test_check_names_a_stop_string_that_no_section_has(
+    stop: str | None, warning: str | None
+) -> None:
+    contract = {"name": "own", "sections": ["solution", "comparison"], "stop": stop}
+    debate = {"num_agents": 5, "max_rounds": 2, "contract": contract}
+    stops = [text for text in check(recipe(debate=debate)).warnings if "contract.stop" in text]
+    assert len(stops) == (warning is not None)
+    assert warning is None or warning in stops[0]

@@ -82,9 +82,8 @@ def test_main_prints_arithmetic_and_warnings_before_it_runs(
         ("data={type: questions, path: no.jsonl}", "data.path: found no file 'no.jsonl'; expected"),
         (
             "reward=win_rate",
-            "expected a mapping with a type, such as reward.type=win_rate",
+            "reward: found 'win_rate'; expected reward.type=win_rate",
         ),
-        ("reward=winrate", "expected a mapping whose type is one of v2, win_rate"),
         ("rollout.max_tokens=400", "is above the window of 512"),
         ("nonsense", "expected key=value"),
         ("trainer.device=coda", "trainer.device: found 'coda'; expected auto, or a device such as"),

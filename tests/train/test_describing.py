@@ -139,6 +139,9 @@ def test_explain_of_a_recipe_shows_its_own_variant_and_value(
     [
         (["--explain", "trainer.lerning_rate"], "did you mean 'learning_rate'?"),
         (["--explain", "learning_rate"], "did you mean 'trainer.learning_rate'"),
+        (["--explain", "lr"], "did you mean 'trainer.learning_rate'"),
+        (["--explain", "agents"], "did you mean 'debate.num_agents'"),
+        (["--explain", "epochs"], "did you mean 'trainer.epochs'"),
         (["--explain", "trainer.optimizer.x.y"], "trainer.optimizer.x: unknown key"),
         (
             ["quickstart", "--explain", "reward.components"],

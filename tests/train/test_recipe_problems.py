@@ -83,6 +83,20 @@ def test_unknown_variant_names_line_found_and_tags(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("trainer=zero", "trainer: found 'zero'; expected trainer.type=zero"),
+        ("trainer=zeor", "expected trainer.type, one of plain, zero; did you mean 'zero'?"),
+        ("trainer=3", "trainer: found 3; expected a valid mapping"),
+    ],
+)
+def test_variant_named_without_type_is_told_the_key(
+    tmp_path: Path, override: str, message: str
+) -> None:
+    assert message in refusal(write(tmp_path, "name: a\n"), override)
+
+
 def test_wrong_type_names_found_and_expected(tmp_path: Path) -> None:
     path = write(tmp_path, "name: a\nsteps: many\ntrainer: {type: zero, zero_stage: 7}\n")
     assert refusal(path).splitlines() == [

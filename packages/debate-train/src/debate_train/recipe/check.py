@@ -1,5 +1,6 @@
 """What a recipe will do, said before it does it: batch arithmetic, context length, warnings."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import cast
 from pydantic import BaseModel
 
 from debate_protocol.forms import DebateForm
+from debate_protocol.plugins import did_you_mean
 from debate_protocol.types import TRAINED
 from debate_train.advantages import SECTIONS
 from debate_train.data import DataSettings, DataSource
@@ -50,6 +52,9 @@ from debate_train.recipe.signal_check import (
     use_of,
 )
 
+_TAG = re.compile(r"</?(?P<name>[^<>/]+)>")
+"""A stop string that is a tag."""
+
 
 def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
     """Yield one sentence for each setting of a phase that is legal but should be looked at.
@@ -59,6 +64,7 @@ def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
         answers: Whether its questions have answers.
     """
     yield from _trainer_warnings(phase)
+    yield from _stop_warnings(phase)
     if phase.loss.supervised:
         return
     streams, use = phase.advantage.streams, use_of(phase)
@@ -99,6 +105,24 @@ def _trainer_warnings(phase: Recipe) -> Iterator[str]:
         yield (
             f"model.dtype: small updates of {phase.model.dtype} weights are lost to rounding; "
             "expected float32, model.lora, or trainer.type: deepspeed with bf16: true"
+        )
+
+
+def _stop_warnings(phase: Recipe) -> Iterator[str]:
+    """Name stop strings that are tags of no section, so that no reply ever ends at them."""
+    forms = {"debate": phase.debate, "evaluation.debate": phase.evaluated().form}
+    stops_named = set()
+    for where, form in forms.items():
+        contract = form.contract_rules()
+        tag = _TAG.fullmatch(contract.stop or "")
+        if tag is None or tag["name"] in contract.sections or contract.stop in stops_named:
+            continue
+        stops_named.add(contract.stop)
+        closing_tags = [f"</{section}>" for section in contract.sections]
+        yield (
+            f"{where}.contract.stop: found {contract.stop!r}, which closes no section of the "
+            f"contract; expected one of {', '.join(closing_tags) or 'no tag, as it has no section'}"
+            f"{did_you_mean(contract.stop, closing_tags)}"
         )
 
 

@@ -32,7 +32,7 @@ from debate_train.recipe.problems import (
     KeyPath,
     Origin,
     Problems,
-    Reading,
+    RawRecipe,
     Schema,
     holds,
     value_at,
@@ -151,7 +151,7 @@ def _value(argument: str, text: str) -> object:
 _ABSENT = object()
 
 
-def resolve(raw: dict[Any, Any]) -> Reading:
+def resolve(raw: dict[Any, Any]) -> RawRecipe:
     """Resolve the interpolations of merged raw values.
 
     Raises:
@@ -184,7 +184,7 @@ def resolve(raw: dict[Any, Any]) -> Reading:
         raise RecipeError("recipe: an interpolation leads back to itself") from error
     finally:
         OmegaConf.register_resolver("oc.env", oc.env, replace=True)
-    return Reading(values, kept, tuple(set(environment)))
+    return RawRecipe(values, kept, tuple(set(environment)))
 
 
 def _resolved(
@@ -291,7 +291,7 @@ class LoadedRecipe(Generic[M]):
 
     recipe: M
     path: Path
-    reading: Reading
+    reading: RawRecipe
     notes: tuple[str, ...]
     phases: Mapping[str, M]
 
@@ -340,7 +340,7 @@ def load_recipe(
     return LoadedRecipe(recipe, path, reading, tuple(dropped), whole)
 
 
-def phase_reading(reading: Reading, name: str, schema: Schema) -> Reading:
+def phase_reading(reading: RawRecipe, name: str, schema: Schema) -> RawRecipe:
     """Return what was said of one phase: the recipe's values with the phase's differences."""
     difference = reading.values[PHASES][name]
     base = {key: value for key, value in reading.values.items() if key != PHASES}
@@ -351,7 +351,7 @@ def phase_reading(reading: Reading, name: str, schema: Schema) -> Reading:
         if holds(values, path) and not holds(difference, path)
     }
     own = {path[2:]: text for path, text in reading.kept.items() if path[:2] == (PHASES, name)}
-    return Reading(values, kept | own, reading.environment)
+    return RawRecipe(values, kept | own, reading.environment)
 
 
 def _extended(child: Source, path: Path, schema: Schema, chain: tuple[Path, ...]) -> Source:
@@ -384,7 +384,7 @@ def _merged(base: Source, change: Source, schema: Schema, dropped: list[str]) ->
 
 def _validated(
     model: type[M],
-    reading: Reading,
+    reading: RawRecipe,
     origins: dict[KeyPath, Origin],
     place: str,
 ) -> M:
@@ -405,7 +405,7 @@ def _validated(
 
 
 def _whole_phases(
-    model: type[M], reading: Reading, origins: dict[KeyPath, Origin], file: Path
+    model: type[M], reading: RawRecipe, origins: dict[KeyPath, Origin], file: Path
 ) -> dict[str, M]:
     """Validate each phase with the lines of its own differences; keeps text as typed in them."""
     schema, whole = Schema((model,)), dict[str, M]()
@@ -456,7 +456,7 @@ def resolved_yaml(loaded: LoadedRecipe[Any]) -> str:
     return str(yaml.safe_dump(full, sort_keys=False, allow_unicode=True, width=100))
 
 
-def _complete(recipe: BaseModel, reading: Reading) -> dict[str, object]:
+def _complete(recipe: BaseModel, reading: RawRecipe) -> dict[str, object]:
     full = cast(dict[str, object], _as_text(recipe.model_dump(mode="json", fallback=repr)))
     reading.put_back(full)
     return full

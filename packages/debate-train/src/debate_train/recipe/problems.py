@@ -107,42 +107,34 @@ def can_hold(annotation: object, value: object) -> bool:
 
 
 def find_key(schema: Schema, name: str, depth: int = 4) -> list[str]:
-    """Return the dotted paths under which a key of this name exists, nearest first."""
-    found: list[str] = []
-    level = [("", schema)]
-    for _ in range(depth):
-        below: list[tuple[str, Schema]] = []
-        for path, place in level:
-            for model in place.models:
-                for key, info in model.model_fields.items():
-                    if key == name:
-                        found.append(path + key)
-                    elif key != PHASES:
-                        below.append((f"{path}{key}.", schema_of(annotation_of(info))))
-        level = below
-    return list(dict.fromkeys(found))
+    """List the dotted paths of keys with this name, nearest first; else of keys it shortens.
 
-
-def find_meant_keys(schema: Schema, name: str, depth: int = 3) -> list[str]:
-    """List the dotted paths of keys that a short word may mean, nearest first.
-
-    `agents` means `num_agents`, as a word of it; `lr` means `learning_rate`, by its initials.
+    `lr` shortens `learning_rate`, and `agents` shortens `num_agents`.
     """
-    matches: list[str] = []
+    exact_paths: list[str] = []
+    longer_paths: list[str] = []
     level = [("", schema)]
     for _ in range(depth):
         next_level: list[tuple[str, Schema]] = []
-        for path, place in level:
+        for prefix, place in level:
             for model in place.models:
                 for key, info in model.model_fields.items():
-                    words = key.split("_")
-                    initials = "".join(word[:1] for word in words)
-                    if name in words or (len(words) > 1 and name == initials):
-                        matches.append(path + key)
+                    if key == name:
+                        exact_paths.append(prefix + key)
+                        continue
+                    if _shortens(name, key):
+                        longer_paths.append(prefix + key)
+                    # Phases hold the same keys again.
                     if key != PHASES:
-                        next_level.append((f"{path}{key}.", schema_of(annotation_of(info))))
+                        next_level.append((f"{prefix}{key}.", schema_of(annotation_of(info))))
         level = next_level
-    return list(dict.fromkeys(matches))
+    return list(dict.fromkeys(exact_paths or longer_paths))
+
+
+def _shortens(name: str, key: str) -> bool:
+    words = key.split("_")
+    initials = "".join(word[:1] for word in words)
+    return len(words) > 1 and (name == initials or name in words)
 
 
 def _options(annotation: object) -> list[object]:
@@ -241,7 +233,7 @@ SHORTEST_SECRET = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RawRecipe:
     """A recipe's raw values.
 
     Attributes:
@@ -273,7 +265,7 @@ class Reading:
 
 
 MOST_PROBLEMS = 7
-MOST_MEANT = 3
+_WANT_MAPPING = ("model_type", "model_attributes_type", "dict_type")
 _WANT_TEXT = ("string_type", "literal_error", "enum", "path_type")
 _OLD_NUMBER = re.compile(r"[-+]?(0[0-9_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 """Octal numbers and numbers to the base 60 of YAML 1.1, which look like decimal ones or times."""
@@ -300,8 +292,6 @@ def unknown_key(name: str, place: Schema, data: Mapping[str, object], whole: Sch
     hint = did_you_mean(name, keys)
     if not hint and (elsewhere := find_key(whole, name)):
         hint = did_you_mean(elsewhere[0], elsewhere[:1])
-    if not hint and (meant := find_meant_keys(whole, name)):
-        hint = f"; did you mean {' or '.join(map(repr, meant[:MOST_MEANT]))}?"
     return f"unknown key{hint or '; expected one of ' + ', '.join(keys)}"
 
 
@@ -310,7 +300,7 @@ class Problems:
     """Turns the errors of one validation into one message with file, line and nearest name."""
 
     schema: Schema
-    reading: Reading
+    reading: RawRecipe
     origins: Mapping[KeyPath, Origin]
     place: str
     _tags: dict[KeyPath, str] = field(default_factory=dict)
@@ -396,15 +386,9 @@ class Problems:
             return self._say(path, f"missing; expected a value for {path[-1]}")
         if kind in ("value_error", "assertion_error"):
             return self._say(path, str(first["ctx"]["error"]))
-        variants = list(self._place(path)[0].variants)
-        if len(variants) > 1 and isinstance(shown(path), str):
-            # `reward: v2` instead of `reward.type: v2`: pydantic only says that it is no mapping.
-            type_key = ".".join(map(str, (*path, "type")))
-            hint = did_you_mean(shown(path), variants)
-            expected = f"a mapping with a type, such as {type_key}={shown(path)}"
-            if shown(path) not in variants:
-                expected = f"a mapping whose type is one of {', '.join(variants)}{hint}"
-            return self._say(path, f"found {self._found(path)}; expected {expected}")
+        place, value = self._place(path)[0], shown(path)
+        if isinstance(value, str) and kind in _WANT_MAPPING and place.variants:
+            return self._say(path, _type_alone(path, value, list(place.variants)))
         wanted = list(dict.fromkeys(_wanted(detail) for detail in details))
         names = [
             name
@@ -444,6 +428,16 @@ class Problems:
             return repr(origin.raw) if isinstance(held, str) else origin.raw or "nothing"
         text = repr(held) if held is not None else "nothing"
         return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _type_alone(path: KeyPath, value: str, tags: list[str]) -> str:
+    """Describe a variant that was named where the mapping with its `type` belongs."""
+    type_key = ".".join(map(str, (*path, "type")))
+    if value in tags:
+        return f"found {value!r}; expected {type_key}={value}"
+    return f"found {value!r}; expected {type_key}, one of {', '.join(tags)}" + did_you_mean(
+        value, tags
+    )
 
 
 def _held(data: object, path: KeyPath) -> object:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -275,6 +276,16 @@ def _server_url(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
+def _server_address(url: str) -> tuple[str, int]:
+    """Compute host and port of a server, equal for all names of this machine."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    # A server that is named twice would get each request for new weights twice.
+    if host in ("127.0.0.1", "::1", "0.0.0.0"):
+        host = "localhost"
+    return host, parts.port or (443 if parts.scheme == "https" else 80)
+
+
 ServerUrl = Annotated[str, AfterValidator(_server_url)]
 
 
@@ -409,8 +420,15 @@ class VllmServerEngine(VllmSettings):
     def _servers_are_several(self) -> Self:
         if self.url is not None and self.urls:
             raise ValueError("urls: set together with url; expected one")
-        if len(set(self.urls)) < len(self.urls):
-            raise ValueError(f"urls: found {self.urls}, expected each once")
+        urls_by_server: dict[tuple[str, int], str] = {}
+        for url in self.urls:
+            address = _server_address(url)
+            if address in urls_by_server:
+                raise ValueError(
+                    f"urls: found {urls_by_server[address]} and {url}, which are one server; "
+                    "expected each once"
+                )
+            urls_by_server[address] = url
         # A job's environment may name more servers than the one that would be started.
         if self.min_servers > self.count and (self.running or self.servers > 1):
             raise ValueError(f"min_servers: found {self.min_servers} of {self.count}")
