@@ -24,6 +24,7 @@ def train(
     recipe = phase.recipe
     state = run.state
     rollouts = phase.rollouts
+    trainer = phase.trainer
     imitation = None
     if recipe.loss.learns_from == "demonstrations":
         imitation = Imitation(
@@ -47,7 +48,7 @@ def train(
             # Before the update: a step that cannot be recorded must not change the weights.
             keep_sample(run, phase, step)
             with run.interrupts.guarded():  # An update that has begun ends, and counts.
-                step.metrics.update(phase.trainer.step(step.batch) | rollouts.times)
+                step.metrics.update(trainer.step(step.batch) | rollouts.times)
                 rollouts.complete(number)
                 saving.complete(step)
             with timed(step.metrics, "weights"):
@@ -72,21 +73,22 @@ def play_and_score(
     run: RunContext, phase: Phase, imitation: Imitation | None, number: int, began: float
 ) -> Step:
     """Play the debates of a step, score them and build their rows."""
-    recipe = phase.recipe
-    transcripts = phase.rollouts.take(number)
-    times = phase.rollouts.times  # `take` begins new ones.
+    rollouts = phase.rollouts
+    advantage = phase.recipe.advantage
+    transcripts = rollouts.take(number)
+    times = rollouts.times  # `take` begins new ones.
     with timed(times, "score"):
         reward = phase.reward_at(number - run.state.phase_start)
         scores = score_debates(reward, transcripts)
     counts: dict[str, float] = {}
     with timed(times, "rows"):
-        advantages = recipe.advantage.compute(transcripts, scores, run.state.baselines)
+        advantages = advantage.compute(transcripts, scores, run.state.baselines)
         batch = build_batch(
             advantages.trained_turns(transcripts),
             advantages.turns,
-            recipe.advantage.streams,
+            advantage.streams,
             run.loaded.tokenizer,
-            seed=zlib.crc32(f"{recipe.seed}/minibatches/{number}".encode()),
+            seed=zlib.crc32(f"{phase.recipe.seed}/minibatches/{number}".encode()),
         )
         if imitation is not None:
             batch, counts = imitation.fit(transcripts, batch)
