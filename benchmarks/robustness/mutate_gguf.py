@@ -20,7 +20,7 @@ from transformers import LlamaForCausalLM
 
 from benchmarks.measurement import print_line
 from benchmarks.robustness.gguf_files import PARTS, write
-from debate_train.interrupts import ModelError
+from debate_train.errors import ModelError
 from debate_train.models import PretrainedModel
 
 NUM_CUTS = 12

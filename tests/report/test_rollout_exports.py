@@ -12,7 +12,7 @@ from debate_protocol.transcripts.files import transcript_problems
 from debate_report import report_main
 from debate_report.rollout_files import debates_in, import_rollouts
 from debate_train.commands.cli import main as train
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 
 DEBATES = Path(__file__).resolve().parents[2] / "examples/data/debates.jsonl"
 

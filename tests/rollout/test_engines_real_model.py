@@ -15,7 +15,7 @@ from debate_rollout.engines import TransformersEngine, VllmEngine
 from debate_rollout.engines.sampling import plain_logps
 from debate_rollout.rendering import token_text
 from debate_rollout.testing import Bench, Refresh, check_engine, request, turn_request
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 from debate_train.models import PretrainedModel
 from debate_train.models.gguf import fetch
 

@@ -14,7 +14,7 @@ import pytest
 
 import debate_train
 from debate_studies.runs import STOPPED, Task, TrainProcesses, work
-from debate_train.interrupts import RunFailure
+from debate_train.errors import RunFailure
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from debate_studies.runs import Runs, Task, without, work
 from debate_studies.study_file import Compared, Study
 from debate_studies.tables import differences, failed_starts, tables
 from debate_train.checkpoints.run_directory import as_written, with_hash, write_json
-from debate_train.interrupts import RunFailure, UsageError
+from debate_train.errors import RunFailure, UsageError
 from studies.test_study import MINIATURE, RECIPE
 
 pytestmark = pytest.mark.slow

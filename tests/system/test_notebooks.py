@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from debate_train.interrupts import ModelError
+from debate_train.errors import ModelError
 from system.notebooks import FOLDER, cells, run
 
 NAMES = sorted(file.name for file in FOLDER.glob("*.ipynb"))

@@ -31,7 +31,7 @@ for package in {packages}:
 REFUSED = """
 from pathlib import Path
 from debate_train.checkpoints.whole_files import DirectoryLock
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 try:
     DirectoryLock(Path("."))
 except UsageError as error:

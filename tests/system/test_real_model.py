@@ -12,7 +12,7 @@ import pytest
 
 from debate_train.commands.cli import main as train
 from debate_train.commands.preflight import main as preflight
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 from debate_train.models.gguf import fetch
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_model]

@@ -13,7 +13,7 @@ from debate_protocol.types import Question
 from debate_rewards.answer_checking import check
 from debate_train.data import Benchmark
 from debate_train.data.benchmarks import BENCHMARKS
-from debate_train.interrupts import DataError
+from debate_train.errors import DataError
 from debate_train.recipe.context import look_at_data
 
 ROW: dict[str, dict[str, Any]] = {

@@ -23,7 +23,7 @@ from debate_train.checkpoints import (
     seal,
 )
 from debate_train.checkpoints.trainer_state import load_random_states, save_random_states, seed_all
-from debate_train.interrupts import ModelError, RunFailure, UsageError
+from debate_train.errors import ModelError, RunFailure, UsageError
 from debate_train.losses import PpoClip
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import TorchTrainer

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from debate_train.commands.cli import main
-from debate_train.interrupts import DataError
+from debate_train.errors import DataError
 from debate_train.recipe import Recipe
 from debate_train.running import run as run_module
 from train.small_recipes import FILE

@@ -12,7 +12,7 @@ from debate_protocol.types import Question
 from debate_rewards.answer_checking import check
 from debate_train.data import Questions, SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, running_totals, solutions
-from debate_train.interrupts import DataError
+from debate_train.errors import DataError
 
 PUZZLES = SignsPuzzle(batch_size=48).open()
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from arithmetic import FACTOR
 from debate_train.checkpoints.policy_files import save_policy
-from debate_train.interrupts import RecipeError
+from debate_train.errors import RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel, ScratchModel
 from debate_train.recipe.plan import memory, shape_of

@@ -9,7 +9,7 @@ import pytest
 from debate_protocol.types import Reply
 from debate_train.commands.evaluate import main
 from debate_train.commands.evaluation_files import ReplyJournal
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 
 RECIPE = """\
 name: t

@@ -18,8 +18,8 @@ from debate_train.commands.cli import main as train
 from debate_train.commands.rollout import main as rollout_main
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
+from debate_train.errors import RecipeError
 from debate_train.evaluation.measuring import Measures, evaluate, measures_json
-from debate_train.interrupts import RecipeError
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe import Recipe

@@ -16,7 +16,7 @@ from debate_train.batches import forward as logps
 from debate_train.batches.forward import token_logps
 from debate_train.batches.row_types import Batch
 from debate_train.checkpoints.policy_files import save_policy
-from debate_train.interrupts import RecipeError
+from debate_train.errors import RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import LoadedModel

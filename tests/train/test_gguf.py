@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.robustness.gguf_files import write
-from debate_train.interrupts import ModelError, UsageError
+from debate_train.errors import ModelError, UsageError
 from debate_train.models import PretrainedModel
 from debate_train.models import gguf as ours
 

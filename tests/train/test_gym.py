@@ -17,7 +17,7 @@ from reasoning_gym.factory import DATASETS
 from debate_rewards.answer_checking import answer_classes, check, check_many
 from debate_rewards.puzzle_answers import REFUSED
 from debate_train.data import ReasoningGym, gym
-from debate_train.interrupts import DataError
+from debate_train.errors import DataError
 
 SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 

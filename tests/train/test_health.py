@@ -12,7 +12,7 @@ from debate_protocol.transcripts.files import from_json
 from debate_rewards.metrics import debate_metrics
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
-from debate_train.interrupts import RunFailure
+from debate_train.errors import RunFailure
 from debate_train.models.scratch import word_tokenizer
 from debate_train.monitoring.detectors import OWN, Facts
 from debate_train.monitoring.health import Health, HealthWatch, alarms_of, is_evaluation

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from debate_rollout.engines import ScriptedEngine
 from debate_train.batches.rows import Step
 from debate_train.data.source import QuestionSource
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 from debate_train.recipe import Recipe
 from train.contexts import Trainer, context, trained
 

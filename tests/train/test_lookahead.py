@@ -9,7 +9,7 @@ from debate_protocol.types import Branch, Question, Reply, Transcript, Turn
 from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 from debate_train.models.scratch import word_tokenizer
 from debate_train.playing import start_debates
 from debate_train.playing.lookahead import read_lookahead, write_lookahead

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from debate_train.checkpoints.policy_files import save_policy
-from debate_train.interrupts import ModelError
+from debate_train.errors import ModelError
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import LoadedModel, Lora
 from debate_train.models.model_files import bases_of

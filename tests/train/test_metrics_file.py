@@ -11,7 +11,7 @@ import pytest
 
 from debate_train.checkpoints import RunState
 from debate_train.checkpoints.run_directory import MetricsFile
-from debate_train.interrupts import RunFailure
+from debate_train.errors import RunFailure
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from debate_protocol.forms import Simultaneous
 from debate_protocol.types import Question
 from debate_train.data import Mixture, Questions, SignsPuzzle
-from debate_train.interrupts import DataError
+from debate_train.errors import DataError
 
 
 def rows_of(path: Path, name: str, count: int, **more: object) -> str:

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from debate_train.interrupts import ModelError
+from debate_train.errors import ModelError
 from debate_train.models import PretrainedModel
 from debate_train.models.model_files import check_template
 from debate_train.models.scratch import word_tokenizer

@@ -23,7 +23,7 @@ from transformers import (
 from arithmetic import in_float64
 from debate_train.batches.forward import token_logps
 from debate_train.batches.packs import Pack
-from debate_train.interrupts import ModelError
+from debate_train.errors import ModelError
 from debate_train.models import PretrainedModel, ScratchModel
 from debate_train.models.loaded_model import LoadedModel, Lora, trained_parameters, with_adapter
 from debate_train.models.scratch import word_tokenizer

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from debate_train.batches.row_types import Batch
-from debate_train.interrupts import ModelError, RecipeError
+from debate_train.errors import ModelError, RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.recipe.plan import memory

@@ -22,7 +22,7 @@ from transformers import (
     MptForCausalLM,
 )
 
-from debate_train.interrupts import ModelError, RecipeError
+from debate_train.errors import ModelError, RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import TorchTrainer

@@ -8,7 +8,7 @@ import pytest
 
 from debate_rollout import engine as engines
 from debate_train.commands.cli import main
-from debate_train.interrupts import RecipeError
+from debate_train.errors import RecipeError
 from debate_train.recipe.check import check
 from debate_train.recipe.check_parts import refuse_absent_devices
 from debate_train.running.run_context import refuse_unusable_engine

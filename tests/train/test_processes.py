@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from debate_train.commands.cli import main
-from debate_train.interrupts import Interrupts, RecipeError, UsageError
+from debate_train.errors import RecipeError, UsageError
+from debate_train.interrupts import Interrupts
 from debate_train.trainers import launching
 from debate_train.trainers.launching import command_line, launch, visible_devices
 from debate_train.trainers.processes import Place, own_device, own_place, slurm_place

@@ -20,8 +20,8 @@ from debate_train import StepEnd, train
 from debate_train.checkpoints.resumes import recipe_changes
 from debate_train.commands.cli import main as train_main
 from debate_train.data import DataSettings, DataSource, Split
+from debate_train.errors import UsageError
 from debate_train.evaluation import EvaluationMode, Plays, Values
-from debate_train.interrupts import UsageError
 from debate_train.losses import LossInputs, PpoClip, TokenLoss
 from debate_train.recipe import Recipe
 from debate_train.recipe.files import load_recipe, resolved_yaml

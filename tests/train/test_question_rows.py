@@ -10,7 +10,7 @@ from debate_protocol.forms.settings import OwnContract
 from debate_protocol.parsing import parse
 from debate_protocol.types import TurnRequest
 from debate_train.data.questions import Fields, Questions
-from debate_train.interrupts import DataError
+from debate_train.errors import DataError
 
 
 def source(folder: Path, rows: list[dict[str, object]], **settings: object) -> Questions:

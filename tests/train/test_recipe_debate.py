@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from debate_train.interrupts import RecipeError
+from debate_train.errors import RecipeError
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
 from debate_train.recipe.files import LoadedRecipe, load_recipe, resolved_yaml

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from debate_train.interrupts import RecipeError
+from debate_train.errors import RecipeError
 from debate_train.recipe import Recipe
 from debate_train.recipe.files import (
     SHIPPED,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from debate_train.interrupts import RecipeError
+from debate_train.errors import RecipeError
 from debate_train.recipe import Recipe
 from debate_train.recipe.files import LoadedRecipe, load_recipe, resolved_yaml
 from train.small_recipes import FILE, write

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from debate_train.interrupts import RecipeError
+from debate_train.errors import RecipeError
 from debate_train.recipe.files import LoadedRecipe, load_recipe
 from train.small_recipes import Small, write
 

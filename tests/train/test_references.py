@@ -10,7 +10,7 @@ from torch import Tensor
 from debate_train.batches.packs import Pack
 from debate_train.batches.row_types import Batch
 from debate_train.checkpoints.policy_files import save_policy
-from debate_train.interrupts import ModelError
+from debate_train.errors import ModelError
 from debate_train.losses import Dpo, Grpo, Kl, PpoClip
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer

@@ -12,7 +12,7 @@ import yaml
 
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.commands.cli import main
-from debate_train.interrupts import RecipeError
+from debate_train.errors import RecipeError
 from debate_train.models import ScratchModel
 from debate_train.trainers.processes import Place, lost
 from debate_train.trainers.trainer import TorchTrainer

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from debate_train.checkpoints import Checkpoints, RunState, run_hash
 from debate_train.checkpoints.run_directory import RunDirectory, written
 from debate_train.commands.cli import main
-from debate_train.interrupts import RunFailure
+from debate_train.errors import RunFailure
 
 RECIPE = "steps: 3\nmodel:\n  name: tiny\n"
 CHECKPOINTED = "name: a\nmodel: {layers: 2}\nphases: {warm: {}, play: {}}\n"

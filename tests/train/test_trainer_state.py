@@ -21,7 +21,7 @@ from debate_train.checkpoints.trainer_state import (
     StoredTrainerState,
     write_trainer_state,
 )
-from debate_train.interrupts import ModelError
+from debate_train.errors import ModelError
 from debate_train.losses import PpoClip
 from debate_train.models import ScratchModel
 from debate_train.models.loaded_model import LoadedModel

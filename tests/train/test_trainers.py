@@ -13,7 +13,7 @@ import torch
 
 from arithmetic import UNIT
 from debate_train.batches.row_types import Batch, Row
-from debate_train.interrupts import RecipeError
+from debate_train.errors import RecipeError
 from debate_train.losses import ImportanceSampling, Kl, Loss, PpoClip, Sft
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import TorchTrainer

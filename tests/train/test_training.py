@@ -14,7 +14,7 @@ from debate_protocol.types import Protocol, Question, Transcript, Turn
 from debate_rewards.reward import Credit, FunctionReward, Score, ScoreError, score_debates
 from debate_train import StepEnd, train
 from debate_train.advantages import Advantages
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 from debate_train.recipe import Recipe
 from debate_train.recipe.files import load_recipe
 from debate_train.running.run import _rewarded

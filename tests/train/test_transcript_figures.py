@@ -8,7 +8,7 @@ import pytest
 
 from debate_report.rollout_files import import_rollouts
 from debate_rewards.metrics import debate_statistics
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 
 VERIFIERS: list[dict[str, Any]] = [
     {

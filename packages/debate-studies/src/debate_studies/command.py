@@ -21,7 +21,8 @@ from debate_studies.study_file import (
 from debate_studies.tables import page, tables
 from debate_train.checkpoints.whole_files import write_whole
 from debate_train.commands.recipe_command import exit_code
-from debate_train.interrupts import RunFailure, UsageError, raise_interrupts
+from debate_train.errors import RunFailure, UsageError
+from debate_train.interrupts import raise_interrupts
 from debate_train.recipe.check import check
 
 NAME = "debate-study"

@@ -13,7 +13,7 @@ from scipy.stats import t
 
 from debate_protocol.plugins import Config
 from debate_train.checkpoints.run_directory import as_written, with_hash
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 
 TAIL = 0.025
 ROUNDING = 1e-9

@@ -30,7 +30,8 @@ from debate_studies.study_file import (
 )
 from debate_train.checkpoints.run_directory import read_as_written
 from debate_train.checkpoints.whole_files import write_whole
-from debate_train.interrupts import RunFailure, UsageError, handled, heeded
+from debate_train.errors import RunFailure, UsageError
+from debate_train.interrupts import handled, heeded
 
 _STOPPING = (
     "interrupted: runs end their step and write a checkpoint; press again to stop without the step"

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, NonNegativeInt, model_validator
 
 from debate_protocol.plugins import Config
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 from debate_train.models import ModelConfig
 from debate_train.recipe import FolderName, Recipe
 from debate_train.recipe.files import LoadedRecipe, find_recipe, load_recipe, read_yaml

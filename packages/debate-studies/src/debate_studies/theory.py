@@ -22,7 +22,7 @@ from debate_studies.belief_grid import (
 from debate_studies.belief_model import effective_voters
 from debate_studies.lines import table
 from debate_train.commands.recipe_command import exit_code
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 
 __all__ = ["lay_beside"]
 

@@ -8,13 +8,6 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
-from debate_train.errors import REFUSALS as REFUSALS
-from debate_train.errors import DataError as DataError
-from debate_train.errors import ModelError as ModelError
-from debate_train.errors import RecipeError as RecipeError
-from debate_train.errors import RunFailure as RunFailure
-from debate_train.errors import UsageError as UsageError
-
 Result = TypeVar("Result")
 
 # Ctrl-C, `kill`, and a closed terminal or connection. Windows has no SIGHUP.

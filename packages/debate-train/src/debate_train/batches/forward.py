@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from debate_train.batches.packs import Layout, Pack, make_pack
 from debate_train.batches.row_types import Batch, Row, Share, let_speak
-from debate_train.interrupts import ModelError, RecipeError, RunFailure
+from debate_train.errors import ModelError, RecipeError, RunFailure
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from debate_train.checkpoints.manifest import RefusedCheckpoint, seal, verify
 from debate_train.checkpoints.run_state import Best, RunState
 from debate_train.checkpoints.whole_files import sync_directory, write_whole
-from debate_train.interrupts import RunFailure, UsageError
+from debate_train.errors import RunFailure, UsageError
 
 STATE_FILE = "state.json"
 BEST_FILE = "best.json"

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from debate_train.interrupts import ModelError
+from debate_train.errors import ModelError
 from debate_train.models.loaded_model import LoadedModel, adapter_of, adapter_tensors
 
 FILE_BYTES = 4 << 30

@@ -21,7 +21,7 @@ from debate_train.checkpoints.run_directory import (
 )
 from debate_train.checkpoints.run_state import RunState
 from debate_train.checkpoints.whole_files import write_whole
-from debate_train.interrupts import RecipeError
+from debate_train.errors import RecipeError
 
 Changes = dict[str, dict[str, object]]
 """Full dotted keys, each with its values `before` and `now`; a missing value is left out."""

@@ -28,7 +28,7 @@ from debate_train.checkpoints.whole_files import (
     whole_file,
     write_whole,
 )
-from debate_train.interrupts import RunFailure, UsageError
+from debate_train.errors import RunFailure, UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from debate_protocol.plugins import Config
 from debate_train.checkpoints.policy_files import StoredTensors, write_tensors
-from debate_train.interrupts import ModelError
+from debate_train.errors import ModelError
 from debate_train.trainers.optimizers import StateLayout
 
 RANDOM_FILE = "random.json"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import Timeout, UnixFileLock, has_fcntl
 
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 
 LOCK = ".lock"
 # Names of unfinished files: of `whole_file`, of `write_transcripts` and of safetensors.

@@ -21,7 +21,7 @@ from debate_rollout.engine import Request
 from debate_rollout.routing import HeardEngine
 from debate_train.commands.evaluate import named_policy
 from debate_train.commands.recipe_command import DONE, FAILED, add_overrides, command, plain_parser
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 from debate_train.models.policies import folder_problems
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import missing_libraries, refuse_absent_devices

@@ -27,7 +27,7 @@ from debate_train.commands.recipe_command import (
     say_loading,
 )
 from debate_train.data.questions import judged_answers
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 from debate_train.models.gguf import PACKAGED, fetch
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import CheckReport, check

@@ -29,8 +29,8 @@ from debate_train.commands.evaluation_files import (
 )
 from debate_train.commands.recipe_command import DONE, command, plain_parser
 from debate_train.data.benchmarks import BENCHMARKS
+from debate_train.errors import UsageError
 from debate_train.evaluation.settings import full_name
-from debate_train.interrupts import UsageError
 
 Values = Mapping[str, Mapping[str, float]]
 """Figure → question id → value."""

@@ -25,7 +25,8 @@ from debate_train.commands.recipe_command import (
     say_loading,
 )
 from debate_train.data.source import Split
-from debate_train.interrupts import UsageError, interruptible
+from debate_train.errors import UsageError
+from debate_train.interrupts import interruptible
 from debate_train.models.model_files import ADAPTER, is_folder, is_meant_as_path
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from debate_train.commands.evaluation_files import (
 )
 from debate_train.data import DataSource
 from debate_train.data.source import Split
+from debate_train.errors import ModelError, UsageError
 from debate_train.evaluation import Opponents
 from debate_train.evaluation.measuring import evaluate
-from debate_train.interrupts import ModelError, UsageError
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import LoadedModel, export_weights
 from debate_train.models.policies import START, ModelPolicy

@@ -37,10 +37,10 @@ from debate_train.checkpoints.whole_files import (
     remove_unfinished,
     write_whole,
 )
+from debate_train.errors import UsageError
 from debate_train.evaluation.measuring import Measures, measures_json
 from debate_train.evaluation.modes import CurvePoint
 from debate_train.evaluation.settings import Setup
-from debate_train.interrupts import UsageError
 from debate_train.playing.shared_turns import turn_request_key
 
 RECIPE, ENVIRONMENT = "recipe.yaml", "environment.json"

@@ -20,7 +20,7 @@ from debate_train.commands.recipe_command import (
     recipe_parser,
     run_recipe,
 )
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 from debate_train.monitoring.health import Result, results, verdict, wanted
 from debate_train.recipe.check import check
 

@@ -12,13 +12,8 @@ from debate_protocol.command_line import add_options, heed_options, is_quiet
 from debate_protocol.transcripts.showing import escaped
 from debate_rewards.reward import ScoreError
 from debate_rollout.engine import EngineFailure, RolloutError
-from debate_train.interrupts import (
-    REFUSALS,
-    RunFailure,
-    UsageError,
-    ignore_interrupts,
-    raise_interrupts,
-)
+from debate_train.errors import REFUSALS, RunFailure, UsageError
+from debate_train.interrupts import ignore_interrupts, raise_interrupts
 from debate_train.monitoring.progress import steady_streams
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import CheckReport

@@ -22,7 +22,8 @@ from debate_train.commands.recipe_command import (
     run_recipe,
     say_loading,
 )
-from debate_train.interrupts import UsageError, interruptible
+from debate_train.errors import UsageError
+from debate_train.interrupts import interruptible
 from debate_train.monitoring.progress import Progress
 from debate_train.playing import named_debates
 from debate_train.recipe import Recipe

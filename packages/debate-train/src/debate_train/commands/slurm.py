@@ -8,7 +8,7 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
-from debate_train.interrupts import RunFailure, UsageError
+from debate_train.errors import RunFailure, UsageError
 from debate_train.models.policies import TrainedPolicy
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import used_policies

@@ -27,7 +27,7 @@ from debate_train.data.questions import RowSettings
 from debate_train.data.row_files import read_questions, rows_of
 from debate_train.data.source import DataSource, QuestionSource, Seeds, Split
 from debate_train.data.splits import divide, hold_out
-from debate_train.interrupts import DataError
+from debate_train.errors import DataError
 
 __all__ = ["BENCHMARKS", "Benchmark", "PublishedBenchmark"]
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from debate_rewards.answers.folding import text_form
 from debate_rewards.answers.labels import choice_texts, chosen_label
-from debate_train.interrupts import DataError
+from debate_train.errors import DataError
 
 Way = Literal["label", "text", "number"]
 

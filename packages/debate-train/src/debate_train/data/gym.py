@@ -19,7 +19,7 @@ from debate_rewards.math_pool import TASK
 from debate_rewards.puzzle_answers import JUDGED, REFUSED, open_task
 from debate_train.data.drawn_source import DrawnSource
 from debate_train.data.source import DataSettings, Seeds
-from debate_train.interrupts import DataError
+from debate_train.errors import DataError
 
 SIZE = 10_000
 """Number of questions of a task, from which they are drawn."""

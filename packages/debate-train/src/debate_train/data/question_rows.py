@@ -13,7 +13,7 @@ from debate_protocol.plugins import Config, did_you_mean
 from debate_protocol.types import Question
 from debate_rewards.answers.reply import KINDS
 from debate_train.data.choice_golds import ChoiceGold, Way, usual_way
-from debate_train.interrupts import DataError
+from debate_train.errors import DataError
 
 LIMIT_S = 1.0
 """CPU seconds for one row; some patterns take exponential time on texts of 60 characters."""

@@ -22,7 +22,7 @@ from debate_train.data.source import (
     Split,
 )
 from debate_train.data.splits import hold_out, sample, unlabelled, without_overlap
-from debate_train.interrupts import DataError
+from debate_train.errors import DataError
 
 __all__ = ["Fields", "Questions", "RowSettings"]
 

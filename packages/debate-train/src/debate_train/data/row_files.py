@@ -12,7 +12,7 @@ from debate_protocol.types import Question
 from debate_rewards.answer_checking import check
 from debate_train.data.question_rows import Reading, RowQuestion, read_question, with_kinds
 from debate_train.data.splits import identity
-from debate_train.interrupts import DataError
+from debate_train.errors import DataError
 
 
 def rows_of(

@@ -14,7 +14,7 @@ from debate_protocol.plugins import Config
 from debate_protocol.types import Question, TurnRequest
 from debate_train.data.demonstrations import worked_turn
 from debate_train.data.splits import without_overlap
-from debate_train.interrupts import DataError
+from debate_train.errors import DataError
 
 __all__ = ["QuestionSource"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from debate_protocol.plugins import install_command
-from debate_train.interrupts import ModelError, UsageError
+from debate_train.errors import ModelError, UsageError
 from debate_train.models.gguf_file import GgufFile
 from debate_train.models.model_files import (
     is_folder,

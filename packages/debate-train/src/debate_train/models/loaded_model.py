@@ -13,7 +13,7 @@ from debate_protocol.plugins import Config, did_you_mean
 from debate_protocol.types import DEBATER, TRAINED, gives_answers, role_of
 from debate_rollout.engine import Weights
 from debate_train.batches.row_types import let_speak
-from debate_train.interrupts import ModelError
+from debate_train.errors import ModelError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from debate_train.interrupts import ModelError, UsageError
+from debate_train.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from peft import PeftModel

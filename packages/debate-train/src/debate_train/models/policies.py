@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from debate_protocol.plugins import Config, Variants
 from debate_rollout.engine import Engine, EngineSettings
 from debate_rollout.engines import ENGINES
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 from debate_train.models import ModelChoice, ModelConfig
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.model_files import is_folder, is_meant_as_path

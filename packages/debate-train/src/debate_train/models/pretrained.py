@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from debate_protocol.plugins import Config
 from debate_rollout.rendering import piece_bytes
-from debate_train.interrupts import ModelError
+from debate_train.errors import ModelError
 from debate_train.models.gguf import folder_of, refuse_absent
 from debate_train.models.loaded_model import LoadedModel, Lora, with_adapter
 from debate_train.models.model_files import (

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from debate_protocol.plugins import Config, Variants, did_you_mean
 from debate_train.checkpoints.run_directory import plain
-from debate_train.interrupts import RunFailure
+from debate_train.errors import RunFailure
 from debate_train.monitoring.detectors import (
     OWN,
     Detector,

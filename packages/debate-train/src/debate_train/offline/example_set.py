@@ -20,7 +20,7 @@ from debate_train.batches.row_types import Batch, Row
 from debate_train.batches.rows import Step
 from debate_train.data.source import MOST_HELD_OUT, DataSource, Split
 from debate_train.data.splits import identity, normalized
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 from debate_train.offline.offline_set import Completion, Example, OfflineSettings
 
 __all__ = ["example_batch"]

@@ -15,7 +15,7 @@ from debate_train.advantages import SECTIONS
 from debate_train.data import DataSettings, DataSource
 from debate_train.data.source import Split
 from debate_train.data.splits import identity
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 from debate_train.losses import reference_error
 from debate_train.models import ModelConfig
 from debate_train.models.policies import folder_problems

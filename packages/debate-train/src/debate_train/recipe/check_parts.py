@@ -12,7 +12,7 @@ from debate_rollout.engines.transformers import absent_device
 from debate_train.data import DataSource
 from debate_train.data.demonstrations import is_bare
 from debate_train.data.splits import identity
-from debate_train.interrupts import RecipeError
+from debate_train.errors import RecipeError
 from debate_train.models import ModelConfig
 from debate_train.models.loaded_model import trained_adapters
 from debate_train.models.model_files import is_adapter

@@ -23,7 +23,7 @@ from debate_protocol.types import (
 from debate_rewards.decisions import GateRule, divided
 from debate_train.data import DataSettings, DataSource
 from debate_train.data.source import keep_apart
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 from debate_train.models import ModelConfig
 from debate_train.models.model_files import read_json, reading_model
 from debate_train.playing import direct_form

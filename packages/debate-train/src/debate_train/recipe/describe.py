@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from debate_train.interrupts import RecipeError
+from debate_train.errors import RecipeError
 from debate_train.recipe import PARTS, Recipe
 from debate_train.recipe.files import load_recipe, opening
 from debate_train.recipe.problems import (

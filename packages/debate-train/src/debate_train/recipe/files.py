@@ -24,7 +24,7 @@ from omegaconf.resolvers import oc
 from pydantic import BaseModel, ValidationError
 
 from debate_protocol.plugins import did_you_mean
-from debate_train.interrupts import RecipeError
+from debate_train.errors import RecipeError
 from debate_train.recipe.merging import merge_recipes
 from debate_train.recipe.problems import (
     PHASES,

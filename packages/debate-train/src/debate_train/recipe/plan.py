@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from debate_rollout.engine import Footprint
-from debate_train.interrupts import UsageError
+from debate_train.errors import UsageError
 from debate_train.models import ModelConfig
 from debate_train.models.loaded_model import Lora, lora_config
 from debate_train.models.model_files import reason_of

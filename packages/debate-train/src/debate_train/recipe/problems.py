@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from debate_protocol.plugins import OF_PYTHON, Handed, did_you_mean, tag_of, variants_of
-from debate_train.interrupts import RecipeError
+from debate_train.errors import RecipeError
 
 KeyPath = tuple[str | int, ...]
 

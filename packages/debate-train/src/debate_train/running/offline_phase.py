@@ -20,7 +20,7 @@ from debate_train.checkpoints.run_directory import (
     written,
 )
 from debate_train.checkpoints.whole_files import remove_unfinished, write_whole
-from debate_train.interrupts import RunFailure
+from debate_train.errors import RunFailure
 from debate_train.offline import Example, read_examples
 from debate_train.offline.example_set import (
     PhaseExamples,

@@ -14,9 +14,9 @@ from debate_train.checkpoints import RunState
 from debate_train.checkpoints.policy_files import load_policy
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.checkpoints.trainer_state import load_random_states
+from debate_train.errors import RunFailure
 from debate_train.evaluation.measuring import measures_json
 from debate_train.evaluation.settings import Setup
-from debate_train.interrupts import RunFailure
 from debate_train.models.loaded_model import LoadedModel, export_weights, trained_adapters
 from debate_train.monitoring.health import alarms_of
 from debate_train.playing.phase_start import FILE, MODE, PhaseStart

@@ -31,7 +31,8 @@ from debate_train.checkpoints.resumes import (
 )
 from debate_train.checkpoints.run_directory import METRICS, MetricsFile, RunDirectory, new_folder
 from debate_train.checkpoints.trainer_state import seed_all
-from debate_train.interrupts import Interrupts, RecipeError, UsageError
+from debate_train.errors import RecipeError, UsageError
+from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.monitoring.progress import Progress
 from debate_train.monitoring.tracking import Tracker

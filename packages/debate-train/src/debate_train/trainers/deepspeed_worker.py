@@ -29,7 +29,7 @@ from debate_train.checkpoints.trainer_state import (
     tensors_of,
     write_trainer_state,
 )
-from debate_train.interrupts import RecipeError, RunFailure
+from debate_train.errors import RecipeError, RunFailure
 from debate_train.losses import Loss
 from debate_train.models.loaded_model import (
     LoadedModel,

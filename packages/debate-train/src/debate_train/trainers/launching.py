@@ -20,7 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from debate_rollout.engines.vllm.control import free_port
-from debate_train.interrupts import UsageError, heeded
+from debate_train.errors import UsageError
+from debate_train.interrupts import heeded
 from debate_train.trainers.processes import slurm_place
 
 FAILED = 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from debate_protocol.plugins import Config, did_you_mean, install_command
-from debate_train.interrupts import RecipeError
+from debate_train.errors import RecipeError
 
 if TYPE_CHECKING:
     from torch.nn import Parameter

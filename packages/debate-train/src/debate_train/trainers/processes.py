@@ -22,7 +22,8 @@ from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from debate_train.interrupts import SIGNALS, RecipeError, RunFailure, UsageError
+from debate_train.errors import RecipeError, RunFailure, UsageError
+from debate_train.interrupts import SIGNALS
 
 if TYPE_CHECKING:
     from debate_train.losses import Loss

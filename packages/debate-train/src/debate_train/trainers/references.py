@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from debate_train.checkpoints.policy_files import StoredTensors, stored_policy
-from debate_train.interrupts import ModelError
+from debate_train.errors import ModelError
 from debate_train.losses import reference_error
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from debate_train.checkpoints.trainer_state import (
     save_torch_optimizer,
     set_schedule,
 )
-from debate_train.interrupts import RecipeError
+from debate_train.errors import RecipeError
 from debate_train.losses import Loss, LossInputs
 from debate_train.models.loaded_model import (
     ONLY,
