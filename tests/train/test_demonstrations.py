@@ -4,7 +4,7 @@ from typing import Any
 
 from debate_protocol.forms import Judged, Simultaneous
 from debate_protocol.parsing import Contract, parse
-from debate_protocol.types import Transcript
+from debate_protocol.types import Question, Transcript, TurnRequest
 from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
@@ -172,3 +172,12 @@ def test_a_weak_judge_alone_takes_every_work_that_reaches_the_target() -> None:
             debate.turns[1].text.strip()
             == f"<decision> {'right' if reaches else 'wrong'} </decision>"
         )
+
+
+def test_claims_that_are_no_sign_between_each_two_digits_are_not_checked() -> None:
+    question = Question("p", "make 9 Q 4 3 4 6")
+    claims = {1: "+ -", 2: "++-", 3: "+ - +", 4: "the answer"}
+    text = PUZZLES.demonstrate(TurnRequest(question, 0, 1, (), claims=claims))
+    # 4 + 3 = 7, 7 - 4 = 3, 3 + 6 = 9.
+    checks = parse(text, "three_section").sections["evaluation"].text
+    assert checks == "Agent 3 4 + 3 7 - 4 3 + 6 9 ok"

@@ -26,7 +26,6 @@ WORDS = ("Answer:", "toward")
 """Words that a word-level tokenizer needs in addition to its own (`model.extra_words`)."""
 ANSWER_LINE = re.compile(r"Answer: ([-+ ]*[-+])")
 NUMBER = re.compile(r"-?[0-9]{1,4}")
-ONLY_SIGNS = re.compile(r"[-+ ]+")
 
 
 def running_totals(digits: Sequence[int], signs: Sequence[str]) -> list[int]:
@@ -158,12 +157,12 @@ def demonstration(request: TurnRequest, *, errors: bool = True) -> str:
 
     rng = random.Random(f"turn/{request.seed}")
     right = solutions(digits, target)
-    # Candidates are claims of signs alone; a claim of anything else is not checked.
+    # Candidates are one sign between each two digits; a claim of anything else is not checked.
     candidates = {}
     for agent, claim in request.claims.items():
-        signs = " ".join(claim.split())
-        if ONLY_SIGNS.fullmatch(signs):
-            candidates[agent] = signs
+        claimed_signs = claim.split()
+        if len(claimed_signs) == len(digits) - 1 and set(claimed_signs).issubset(SIGNS):
+            candidates[agent] = " ".join(claimed_signs)
     if not candidates:
         solution = rng.choice(right)
         if rng.random() > skill:
