@@ -20,10 +20,9 @@ from itertools import combinations
 from statistics import fmean
 
 from debate_protocol.types import Transcript, Turn, TurnKey
-from debate_rewards.answer_checking import answer_classes
-from debate_rewards.answer_rewards import turn_verdicts
 from debate_rewards.estimates import Estimate, Moments, Sums, bootstrap_estimates
-from debate_rewards.reward import Credit, ReadDebate, ReadTurn, Reward, read_debate, score_debates
+from debate_rewards.metrics import answers_given
+from debate_rewards.reward import Credit, ReadDebate, ReadTurn, Reward, score_debates
 
 __all__ = ["HABITS", "Disagreement", "RewardReplay", "SignChange", "seeds_needed", "what_if"]
 
@@ -139,9 +138,10 @@ def what_if(
     Raises:
         ValueError: A turn cannot be, or a contract or the kind of a question is unknown.
     """
-    debates = [read_debate(transcript) for transcript in transcripts]
-    truth = _truth_of(debates)
-    classes = [_classes_of(debate) for debate in debates] if with_habits else []
+    given = answers_given(transcripts, across_rounds=True)
+    debates = [answers.debate for answers in given]
+    truth = [answers.right or {} for answers in given]
+    classes = [answers.classes for answers in given]
     replays: list[RewardReplay] = []
     first_advantages: list[_Advantage] | None = None
     for name, reward in rewards.items():
@@ -202,23 +202,6 @@ def seeds_needed(difference: float, deviation: float) -> int:
         )
     ratio = (Z_TEST + Z_POWER) * deviation / difference
     return max(3, math.ceil(ratio**2 + T_CORRECTION))
-
-
-def _truth_of(debates: Sequence[ReadDebate]) -> list[dict[TurnKey, bool]]:
-    """Say which answers are right, by debate; empty where the question's answer is not known."""
-    truth = []
-    for verdicts in turn_verdicts(debates):
-        is_known = all(verdict.verdict != "unverifiable" for verdict in verdicts.values())
-        right = {key: verdict.verdict == "right" for key, verdict in verdicts.items()}
-        truth.append(right if is_known else {})
-    return truth
-
-
-def _classes_of(debate: ReadDebate) -> AnswerClasses:
-    turns = list(debate.turns.values())
-    answers = [None if turn.failed else turn.parsed.answer for turn in turns]
-    numbers = answer_classes(debate.transcript.question, answers)
-    return dict(zip(debate.turns, numbers, strict=True))
 
 
 def _answer_values(credits: Sequence[Iterable[Credit]]) -> list[dict[TurnKey, float]]:
