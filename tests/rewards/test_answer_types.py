@@ -14,7 +14,7 @@ from debate_rewards import answer_checking
 from debate_rewards.answer_checking import answer_classes, check, check_many, same_answer
 from debate_rewards.answers.questions import read_answer
 from debate_rewards.answers.reply import KINDS, Unreadable
-from debate_rewards.answers.types import READING_ORDER, Label
+from debate_rewards.answers.types import READING_ORDER, Answer, Label
 from debate_rewards.math_pool import AnswerComparison
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "answers"
@@ -184,8 +184,13 @@ REPLIES = st.text() | st.lists(st.sampled_from([*PIECES.split(), "\ud800"]), max
 def test_every_reply_to_every_question_is_read_or_unreadable(kind, gold, reply, choices):
     asked = Question("q", "?", gold, {"kind": kind, "choices": choices})
     answer = read_answer(asked, reply)
-    if not isinstance(answer, Unreadable):
-        hash(answer.key)
+    if isinstance(answer, Unreadable):
+        assert answer.reason
+        return
+    again = read_answer(asked, reply)
+    assert isinstance(again, Answer)
+    # One key for one reply, which sets and classes can hold.
+    assert {answer.key} == {again.key}
 
 
 # ---- laws -----------------------------------------------------------------------------------
