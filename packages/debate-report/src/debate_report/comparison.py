@@ -25,7 +25,7 @@ NOT_FOLDED = ("table", "sha256", "summary", "headline", "evaluation_files")
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class MeanInterval:
     """A mean with the ends of its interval."""
 
     mean: float
@@ -39,8 +39,8 @@ class ResultRow:
 
     label: str
     name: str
-    before: Interval
-    after: Interval
+    before: MeanInterval
+    after: MeanInterval
     change: object
 
     @property
@@ -104,22 +104,22 @@ def _result_rows(table: object) -> Iterator[ResultRow]:
             )
 
 
-def _read_interval(value: object) -> Interval | None:
+def _read_interval(value: object) -> MeanInterval | None:
     """Read a mean and its interval; a bare number or missing ends give an interval of no width."""
     if not isinstance(value, Mapping):
         number = finite(value)
-        return None if number is None else Interval(number, number, number)
+        return None if number is None else MeanInterval(number, number, number)
     mean = finite(value.get("mean"))
     if mean is None:
         return None
     low = finite(value.get("low"))
     high = finite(value.get("high"))
-    return Interval(
+    return MeanInterval(
         mean=mean, low=mean if low is None else low, high=mean if high is None else high
     )
 
 
-def _mean_cell(interval: Interval, are_shares: bool) -> tuple[str, str]:
+def _mean_cell(interval: MeanInterval, are_shares: bool) -> tuple[str, str]:
     """Write a mean and its interval, empty when it has no width."""
     if are_shares:
         mean = write_value(interval.mean, "share")

@@ -95,7 +95,7 @@ class PartialTrajectory(RewardConfig):
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class _TurnState:
     """A turn or branch, and the turns with the deciding answers."""
 
     guide: str | None
@@ -122,7 +122,7 @@ def state_values(transcripts: Sequence[Transcript]) -> list[list[StateValue]]:
 
 def _value_debates(transcripts: Sequence[Transcript]) -> list[_ValuedDebate]:
     # All answers are checked in one call, so that worker processes share them out.
-    states_by_debate: list[list[_State]] = []
+    states_by_debate: list[list[_TurnState]] = []
     answers: list[tuple[Question, str | None]] = []
     for transcript in transcripts:
         check_turns(transcript)
@@ -142,7 +142,7 @@ def _value_debates(transcripts: Sequence[Transcript]) -> list[_ValuedDebate]:
 
 
 def _value_states(
-    transcript: Transcript, states: Sequence[_State], verdicts: Sequence[Sequence[Verdict]]
+    transcript: Transcript, states: Sequence[_TurnState], verdicts: Sequence[Sequence[Verdict]]
 ) -> _ValuedDebate:
     unusable_reasons: list[str] = []
     for state_verdicts in verdicts:
@@ -182,7 +182,7 @@ def _standard_error(mean: float, count: int) -> float | None:
     return float((mean * (1 - mean) / (count - 1)) ** 0.5) if count > 1 else None
 
 
-def _states(transcript: Transcript) -> list[_State]:
+def _states(transcript: Transcript) -> list[_TurnState]:
     protocol = transcript.protocol
     answering = [turn.round for turn in transcript.turns if gives_answers(protocol, turn.agent)]
     last_round = max(answering, default=-1)
@@ -195,11 +195,11 @@ def _states(transcript: Transcript) -> list[_State]:
         is_end = turn.round == last_round or only_critics_continue
         return [turn] if is_end and gives_answers(protocol, turn.agent) else []
 
-    states: list[_State] = []
+    states: list[_TurnState] = []
     for turn in transcript.turns:
-        states.append(_State(guide=None, turn=turn, ends=ends(turn)))
+        states.append(_TurnState(guide=None, turn=turn, ends=ends(turn)))
         for branch in turn.branches:
-            states.append(_State(branch.guide, branch.turn, ends(branch.turn)))
+            states.append(_TurnState(branch.guide, branch.turn, ends(branch.turn)))
     return states
 
 

@@ -382,7 +382,7 @@ def _changed(question: Question, right: str) -> list[str]:
 
 
 @dataclass(slots=True)
-class _State:
+class _BranchState:
     """A state of the debate after a natural turn or after a branch of it (`guide` is set)."""
 
     place: int
@@ -406,12 +406,12 @@ def sampled_beside(
     form = exchange.form
     spoken = {turn.key: turn for turn in turns}
     states = [
-        _State(place, None, f"{turn.agent}.{turn.round}/natural", turn)
+        _BranchState(place, None, f"{turn.agent}.{turn.round}/natural", turn)
         for place, turn in enumerate(turns)
         if turn.round >= form.first_sampled_round()
     ]
     beside = [
-        _State(s.place, guide, f"{s.turn.agent}.{s.turn.round}/guide{i}", s.turn)
+        _BranchState(s.place, guide, f"{s.turn.agent}.{s.turn.round}/guide{i}", s.turn)
         for s in states
         for i, guide in enumerate(guides)
     ]
@@ -427,10 +427,10 @@ def sampled_beside(
 
 
 def _continue(
-    states: Sequence[_State], exchange: Exchange, spoken: Mapping[TurnKey, Turn]
+    states: Sequence[_BranchState], exchange: Exchange, spoken: Mapping[TurnKey, Turn]
 ) -> Generator[Yielded, Sent, None]:
     critic = exchange.critic
-    tried: list[tuple[_State, str]] = []
+    tried: list[tuple[_BranchState, str]] = []
     requests: list[TurnRequest] = []
     for state in states:
         agent, round = state.turn.key
@@ -470,7 +470,7 @@ def _bare(turn: Turn) -> Turn:
     return replace(turn, prompt=None, reply=None, extra=extra)
 
 
-def _with_states(place: int, turn: Turn, states: Sequence[_State]) -> Turn:
+def _with_states(place: int, turn: Turn, states: Sequence[_BranchState]) -> Turn:
     own = [state for state in states if state.place == place]
     natural = next((s.continuations for s in own if s.guide is None), [])
     branches = [

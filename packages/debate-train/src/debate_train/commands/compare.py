@@ -37,7 +37,7 @@ Values = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedEvaluation:
     """What an evaluation found."""
 
     path: Path
@@ -64,12 +64,12 @@ def read_results(path: Path) -> Found:
     return results
 
 
-def read_finished(path: Path) -> Finished:
+def read_finished(path: Path) -> FinishedEvaluation:
     """Return the results of an evaluation with all values."""
     results = read_results(path)
     names = [str(policy["name"]) for policy in results["policies"]]
     found = {name: read_found(path / "policies" / f"{name}.json", name) for name in names}
-    return Finished(path, results, {name: one["values"] for name, one in found.items()})
+    return FinishedEvaluation(path, results, {name: one["values"] for name, one in found.items()})
 
 
 _DESCRIPTION = """\
@@ -87,7 +87,7 @@ class Side:
 
     label: str
     policy: str
-    evaluation: Finished
+    evaluation: FinishedEvaluation
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def sides_of(texts: Sequence[str]) -> list[Side]:
     Raises:
         UsageError: A folder or policy is not there.
     """
-    found: dict[tuple[Path, str], Finished] = {}
+    found: dict[tuple[Path, str], FinishedEvaluation] = {}
     for text in texts:
         is_folder = Path(text).is_dir() or ":" not in text
         folder, _, policy = (text, "", "") if is_folder else text.rpartition(":")
