@@ -91,12 +91,12 @@ class DebateRequest:
 
 
 class RequestBuilder:
-    """Builds requests: prompts by the renderer, sampling from the ask.
+    """Builds requests: prompts by the renderer, sampling from the turn request.
 
     Args:
         renderer: The engine's; None for engines that take messages.
         max_tokens: Limit of a reply whose ask sets none.
-        sampling: Fields of `Sampling` that replace the settings of the asks.
+        sampling: Fields of `Sampling` that replace the settings of the turn requests.
 
     Raises:
         EngineConfigError: When `sampling` names no field of `Sampling`.
@@ -117,7 +117,7 @@ class RequestBuilder:
         self._first_session = next(self._calls) << 32
 
     def build(self, debate: int, turn_requests: Sequence[TurnRequest]) -> list[DebateRequest]:
-        """Turn the asks that a debate makes at once into requests."""
+        """Build the engine's requests for the turns that a debate requests at once."""
         return [
             DebateRequest(debate, position, self._request(debate, turn_request))
             for position, turn_request in enumerate(turn_requests)
@@ -493,7 +493,7 @@ def play(
         runs: Forms that were started; each is run to its end or closed.
         engine: Samples the replies.
         max_tokens: Limit of a reply whose ask sets none.
-        sampling: Fields of `Sampling` that replace the settings of the asks, such as `temperature`.
+        sampling: Fields of `Sampling` that replace those of turn requests, such as `temperature`.
         select: Answers gates; without it every debate goes on.
         driver: Says which debates wait for which, and how long.
 

@@ -130,7 +130,7 @@ class Weights:
     `tensors` maps parameter names as in the trainer's `state_dict()` (peft's names for a LoRA
     adapter) to tensors. `adapter` is peft's LoraConfig as a dict when `kind` is `lora`. Of several
     adapters of one configuration `names` are the names, and each stands before those of its
-    tensors: `critic/base_model.model.…`; an ask that names none is answered by the first.
+    tensors: `critic/base_model.model.…`; a turn request that names none is answered by the first.
     """
 
     version: int
@@ -227,7 +227,7 @@ T = TypeVar("T")
 
 
 def of_adapter(served: Mapping[str, T], turn_request: TurnRequest) -> T | None:
-    """Return what is served under the adapter that an ask names; None where none was loaded.
+    """Find what is served under a turn request's adapter; None where none was loaded.
 
     Args:
         served: By the names of `Weights.by_adapter`.

@@ -17,7 +17,7 @@ AVERAGED_DEBATES = 256
 
 
 class LockStep(Config):
-    """All open asks of all debates are one call of the engine."""
+    """All open requests of all debates are one call of the engine."""
 
     lets_overtake: ClassVar[bool] = False
 

@@ -1,4 +1,4 @@
-"""One engine of several policies: each ask goes to the engine of the policy that it names."""
+"""One engine of several policies: each request goes to the engine of its policy."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -131,7 +131,7 @@ class HeardEngine(ForwardingEngine):
 
 
 class RoutedEngine:
-    """Sends each ask to the engine of its policy; `load` changes the trained policy alone.
+    """Sends each request to the engine of its policy; `load` changes the trained policy alone.
 
     A batch makes one call of each engine, with all requests for its policy.
 
@@ -230,7 +230,7 @@ class RoutedEngine:
 
 
 class RoutedRenderer:
-    """Renders each ask with the tokenizer of its policy."""
+    """Renders each turn request with the tokenizer of its policy."""
 
     def __init__(self, renderers: Mapping[str, Any]) -> None:
         self._renderers = renderers
@@ -241,6 +241,6 @@ class RoutedRenderer:
         return getattr(self._renderers[TRAINED], "tokenizer", None)
 
     def render(self, turn_request: TurnRequest) -> Rendered:
-        """Render an ask as prompt ids; as none for an engine that takes messages."""
+        """Render a turn request as prompt ids; as none for an engine that takes messages."""
         renderer = self._renderers.get(turn_request.policy)
         return Rendered((), extended=False) if renderer is None else renderer.render(turn_request)
