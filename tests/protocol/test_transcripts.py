@@ -189,6 +189,11 @@ def test_read_names_file_and_line_when_a_line_is_wrong(
             changed("protocol", "topology", value="star"),
             "without shown, but topology: found 'star'",
         ),
+        # The file's own keys come before what follows from them.
+        (
+            changed("protocol", "topology", value="star") | {"meta": 3},
+            "meta: found 3, expected an object",
+        ),
     ],
 )
 def test_from_json_says_where_when_a_value_is_wrong(data: dict[str, Any], message: str) -> None:

@@ -63,7 +63,7 @@ def test_engine_beside_the_process_conforms(engine: Any, models: list[Any]) -> N
     refreshes = [Refresh(Weights(1, one.state_dict()), plain_logps(one)) for one in models[::-1]]
     found = check_engine(Bench(engine, plain_logps(models[0]), refreshes))
     assert {name for name, result in found.items() if result != "passed"} == {
-        "LoRA refresh", "an adapter for each ask", "death is named",
+        "LoRA refresh", "an adapter for each request", "death is named",
     }  # fmt: skip
 
 

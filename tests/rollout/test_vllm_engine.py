@@ -63,7 +63,7 @@ def test_vllm_engine_conforms(
     refreshes = [Refresh(Weights(1, one.state_dict()), plain_logps(one)) for one in others]
     found = check_engine(Bench(engine, plain_logps(model), refreshes))
     assert {name for name, result in found.items() if result != "passed"} == {
-        "LoRA refresh", "an adapter for each ask", "death is named",
+        "LoRA refresh", "an adapter for each request", "death is named",
     }  # fmt: skip
     engine.load(Weights(100, model.state_dict()))
 

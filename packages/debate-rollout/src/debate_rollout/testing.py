@@ -606,7 +606,7 @@ CHECKS: tuple[EngineCheck, ...] = (
     EngineCheck("overdue request is named", ("streams",), check_overdue),
     EngineCheck("full refresh", ("full_weights",), check_full_refresh),
     EngineCheck("LoRA refresh", ("lora",), check_lora_refresh),
-    EngineCheck("an adapter for each ask", ("adapters",), check_adapters),
+    EngineCheck("an adapter for each request", ("adapters",), check_adapters),
     EngineCheck("prefix cache dropped", ("prefix_cache",), check_prefix_cache),
     EngineCheck("unfit weights refused", ("full_weights",), check_refused_weights),
     EngineCheck("load in flight", ("load_in_flight",), check_load_in_flight),

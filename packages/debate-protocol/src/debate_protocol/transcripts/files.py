@@ -294,6 +294,7 @@ def from_json(data: Mapping[str, object], *, default_id: str = "") -> Transcript
         raise TranscriptError.at("turns", "branches are nested too deeply") from None
     last_round = max((turn.round for turn in turns), default=0)
     rules = _read_protocol(top.child("protocol"), last_round)
+    meta = top.take("meta", dict, default={})
 
     spoken = {turn.key for turn in turns}
     for i, turn in enumerate(turns):
@@ -305,7 +306,6 @@ def from_json(data: Mapping[str, object], *, default_id: str = "") -> Transcript
             raise TranscriptError.at("turns", f"without shown, but {problem}") from None
         turns[i] = replace(turn, shown=shown)
 
-    meta = top.take("meta", dict, default={})
     extra = top.rest
     if question_data.rest:
         extra = extra | {"question": question_data.rest}
