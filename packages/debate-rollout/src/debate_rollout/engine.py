@@ -1,7 +1,7 @@
-"""The interface every engine keeps: token ids in, sampled ids and log-probabilities out.
+"""The interface of engines: token ids in, sampled ids and log-probabilities out.
 
-A batch engine answers a list of requests in one call. A streaming engine also takes requests one
-by one and hands each reply over when it is done, so that no debate waits for another.
+A batch engine answers a list of requests in one call. A streaming engine also takes single requests
+and returns each reply when it is done, so that no debate waits for another.
 """
 
 from abc import abstractmethod
@@ -28,12 +28,18 @@ __all__ = [
 ]
 
 
+T = TypeVar("T")
+
+Script = Callable[[TurnRequest], str]
+"""From a turn request to the agent's reply."""
+
+
 class RolloutError(Exception):
-    """Anything this package raises on purpose."""
+    """Base class of the errors of this package."""
 
 
 class MissingExtraError(RolloutError, ImportError):
-    """An engine whose libraries are not installed."""
+    """An engine without its libraries."""
 
 
 class EngineFailure(RolloutError):
@@ -51,7 +57,7 @@ class WeightsError(RolloutError, ValueError):
 
 
 class NotFiniteError(RolloutError):
-    """A model whose logits are not finite, so that nothing can be sampled from it."""
+    """A model with logits that are not finite, from which no token can be sampled."""
 
 
 class EngineConfigError(RolloutError, ValueError):
@@ -63,12 +69,12 @@ class EndpointError(RolloutError):
 
 
 class RetriesExhaustedError(EndpointError):
-    """An endpoint that kept failing a request, which its engine has tried again in vain."""
+    """An endpoint that failed a request at every try."""
 
 
 @contextmanager
 def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """Say which extra to install where an import fails.
+    """Name the extra to install if an import fails.
 
     Raises:
         MissingExtraError: When something cannot be imported in this context.
@@ -89,12 +95,12 @@ Capability = Literal[
     "streams",  # The engine is a `StreamingEngine`.
     "full_weights",  # `load` takes all parameters.
     "lora",  # `load` takes an adapter.
-    "adapters",  # `load` takes several by name; a request is answered by its ask's adapter.
-    "prefix_cache",  # Prompts that begin alike are computed once; `load` drops what is old.
+    "adapters",  # `load` takes several by name; a turn request names its adapter.
+    "prefix_cache",  # Shared beginnings of prompts are computed once; `load` drops old ones.
     "sleeps",  # `sleep` frees the device's memory until the next `load`.
     "load_in_flight",  # `load` may be called while requests are open; replies mark what they mix.
 ]
-"""What an engine can do; training needs `tokens` and `logps`."""
+"""Capabilities of engines; training needs `tokens` and `logps`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +118,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One rendered ask. `prompt_ids` is empty for engines that take messages.
+    """A rendered turn request. `prompt_ids` is empty for engines that take messages.
 
     Requests of one `session` extend or share each other's prompts; -1 belongs to none.
     """
@@ -128,9 +134,9 @@ class Weights:
     """Parameters for an engine: all of them, or a LoRA adapter's.
 
     `tensors` maps parameter names as in the trainer's `state_dict()` (peft's names for a LoRA
-    adapter) to tensors. `adapter` is peft's LoraConfig as a dict when `kind` is `lora`. Of several
-    adapters of one configuration `names` are the names, and each stands before those of its
-    tensors: `critic/base_model.model.…`; a turn request that names none is answered by the first.
+    adapter) to tensors. `adapter` is peft's LoraConfig as a dict when `kind` is `lora`. `names` are
+    the names of several adapters of one configuration, and prefixes of their tensors' names:
+    `critic/base_model.model.…`. A turn request without an adapter is answered by the first.
     """
 
     version: int
@@ -140,10 +146,10 @@ class Weights:
     names: tuple[str, ...] = ()
 
     def by_adapter(self) -> "dict[str, Weights]":
-        """Return the weights of each adapter, of the only one under an empty name.
+        """Split the weights by adapter; a single adapter has an empty name.
 
         Raises:
-            WeightsError: A tensor is of none of the adapters that are named.
+            WeightsError: The name of a tensor does not begin with the name of an adapter.
         """
         if not self.names:
             return {"": self}
@@ -163,7 +169,7 @@ class Weights:
 
 
 def room_of(request: Request, window: int | None) -> int:
-    """Return how many tokens the reply may have; below 1 when the prompt fills the window.
+    """Compute the most tokens of the reply; below 1 when the prompt fills the window.
 
     Raises:
         EngineConfigError: When the prompt has no ids.
@@ -177,7 +183,7 @@ def room_of(request: Request, window: int | None) -> int:
 
 
 def overflow(request: Request, version: int = 0) -> Reply:
-    """Return the reply to a prompt that fills the window."""
+    """Build the reply to a prompt that fills the window."""
     return Reply(
         "",
         finish="context_overflow",
@@ -187,19 +193,19 @@ def overflow(request: Request, version: int = 0) -> Reply:
 
 
 class Engine(Protocol):
-    """Samples replies. An engine that takes messages has `renderer` None.
+    """Samples replies. The `renderer` of an engine that takes messages is None.
 
     Methods are called one at a time, though not always from the same thread.
     """
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What this engine can do, as it was opened."""
+        """Capabilities of the opened engine."""
         ...
 
     @property
     def renderer(self) -> Any:
-        """The renderer that makes token ids for this engine, or None."""
+        """The renderer of this engine's prompts, or None."""
         ...
 
     @property
@@ -208,33 +214,30 @@ class Engine(Protocol):
         ...
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Return one reply a request, in order; replies carry the weight version."""
+        """Sample one reply a request, in order; replies carry the weight version."""
         ...
 
     def load(self, weights: Weights) -> None:
-        """Serve these weights from the next token on; drops every cache made with the old ones.
+        """Serve these weights from the next token on, and drop caches of the old ones.
 
         A load that fails leaves the old weights serving, or an engine that fails every request.
         """
         ...
 
     def close(self) -> None:
-        """Free what the engine holds."""
+        """Free the engine's resources."""
         ...
 
 
-T = TypeVar("T")
-
-
 def of_adapter(served: Mapping[str, T], turn_request: TurnRequest) -> T | None:
-    """Find what is served under a turn request's adapter; None where none was loaded.
+    """Look up the adapter of a turn request; None before adapters were loaded.
 
     Args:
         served: By the names of `Weights.by_adapter`.
-        ask: Names an adapter, or none for the first.
+        turn_request: Names an adapter, or none for the first.
 
     Raises:
-        EngineConfigError: There is no such adapter among those that were loaded.
+        EngineConfigError: The adapter was not loaded.
     """
     if not served:
         return None
@@ -247,25 +250,25 @@ def of_adapter(served: Mapping[str, T], turn_request: TurnRequest) -> T | None:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A request that has ended: its reply, or why there is none."""
+    """A request that has ended, with its reply or its error."""
 
     ticket: int
     outcome: Reply | Exception
 
 
 class Queue(Protocol):
-    """Takes requests at any time and hands each reply over when it is done."""
+    """Takes requests at any time and returns each reply when it is done."""
 
     def submit(self, request: Request) -> int:
-        """Take a request and return its ticket at once; no ticket is given twice.
+        """Start a request and return its ticket at once; tickets are unique.
 
-        A request that cannot be served ends with an exception in `collect`; only an engine that
-        can serve none raises here.
+        A request that cannot be served ends with an exception in `collect`. Only a broken engine
+        raises here.
         """
         ...
 
     def collect(self, timeout_s: float) -> list[Finished]:
-        """Return the requests that have ended since the last call, each once.
+        """Collect the requests that have ended since the last call, each once.
 
         Waits until there is at least one, at most `timeout_s` seconds; returns at once when no
         request is open. An engine that has died ends all open requests with exceptions.
@@ -285,12 +288,12 @@ class SleepingEngine(Engine, Protocol):
     """An engine that lends its device's memory to a trainer."""
 
     def sleep(self) -> None:
-        """Free the device's memory; nothing may be asked until the next `load`."""
+        """Free the device's memory; requests may follow only after the next `load`."""
         ...
 
 
 def streaming(engine: Engine) -> StreamingEngine | None:
-    """Return the engine as one that streams, None if it does not."""
+    """Cast the engine to a streaming one, None if it does not stream."""
     return cast(StreamingEngine, engine) if "streams" in engine.capabilities else None
 
 
@@ -322,17 +325,13 @@ def generate_by_streaming(engine: Queue, requests: Sequence[Request]) -> list[Re
     return [replies[index] for index in range(len(requests))]
 
 
-Script = Callable[[TurnRequest], str]
-"""What an agent says when it is asked."""
-
-
 @dataclass(frozen=True, slots=True)
 class TrainingSetup:
-    """What an engine shares its machine with.
+    """The trainer beside an engine.
 
     Attributes:
-        processes: Processes that train.
-        lora_rank: Rank of the adapter that is trained, None where every parameter is.
+        processes: Number of training processes.
+        lora_rank: Rank of the trained adapter, None if every parameter is trained.
     """
 
     processes: int = 1
@@ -341,15 +340,15 @@ class TrainingSetup:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What an engine takes of the GPUs; by default nothing that is known.
+    """The GPUs and memory that an engine takes; by default unknown.
 
     Attributes:
-        gpus: GPUs that it samples on.
-        shares: Whether they are those that train.
+        gpus: Number of GPUs it samples on.
+        shares: Whether these GPUs also train.
         reserved: Bytes of the GPU that it shares with rank 0.
         replicas: Copies of the weights.
-        split: GPUs that the weights of a copy are split over.
-        room: Bytes of each of its GPUs for weights and cache, None where that is not fixed.
+        split: Number of GPUs that the weights of a copy are split over.
+        room: Bytes of each of its GPUs for weights and cache, None if not fixed.
     """
 
     gpus: int = 0
@@ -361,41 +360,38 @@ class Footprint:
 
 
 class EngineSettings(Config):
-    """The settings that open an engine; the base class of all of them.
-
-    By default nothing is known to be needed, taken or wrong.
-    """
+    """The settings that open an engine; the base class of all engines' settings."""
 
     is_sampled: ClassVar[bool] = True
-    """Whether replies are sampled; False where the source of the questions writes them."""
+    """Whether replies are sampled; False if the source of the questions writes them."""
     takes_folders: ClassVar[bool] = False
     """Whether `open` takes a folder or hub id rather than a model in memory."""
     lowest_temperature: ClassVar[float] = 0.0
-    """Positive temperatures below this are raised to it in silence, so they are refused."""
+    """Positive temperatures below this are refused, as the engine would raise them in silence."""
     one_in_process: ClassVar[bool] = False
-    """Whether this process can hold no other such engine beside it."""
+    """Whether a process can have only one such engine."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Modules that must be importable."""
     install: ClassVar[str] = ""
-    """What brings them, as pip is given it."""
+    """The requirement that installs them, as for pip."""
 
     type: str = ""
-    """The name by which recipes choose the engine."""
+    """The engine's name in recipes."""
 
     @property
     @abstractmethod
     def capabilities(self) -> frozenset[Capability]:
-        """What the opened engine can do, as far as it is known before."""
+        """Capabilities of the opened engine, as far as known before."""
 
     @abstractmethod
     def open(self, model: Any, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}) -> Engine:
-        """Return the running engine.
+        """Open the engine.
 
         Args:
-            model: A causal language model with its weights; a folder or hub id for an engine that
-                takes them; None for one that samples from no model.
-            tokenizer: Its tokenizer; None for an engine that takes messages.
-            template_kwargs: Handed to the chat template, such as `{"enable_thinking": False}`.
+            model: A causal language model with its weights; a folder or hub id if the engine takes
+                them; None for an engine without a model.
+            tokenizer: The model's tokenizer; None for an engine that takes messages.
+            template_kwargs: Passed to the chat template, such as `{"enable_thinking": False}`.
 
         Raises:
             MissingExtraError: When its libraries are not installed.
@@ -404,23 +400,23 @@ class EngineSettings(Config):
 
     @property
     def needs_model(self) -> bool:
-        """Whether it is opened with a model and its tokenizer, or with neither."""
+        """Whether it is opened with a model and its tokenizer."""
         return True
 
     def script(self, demonstrate: Callable[..., str]) -> Script | None:
-        """Return what agents say, made of the questions' demonstrations; None to sample."""
+        """Build the agents' replies from the questions' demonstrations; None to sample."""
         return None
 
     def window(self) -> int | None:
-        """Return the most tokens of prompt and reply that these settings allow, None for any."""
+        """Read the most tokens of prompt and reply from these settings, None without a limit."""
         return getattr(self, "context_window", None)
 
     def named_device(self) -> str:
-        """Return the device it is to run on, `auto` where none is named."""
+        """Read the device from these settings, by default `auto`."""
         return getattr(self, "device", "auto")
 
     def missing_library(self) -> str | None:
-        """Return what must be installed before it can be opened here, None for nothing."""
+        """Say which libraries must be installed before it can be opened here."""
         absent = [name for name in self.libraries if find_spec(name) is None]
         if not absent:
             return None
@@ -430,30 +426,30 @@ class EngineSettings(Config):
         )
 
     def problems(self, training: TrainingSetup) -> list[str]:
-        """Return what keeps it from serving a trainer, each with the key that it is about."""
+        """List why it cannot serve a trainer, each with the key at fault."""
         return []
 
     def sent_key(self) -> str | None:
-        """Return which environment variable's value is sent where, None where none is."""
+        """Say which environment variable is sent to which host, None without one."""
         return None
 
     def footprint(self, weight_bytes: int, gpu_bytes: float) -> Footprint:
-        """Return what it takes, for weights of so many bytes and GPUs of so many."""
+        """Compute its GPUs and memory, for the bytes of the weights and of a GPU."""
         return Footprint()
 
     def server(self, model: str, dtype: str) -> list[str] | None:
-        """Return the command of a server that it could sample from, None where it has none.
+        """Write the command of a server to sample from, None for an engine without servers.
 
         Args:
             model: Path or hub id.
-            dtype: Of the checkpoint.
+            dtype: Dtype of the checkpoint.
         """
         return None
 
     def for_checkpoint(self, dtype: str) -> Self:
-        """Return the settings under which a checkpoint is served in the trainer's dtype."""
+        """Adapt the settings to serve a checkpoint in the trainer's dtype."""
         return self
 
     def alone(self) -> Self:
-        """Return the settings for a model that nobody else will change."""
+        """Adapt the settings to a model without other users, which need not be copied."""
         return self

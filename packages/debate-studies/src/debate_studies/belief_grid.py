@@ -1,4 +1,4 @@
-"""The belief model on a grid of agents, beside what the paper says of it."""
+"""The belief model on a grid of settings, beside the paper's statements."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,7 +22,9 @@ from debate_studies.belief_model import (
     theorem_4_4,
 )
 
-AGENTS, ROUNDS, WEIGHT = 5, 4, 0.5
+AGENTS = 5
+ROUNDS = 4
+WEIGHT = 0.5
 CRITIQUES: Mapping[str, Critique] = {
     "neutral": Lift(1, 0),
     "lift +.05": Lift(1, 0.05),
@@ -45,11 +47,11 @@ STARTS: Mapping[str, Floats] = {
 
 
 Row = dict[str, Any]
-"""Of a table: z is a number of standard errors, the largest of all rounds."""
+"""A row of a table; z is the largest number of standard errors of all rounds."""
 
 
 def settings() -> Iterator[tuple[str, str, str]]:
-    """Yield names of critiques, neighbours and starts; agents that differ for two critiques."""
+    """List settings by the names of critique, neighbours and start; two also with mixed agents."""
     for hears in HEARS:
         for critique in CRITIQUES:
             yield critique, hears, "equal"
@@ -58,19 +60,25 @@ def settings() -> Iterator[tuple[str, str, str]]:
 
 
 def model_of(critique: str, hears: str, start: str) -> BeliefModel:
-    """Return the model of a setting."""
+    """Build the model of a setting."""
     weights = np.full(AGENTS, WEIGHT)
     return BeliefModel(STARTS[start], HEARS[hears], weights, CRITIQUES[critique])
 
 
 def drift_row(names: tuple[str, str, str], debates: int, seed: int) -> Row:
-    """Return a setting measured over D debates."""
+    """Simulate D debates of a setting and compare them with both predictions."""
     model = model_of(*names)
     simulated = simulate(model, ROUNDS, debates, _generator(seed, *names))
-    after, before = simulated.beliefs[1:], simulated.beliefs[0]
-    lemma, theorem = lemma_e1(model, simulated), theorem_4_4(model, simulated)
+    before = simulated.beliefs[0]
+    after = simulated.beliefs[1:]
+    lemma = lemma_e1(model, simulated)
+    theorem = theorem_4_4(model, simulated)
+    critique, hears, start = names
+    slack = measures.slack_of_lemma_4_5(model, simulated) if start == "equal" else None
     return {
-        **dict(zip(("critique", "hears", "start"), names, strict=True)),
+        "critique": critique,
+        "hears": hears,
+        "start": start,
         "drift": float((after[0] - before).mean()),
         "lemma_e1": float((lemma[0] - before).mean()),
         "theorem_4_4": float((theorem[0] - before).mean()),
@@ -78,7 +86,7 @@ def drift_row(names: tuple[str, str, str], debates: int, seed: int) -> Row:
         "z_lemma_given": measures.worst_given_beliefs(model, simulated, after - lemma),
         "z_theorem": measures.worst_of_mean_agent(after - theorem),
         "z_theorem_given": measures.worst_given_beliefs(model, simulated, after - theorem),
-        "slack": measures.slack_of_lemma_4_5(model, simulated) if names[2] == "equal" else None,
+        "slack": slack,
     }
 
 
@@ -96,17 +104,20 @@ VOTES: tuple[tuple[int, tuple[float, ...], float, int], ...] = (
 
 
 def vote_row(cell: tuple[int, tuple[float, ...], float, int], debates: int, seed: int) -> Row:
-    """Return a cell of `VOTES`, with a neutral critique, measured over D debates."""
+    """Simulate D debates of a cell of `VOTES`, with a neutral critique."""
     agents, prior, weight, rounds = cell
     model = symmetric(prior, neighbours("all", agents, with_own=True), weight, Lift(1, 0))
-    said = simulate(model, rounds, debates, _generator(seed, *cell)).answers[-1]
-    rho = max(measures.correlation(said, k) for k in range(len(prior)))
-    shares = [float((said == k).mean()) for k in range(len(prior))]
+    answers = simulate(model, rounds, debates, _generator(seed, *cell)).answers[-1]
+    rho = max(measures.correlation(answers, k) for k in range(len(prior)))
+    shares = [float((answers == k).mean()) for k in range(len(prior))]
     gap = shares[0] - max(shares[1:])
     voters = effective_voters(agents, rho)
-    wrong = 1 - measures.plurality(said, len(prior))[1]
+    wrong = 1 - measures.plurality(answers, len(prior))[1]
     return {
-        **dict(zip(("agents", "prior", "weight", "rounds"), cell, strict=True)),
+        "agents": agents,
+        "prior": prior,
+        "weight": weight,
+        "rounds": rounds,
         "rho": rho,
         "voters": voters,
         "gap": gap,
@@ -126,19 +137,26 @@ BY_ROUND: Mapping[str, tuple[tuple[float, ...], Critique]] = {
 
 
 def round_rows(name: str, rounds: int, debates: int, seed: int) -> list[Row]:
-    """Return the rounds of a setting of `BY_ROUND`, measured over D debates."""
+    """Simulate D debates of a setting of `BY_ROUND`, with a row for each round."""
     prior, critique = BY_ROUND[name]
     model = symmetric(prior, neighbours("all", AGENTS, with_own=True), 1, critique)
     simulated = simulate(model, rounds, debates, _generator(seed, name))
     rows = []
-    for round_, said in enumerate(simulated.answers):
-        rho = measures.correlation(said)
-        row = {"setting": name, "round": round_, "accuracy": float((said == 0).mean())}
-        row |= {"majority": float(measures.plurality(said, len(prior))[0].mean())}
-        rows.append(row | {"rho": rho, "voters": effective_voters(AGENTS, rho)})
+    for round_, answers in enumerate(simulated.answers):
+        rho = measures.correlation(answers)
+        rows.append(
+            {
+                "setting": name,
+                "round": round_,
+                "accuracy": float((answers == 0).mean()),
+                "majority": float(measures.plurality(answers, len(prior))[0].mean()),
+                "rho": rho,
+                "voters": effective_voters(AGENTS, rho),
+            }
+        )
     return rows
 
 
 def _generator(seed: int, *names: object) -> np.random.Generator:
-    """Return a generator of its own for each setting."""
+    """Seed a generator by the names of a setting, so that settings may be left out."""
     return np.random.default_rng([seed, *repr(names).encode()])

@@ -1,6 +1,6 @@
-"""SDRL's belief model with private critique, simulated, and the paper's statements on it.
+"""A simulation of SDRL's belief model with private critique, and the paper's statements on it.
 
-Arrays of pseudo-counts have shape (K, D, N): answers, debates, agents; answer 0 is the right one.
+Arrays of pseudo-counts have shape (K, D, N): answers, debates, agents; answer 0 is right.
 """
 
 import typing
@@ -21,6 +21,8 @@ __all__ = [
 
 Floats = npt.NDArray[np.float64]
 Answers = npt.NDArray[np.int64]
+ROUNDING = 1e-12
+"""Largest difference by float64 rounding, for debates without any other difference."""
 
 
 class Critique(typing.Protocol):
@@ -34,18 +36,18 @@ class Critique(typing.Protocol):
     def draw(
         self, means: Floats, answers: Answers, hears: Floats, rng: np.random.Generator
     ) -> Floats:
-        """Return β_{i,t}, (K, D, N), by what was said in the round.
+        """Draw β_{i,t}, (K, D, N), from the answers of the round.
 
         Args:
             means: Dirichlet means θ̄_{i,t}, (K, D, N).
             answers: y_{i,t}, (D, N).
             hears: Row i marks the neighbours N(i) with 1, (N, N).
-            rng: Draws it.
+            rng: Source of randomness.
         """
         ...
 
     def expected_right(self, means: Floats, hears: Floats) -> Floats:
-        """Return E[β⁽¹⁾_{i,t} | F_t], (D, N): the answers of round t are not known in F_t."""
+        """Compute E[β⁽¹⁾_{i,t} | F_t], (D, N); F_t does not contain the answers of round t."""
         ...
 
 
@@ -62,13 +64,13 @@ class FixedShare:
     def draw(
         self, means: Floats, answers: Answers, hears: Floats, rng: np.random.Generator
     ) -> Floats:
-        """Return the same β for all agents."""
+        """Share β alike among all agents."""
         shares = np.full(len(means), (1 - self.share) / (len(means) - 1))
         shares[0] = self.share
         return np.broadcast_to(self.mass * shares[:, None, None], means.shape)
 
     def expected_right(self, means: Floats, hears: Floats) -> Floats:
-        """Return m_β times the share."""
+        """Compute m_β times the share."""
         return np.full(means.shape[1:], self.mass * self.share)
 
 
@@ -86,24 +88,24 @@ class Lift:
     def draw(
         self, means: Floats, answers: Answers, hears: Floats, rng: np.random.Generator
     ) -> Floats:
-        """Return β; wrong answers share the rest as in the agent's belief."""
+        """Compute β; wrong answers share the rest as in the agent's belief."""
         right = self.expected_right(means, hears)
-        found: Floats = means * ((self.mass - right) / (1 - means[0]))
-        found[0] = right
-        return found
+        critique: Floats = means * ((self.mass - right) / (1 - means[0]))
+        critique[0] = right
+        return critique
 
     def expected_right(self, means: Floats, hears: Floats) -> Floats:
-        """Return m_β (p + lift)."""
+        """Compute m_β (p + lift)."""
         right: Floats = self.mass * np.clip(means[0] + self.lift, 0, 1)
         return right
 
 
 @dataclass(frozen=True, slots=True)
 class FindsRight:
-    """Puts all its mass on one answer, by what was said in the round.
+    """Puts all its mass on one answer of the round.
 
-    With probability `chance` that is the right answer if the agent or a neighbour has given it;
-    else it is the agent's own answer.
+    If the agent or a neighbour has given the right answer, the critique takes it with probability
+    `chance`; else it takes the answer of the agent.
     """
 
     mass: float
@@ -112,48 +114,49 @@ class FindsRight:
     def draw(
         self, means: Floats, answers: Answers, hears: Floats, rng: np.random.Generator
     ) -> Floats:
-        """Return β from the answers of the round."""
+        """Draw β from the answers of the round."""
         with_own = np.maximum(hears, np.eye(len(hears)))
-        said = (answers == 0).astype(float) @ with_own.T > 0
-        finds = said & (rng.random(said.shape) < self.chance)
-        chosen = np.where(finds, 0, answers)
+        hears_right = (answers == 0).astype(float) @ with_own.T > 0
+        takes_right = hears_right & (rng.random(hears_right.shape) < self.chance)
+        chosen = np.where(takes_right, 0, answers)
         return self.mass * np.stack([chosen == k for k in range(len(means))]).astype(float)
 
     def expected_right(self, means: Floats, hears: Floats) -> Floats:
-        """Return m_β (c (1 − Π (1 − p_j)) + (1 − c) p_i), j over N(i) and i."""
+        """Compute m_β (c (1 − Π (1 − p_j)) + (1 − c) p_i), j over N(i) and i."""
         with_own = np.maximum(hears, np.eye(len(hears)))
-        nobody = np.exp(np.log1p(-means[0]) @ with_own.T)
-        right: Floats = self.mass * (self.chance * (1 - nobody) + (1 - self.chance) * means[0])
+        # A product over the neighbours is a sum of logarithms.
+        all_wrong = np.exp(np.log1p(-means[0]) @ with_own.T)
+        right: Floats = self.mass * (self.chance * (1 - all_wrong) + (1 - self.chance) * means[0])
         return right
 
 
 @dataclass(frozen=True, slots=True)
 class BeliefModel:
-    """N agents who hold pseudo-counts of K answers to one question; answer 0 is the right one."""
+    """N agents with pseudo-counts of K answers to one question; answer 0 is right."""
 
     start: Floats
     """α_{i,0}, (N, K), all above 0."""
     hears: Floats
     """Row i marks the neighbours N(i) with 1, (N, N); an agent may be its own neighbour."""
     weight: Floats
-    """w_i ≥ 0, (N,): what one neighbour's answer adds."""
+    """w_i ≥ 0, (N,): the pseudo-count of a neighbour's answer."""
     critique: Critique
 
     @property
     def degree(self) -> Floats:
         """|N(i)|, (N,)."""
-        found: Floats = self.hears.sum(1)
-        return found
+        degree: Floats = self.hears.sum(1)
+        return degree
 
     @property
     def gain(self) -> Floats:
-        """C_i = m_β + w_i |N(i)|, (N,): what a round adds to ‖α_i‖₁ (Theorem 4.4)."""
+        """C_i = m_β + w_i |N(i)|, (N,): the growth of ‖α_i‖₁ in a round (Theorem 4.4)."""
         return self.critique.mass + self.weight * self.degree
 
     def total(self, round_: int) -> Floats:
-        """Return ‖α_{i,t}‖₁ = S_{i,0} + t C_i, (N,) (eq. 33)."""
-        found: Floats = self.start.sum(1) + round_ * self.gain
-        return found
+        """Compute ‖α_{i,t}‖₁ = S_{i,0} + t C_i, (N,) (eq. 33)."""
+        total: Floats = self.start.sum(1) + round_ * self.gain
+        return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,34 +168,35 @@ class Simulated:
     answers: Answers
     """y_{i,t}, (T + 1, D, N)."""
     advantages: Floats
-    """δ_{i,t}, (T, D, N): of round t, which moves the belief of round t + 1 (eq. 10)."""
+    """δ_{i,t}, (T, D, N): the advantage of round t moves the belief of round t + 1 (eq. 10)."""
 
 
 def neighbours(topology: TopologyName, num_agents: int, *, with_own: bool = False) -> Floats:
-    """Return the matrix of who hears whom, (N, N), in the topologies of debates.
+    """Build the matrix of neighbours, (N, N), in a topology of debates.
 
     Args:
-        topology: Of debates; under `central` all hear agent 0, who hears all; `sparse` has
-            degree 2.
+        topology: Under `central` all hear agent 0, and agent 0 hears all; `sparse` has degree 2.
         num_agents: N.
         with_own: Whether an agent's own last answer counts as a neighbour's.
     """
-    rules = Protocol(
-        num_agents=num_agents, topology=topology, degree=2 if topology == "sparse" else None
-    )
-    found = np.zeros((num_agents, num_agents))
+    degree = 2 if topology == "sparse" else None
+    protocol = Protocol(num_agents=num_agents, topology=topology, degree=degree)
+    hears = np.zeros((num_agents, num_agents))
     for agent in range(num_agents):
-        found[agent, list(seen_by(rules, agent))] = 1
-    return np.maximum(found, np.eye(num_agents)) if with_own else found
+        hears[agent, list(seen_by(protocol, agent))] = 1
+    return np.maximum(hears, np.eye(num_agents)) if with_own else hears
 
 
 def symmetric(
     prior: Sequence[float], hears: Floats, weight: float, critique: Critique
 ) -> BeliefModel:
-    """Return the model of agents with the same prior counts, (K,), weight and critique."""
-    agents = len(hears)
+    """Build the model of agents with the same prior counts, (K,), weight and critique."""
+    num_agents = len(hears)
     return BeliefModel(
-        np.tile(np.asarray(prior, float), (agents, 1)), hears, np.full(agents, weight), critique
+        start=np.tile(np.asarray(prior, float), (num_agents, 1)),
+        hears=hears,
+        weight=np.full(num_agents, weight),
+        critique=critique,
     )
 
 
@@ -212,39 +216,41 @@ def simulate(
         debates: D.
         rng: Draws answers and critiques.
         through_theta: Draw θ ~ Dirichlet(α) first, as definition 4.2 does. An agent gives one
-            answer for each θ, so that its answer has the Dirichlet mean as its distribution either
-            way (eq. 13); drawing from the mean is faster.
+            answer for each θ, so the answer's distribution is the Dirichlet mean either way
+            (eq. 13); drawing from the mean is faster.
     """
-    agents, answers = model.start.shape
+    num_agents, num_answers = model.start.shape
     alpha = np.repeat(model.start.T[:, None, :], debates, axis=1)
-    beliefs = np.empty((rounds + 1, debates, agents))
-    said = np.empty((rounds + 1, debates, agents), dtype=np.int64)
-    advantages = np.empty((rounds, debates, agents))
+    beliefs = np.empty((rounds + 1, debates, num_agents))
+    answers = np.empty((rounds + 1, debates, num_agents), dtype=np.int64)
+    advantages = np.empty((rounds, debates, num_agents))
     for round_ in range(rounds + 1):
         means = alpha / alpha.sum(0)
         beliefs[round_] = means[0]
-        said[round_] = _drawn(rng.standard_gamma(alpha) if through_theta else alpha, rng)
+        # A Dirichlet draw is a normalized gamma draw; `_draw_answers` needs no normalized shares.
+        shares = rng.standard_gamma(alpha) if through_theta else alpha
+        answers[round_] = _draw_answers(shares, rng)
         if round_ == rounds:
             break
         expected = model.critique.expected_right(means, model.hears)
         advantages[round_] = expected - model.critique.mass * means[0]
-        alpha += model.critique.draw(means, said[round_], model.hears, rng)
-        for k in range(answers):
-            heard = (said[round_] == k).astype(float) @ model.hears.T
-            alpha[k] += model.weight * heard
-    return Simulated(beliefs, said, advantages)
+        alpha += model.critique.draw(means, answers[round_], model.hears, rng)
+        for k in range(num_answers):
+            num_neighbours = (answers[round_] == k).astype(float) @ model.hears.T
+            alpha[k] += model.weight * num_neighbours
+    return Simulated(beliefs, answers, advantages)
 
 
-def _drawn(shares: Floats, rng: np.random.Generator) -> Answers:
-    """Return one answer for each agent, (D, N), in proportion to shares, (K, D, N)."""
+def _draw_answers(shares: Floats, rng: np.random.Generator) -> Answers:
+    """Draw one answer for each agent, (D, N), in proportion to shares, (K, D, N)."""
     bounds = np.cumsum(shares, axis=0)
-    at = rng.random(bounds.shape[1:]) * bounds[-1]
-    found: Answers = (at >= bounds[:-1]).sum(0)
-    return found
+    position = rng.random(bounds.shape[1:]) * bounds[-1]
+    answers: Answers = (position >= bounds[:-1]).sum(0)
+    return answers
 
 
 def lemma_e1(model: BeliefModel, simulated: Simulated) -> Floats:
-    """Return E[p_{i,t} | F_{t−1}] for t = 1 … T, (T, D, N) (eq. 19).
+    """Predict E[p_{i,t} | F_{t−1}] for t = 1 … T, (T, D, N) (eq. 19).
 
     p + δ / Z + w |N| / Z · (p̄_N − p), all of round t − 1, with Z = ‖α_{i,t−1}‖₁ + C_i.
     """
@@ -255,18 +261,18 @@ def lemma_e1(model: BeliefModel, simulated: Simulated) -> Floats:
 
 
 def theorem_4_4(model: BeliefModel, simulated: Simulated) -> Floats:
-    """Return E[p_{i,t} | F_{t−1}] as under mean-consistency p̄_N = p, (T, D, N) (eq. 11)."""
+    """Predict E[p_{i,t} | F_{t−1}] under mean-consistency p̄_N = p, (T, D, N) (eq. 11)."""
     before = simulated.beliefs[:-1]
     return before + simulated.advantages / _totals(model, len(before))
 
 
 def _totals(model: BeliefModel, rounds: int) -> Floats:
-    """Return Z_{i,t−1} for t = 1 … T, (T, 1, N)."""
+    """Compute Z_{i,t−1} for t = 1 … T, (T, 1, N)."""
     return np.stack([model.total(t) for t in range(1, rounds + 1)])[:, None]
 
 
 def lemma_4_5(start: float, mu: float, total: float, gain: float, rounds: int) -> Floats:
-    """Return both lower bounds of E[p_T], the sum and the logarithm (eq. 12), (2,).
+    """Compute both lower bounds of E[p_T], the sum and the logarithm (eq. 12), (2,).
 
     Args:
         start: p_{i,0}.
@@ -282,38 +288,34 @@ def lemma_4_5(start: float, mu: float, total: float, gain: float, rounds: int) -
 
 
 def effective_voters(num_agents: int, rho: float) -> float:
-    """Return N_eff = N / (1 + (N − 1) ρ) (Lemma 4.7); infinite at ρ = −1 / (N − 1)."""
+    """Compute N_eff = N / (1 + (N − 1) ρ) (Lemma 4.7); infinite at ρ = −1 / (N − 1)."""
     spread = 1 + (num_agents - 1) * rho
     return num_agents / spread if spread > 0 else float("inf")
 
 
 def lemma_4_7(num_answers: int, num_voters: float, gap: float) -> float:
-    """Return K / (N_eff Δ²), at least the probability that the plurality is wrong (Lemma 4.7).
+    """Bound the probability of a wrong plurality by K / (N_eff Δ²) (Lemma 4.7).
 
-    It says nothing where it is 1 or more.
+    A bound of 1 or more says nothing.
 
     Args:
         num_answers: K.
         num_voters: N_eff.
-        gap: Δ = p_1 − p_2 > 0, from the right answer to the most frequent other one.
+        gap: Δ = p_1 − p_2 > 0, from the right answer to the most frequent other answer.
     """
     return num_answers / (num_voters * gap**2)
 
 
-ROUNDING = 1e-12
-"""A difference that rounding in float64 explains, where debates do not differ at all."""
-
-
 def standard_errors(residuals: Floats) -> Floats:
-    """Return how many standard errors the mean over debates, axis 1, is away from 0."""
-    debates = residuals.shape[1]
+    """Divide the mean over debates, axis 1, by its standard error."""
+    num_debates = residuals.shape[1]
     means = residuals.mean(1)
-    error = residuals.std(1, ddof=1) / np.sqrt(debates)
-    return np.where(np.abs(means) < ROUNDING, 0.0, means / np.maximum(error, ROUNDING))
+    errors = residuals.std(1, ddof=1) / np.sqrt(num_debates)
+    return np.where(np.abs(means) < ROUNDING, 0.0, means / np.maximum(errors, ROUNDING))
 
 
 def worst_unconditional(residuals: Floats) -> float:
-    """Return the largest number of standard errors of any round and agent, over all debates.
+    """Find the largest number of standard errors of any round and agent, over all debates.
 
     Residuals, (T, D, N), are p_t minus its predicted mean.
     """
@@ -321,58 +323,57 @@ def worst_unconditional(residuals: Floats) -> float:
 
 
 def worst_of_mean_agent(residuals: Floats) -> float:
-    """Return the largest number of standard errors of any round, of the mean over agents."""
+    """Find the largest number of standard errors of any round, of the mean over agents."""
     return float(np.abs(standard_errors(residuals.mean(2))).max())
 
 
 def worst_given_beliefs(model: BeliefModel, simulated: Simulated, residuals: Floats) -> float:
-    """Return the same given F_{t−1}: each residual times p̄_N − p of the round before.
+    """Find the largest number of standard errors given F_{t−1}.
 
-    The product has mean 0 for every prediction that is right given the beliefs, not only on
-    average over them.
+    Each residual times p̄_N − p of the round before has mean 0 if the prediction is right given the
+    beliefs, not only on average over them.
     """
     before = simulated.beliefs[:-1]
     return worst_unconditional(residuals * (before @ model.hears.T - model.degree * before))
 
 
 def slack_of_lemma_4_5(model: BeliefModel, simulated: Simulated) -> float:
-    """Return by how many standard errors E[p_T] exceeds the sum of eq. 12, of the worst agent.
+    """Compute the standard errors by which E[p_T] exceeds the sum of eq. 12, for the worst agent.
 
-    μ is the smallest mean advantage of a round, of which the proof needs no more. Below −4 the
-    bound is broken.
+    The proof needs μ to be at most the mean advantage of each round. Below −4 the bound is broken.
     """
     beliefs = simulated.beliefs
     rounds = len(beliefs) - 1
     mu = simulated.advantages.mean(1).min(0)
-    total, gain = model.total(0), model.gain
-    bounds = np.array(
-        [
-            lemma_4_5(beliefs[0, 0, i], mu[i], total[i], gain[i], rounds)[0]
-            for i in range(beliefs.shape[2])
-        ]
-    )
-    return float(standard_errors((beliefs[-1] - bounds)[None]).min())
+    total = model.total(0)
+    gain = model.gain
+    bounds = []
+    for agent in range(beliefs.shape[2]):
+        start = beliefs[0, 0, agent]
+        bounds.append(lemma_4_5(start, mu[agent], total[agent], gain[agent], rounds)[0])
+    return float(standard_errors((beliefs[-1] - np.array(bounds))[None]).min())
 
 
 def correlation(answers: Answers, k: int = 0) -> float:
-    """Return the correlation of giving answer k in one round, (D, N), as a mean over pairs.
+    """Compute the correlation of giving answer k in one round, (D, N), as a mean over pairs.
 
-    Agents who are all alike have the same in every pair, and ρ of Lemma 4.7 is the largest of all
-    answers. The largest of several estimates for one value would be too high. 0 for an answer that
-    nobody or everybody gives.
+    ρ of Lemma 4.7 is the largest over pairs and answers. Like agents have equal correlations in
+    every pair, and the largest of several estimates for one value would be too high. 0 for an
+    answer of no agent or of all.
     """
-    given = (answers == k).astype(float)
-    share = given.mean()
+    gives_k = (answers == k).astype(float)
+    share = gives_k.mean()
     if not 0 < share < 1:
         return 0.0
-    covariance = np.cov(given.T)
-    agents = len(covariance)
-    pairs = (covariance.sum() - np.trace(covariance)) / (agents * (agents - 1))
-    return float(pairs / (share * (1 - share)))
+    covariance = np.cov(gives_k.T)
+    num_agents = len(covariance)
+    num_pairs = num_agents * (num_agents - 1)
+    mean_covariance = (covariance.sum() - np.trace(covariance)) / num_pairs
+    return float(mean_covariance / (share * (1 - share)))
 
 
 def plurality(answers: Answers, num_answers: int) -> tuple[Floats, Floats]:
-    """Return per debate whether the plurality is right, (D,), twice.
+    """Check the plurality of each debate, (D,), twice.
 
     First with ties in expectation; then with every tie an error, which Lemma 4.7 covers, too.
     """

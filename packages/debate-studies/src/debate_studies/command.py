@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """Return what the command takes."""
+    """Build the parser of the command's arguments."""
     parser = argparse.ArgumentParser(prog=NAME, description=_DESCRIPTION, allow_abbrev=False)
     add_study_options(parser)
     add_options(parser, "debate_studies")
@@ -47,25 +47,28 @@ def command_parser() -> argparse.ArgumentParser:
 
 
 def study(arguments: argparse.Namespace) -> int:
-    """Run what is missing of a study, print and write its tables.
+    """Run the missing runs of a study, print and write its tables.
 
     Raises:
         UsageError: The file, or an option, is wrong.
-        RunFailure: Runs failed; all others were done.
+        RunFailure: Runs failed; all others have ended.
     """
     file: Path = arguments.file
     chosen = read_study(file)
-    wanted = _wanted(chosen, arguments)
+    selected = _selected_runs(chosen, arguments)
     root = (arguments.output or Path("runs") / chosen.name).resolve()
     lines = Lines(file.parent / chosen.results if chosen.results else root / "results.jsonl")
-    others = [*output_problems(chosen, file.parent)]
+    problems = [*output_problems(chosen, file.parent)]
     if arguments.check:
-        _check(chosen, file, wanted, lines, others)
+        _check(chosen, file, selected, lines, problems)
         return DONE
-    if others:
-        raise UsageError("\n".join(others))
-    _refuse_others(chosen, lines)
-    failed = [] if arguments.tables else _run(chosen, wanted, lines, root, arguments)
+    if problems:
+        raise UsageError("\n".join(problems))
+    _refuse_other_settings(chosen, lines)
+    failures = []
+    if not arguments.tables:
+        failures = _run(chosen, selected, lines, root, arguments)
+    # Tables are written even if some runs have failed.
     finished = lines.read()
     try:
         if finished:
@@ -73,45 +76,47 @@ def study(arguments: argparse.Namespace) -> int:
         else:
             print("no run is finished")
     except OSError as error:
-        failed = [*failed, f"no page was written: {error}"]
-    if failed:
-        raise RunFailure("\n".join(failed))
+        failures.append(f"no page was written: {error}")
+    if failures:
+        raise RunFailure("\n".join(failures))
     return DONE
 
 
 def _write(chosen: Study, file: Path, root: Path, finished: list[FinishedRun]) -> None:
     """Print and write tables, plot and page."""
-    kept = (file.parent / chosen.page if chosen.page else root / "study.md").resolve()
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    image = kept.with_suffix(".svg")
-    found = tables(chosen, finished, image)
-    print(*map(escaped, found), sep="\n")
-    write_whole(kept, page(chosen, file, image, found).encode())
-    print(escaped(f"page: {kept}"))
+    page_file = (file.parent / chosen.page if chosen.page else root / "study.md").resolve()
+    page_file.parent.mkdir(parents=True, exist_ok=True)
+    image = page_file.with_suffix(".svg")
+    markdown = tables(chosen, finished, image)
+    print(*map(escaped, markdown), sep="\n")
+    write_whole(page_file, page(chosen, file, image, markdown).encode())
+    print(escaped(f"page: {page_file}"))
 
 
-def _wanted(chosen: Study, arguments: argparse.Namespace) -> list[tuple[str, int]]:
-    """Return arm and seed of the runs that the options ask for, seed by seed."""
-    for option, known in (("seeds", chosen.all_seeds()), ("arms", [*chosen.arms])):
-        for one in set(getattr(arguments, option) or ()) - {*known}:
-            names = ", ".join(map(str, known))
-            raise UsageError(f"--{option}: found {one}; expected some of {names}")
+def _selected_runs(chosen: Study, arguments: argparse.Namespace) -> list[tuple[str, int]]:
+    """List arm and seed of the runs that the options select, seed by seed."""
+    for option, names in (("seeds", chosen.all_seeds()), ("arms", [*chosen.arms])):
+        for unknown in set(getattr(arguments, option) or ()) - {*names}:
+            expected = ", ".join(map(str, names))
+            raise UsageError(f"--{option}: found {unknown}; expected some of {expected}")
     for option in ("jobs", "nproc"):
         count = getattr(arguments, option)
         if count is not None and count < 1:
             raise UsageError(f"--{option}: found {count}; expected at least 1")
     if arguments.jobs is not None and arguments.devices:
         raise UsageError("--jobs: found beside --devices; expected one of them")
-    return [
-        (arm, seed)
-        for seed in chosen.all_seeds()
-        for arm in chosen.arms_of(seed)
-        if seed in (arguments.seeds or [seed]) and arm in (arguments.arms or [arm])
-    ]
+    selected = []
+    for seed in chosen.all_seeds():
+        if arguments.seeds and seed not in arguments.seeds:
+            continue
+        for arm in chosen.arms_of(seed):
+            if not arguments.arms or arm in arguments.arms:
+                selected.append((arm, seed))
+    return selected
 
 
 def _check(
-    chosen: Study, file: Path, wanted: list[tuple[str, int]], lines: Lines, problems: list[str]
+    chosen: Study, file: Path, selected: list[tuple[str, int]], lines: Lines, problems: list[str]
 ) -> None:
     warnings = dict[str, list[str]]()
     for key, loaded, model in loaded_runs(chosen, file.parent):
@@ -119,8 +124,9 @@ def _check(
         problems += [f"{key}: {problem}" for problem in report.errors]
         for warning in report.warnings:
             warnings.setdefault(warning, []).append(key)
-    done = 0 if problems else len({*wanted} & lines.done())
-    print(escaped(f"study {chosen.name}: {len(wanted)} runs, {done} of them finished"))
+    # Lines of a study with problems may not be readable.
+    num_finished = 0 if problems else len({*selected} & lines.done())
+    print(escaped(f"study {chosen.name}: {len(selected)} runs, {num_finished} of them finished"))
     print(escaped(f"results: {lines.file}"))
     for warning, keys in warnings.items():
         print(escaped(f"warning: {', '.join(keys)}: {warning}"), file=sys.stderr)
@@ -130,31 +136,34 @@ def _check(
 
 def _run(
     chosen: Study,
-    wanted: list[tuple[str, int]],
+    selected: list[tuple[str, int]],
     lines: Lines,
     root: Path,
     arguments: argparse.Namespace,
 ) -> list[str]:
-    """Do what is missing; return what failed."""
+    """Run missing runs; return a message for each failure."""
     folder = arguments.file.parent
-    # What is wrong with the last arm should be known before the first one runs.
+    # Errors in the recipe of the last arm are reported before the first arm runs.
     list(loaded_runs(chosen, folder))
     root.mkdir(parents=True, exist_ok=True)
     lines.file.parent.mkdir(parents=True, exist_ok=True)
     options = [] if arguments.nproc is None else ["--nproc", str(arguments.nproc)]
     places = [{"CUDA_VISIBLE_DEVICES": gpus} for gpus in arguments.devices]
-    places = places or [{}] * (arguments.jobs or 1)
-    processes = TrainProcesses({str(k): v for k, v in chosen.environment.items()}, places, options)
+    if not places:
+        places = [{}] * (arguments.jobs or 1)
+    environment = {str(name): value for name, value in chosen.environment.items()}
+    processes = TrainProcesses(environment, places, options)
     runs = Runs(chosen, folder, root, lines, processes)
-    tasks = _tasks(chosen, wanted, runs, lines)
+    tasks = _tasks(chosen, selected, runs, lines)
+    failures, skipped = work(tasks, len(places), processes.stop)
+    messages = [str(error) for error in failures.values()]
+    if skipped:
+        messages.append(f"left out, as what they need failed: {'; '.join(skipped)}")
+    return messages
 
-    failed, lost = work(tasks, len(places), processes.stop)
-    said = [str(error) for error in failed.values()]
-    return [*said, f"left out, as what they need failed: {'; '.join(lost)}"] if lost else said
 
-
-def _refuse_others(chosen: Study, lines: Lines) -> None:
-    """Refuse finished runs that other settings have made."""
+def _refuse_other_settings(chosen: Study, lines: Lines) -> None:
+    """Refuse finished runs of other settings."""
     for run in lines.read():
         if run.arm in chosen.arms and run.made_by not in (None, made_by(chosen, run.arm)):
             raise UsageError(
@@ -164,53 +173,55 @@ def _refuse_others(chosen: Study, lines: Lines) -> None:
 
 
 def _tasks(
-    chosen: Study, wanted: list[tuple[str, int]], runs: Runs, lines: Lines
+    chosen: Study, selected: list[tuple[str, int]], runs: Runs, lines: Lines
 ) -> Mapping[str, Task]:
-    """Return what is missing, starts before what goes on from them."""
-    done, tasks = lines.done(), dict[str, Task]()
+    """List the missing runs as tasks, each after its start."""
+    finished = lines.done()
+    tasks: dict[str, Task] = {}
 
-    def begin(name: str, seed: int) -> str:
+    def add_start(name: str, seed: int) -> str:
         start = chosen.starts[name]
-        needs = begin(start.start, seed) if start.start else None
-        key = f"start {name}, seed {seed}"
-        tasks.setdefault(key, Task(partial(_start, runs, name, seed, key), needs))
-        return key
+        needs = add_start(start.start, seed) if start.start else None
+        title = f"start {name}, seed {seed}"
+        # Several arms may share a start, which runs once.
+        tasks.setdefault(title, Task(partial(_start, runs, name, seed, title), needs))
+        return title
 
-    missing = [run for run in wanted if run not in done]
-    _say(f"{len(missing)} of {len(wanted)} runs to do; logs: {runs.root}")
-    for place, (name, seed) in enumerate(missing, 1):
+    missing = [run for run in selected if run not in finished]
+    _report(f"{len(missing)} of {len(selected)} runs to do; logs: {runs.root}")
+    for number, (name, seed) in enumerate(missing, 1):
         start = chosen.arms[name].start
-        needs = begin(start, seed) if start else None
-        said = f"[{place}/{len(missing)}] {name}, seed {seed}"
-        tasks[said] = Task(partial(_arm, runs, name, seed, said), needs)
+        needs = add_start(start, seed) if start else None
+        title = f"[{number}/{len(missing)}] {name}, seed {seed}"
+        tasks[title] = Task(partial(_arm, runs, name, seed, title), needs)
     return tasks
 
 
-def _start(runs: Runs, name: str, seed: int, said: str) -> None:
+def _start(runs: Runs, name: str, seed: int, title: str) -> None:
     _, settings = runs.start(name, seed)
-    _say(f"{said}: {'done' if settings else 'missed its exit criterion'}")
+    _report(f"{title}: {'done' if settings else 'missed its exit criterion'}")
 
 
-def _arm(runs: Runs, name: str, seed: int, said: str) -> None:
+def _arm(runs: Runs, name: str, seed: int, title: str) -> None:
     run = runs.arm(name, seed)
-    _say(f"{said}: {_figures(run)}")
+    _report(f"{title}: {_measures_text(run)}")
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     if not is_quiet():
         print(escaped(text), flush=True)
 
 
-def _figures(run: FinishedRun) -> str:
-    """Return measures before and after, and how long it took."""
+def _measures_text(run: FinishedRun) -> str:
+    """Format measures before and after the run, and its seconds."""
     if not run.start_met:
         return "not run, as the start missed its exit criterion"
-    both = [
-        f"{name} {before:.3f} → {run.after[name]:.3f}"
-        for name, before in run.before.items()
-        if name in run.after
-    ]
-    return ", ".join([*both, f"{run.seconds:.0f} s"])
+    parts = []
+    for name, before in run.before.items():
+        if name in run.after:
+            parts.append(f"{name} {before:.3f} → {run.after[name]:.3f}")
+    parts.append(f"{run.seconds:.0f} s")
+    return ", ".join(parts)
 
 
 if __name__ == "__main__":

@@ -40,13 +40,19 @@ STOPPED = 130
 """Exit code of a run that was not begun, as the study is being stopped."""
 
 
+Train = Callable[[Sequence[str], Path], int]
+"""From the arguments of `debate-train` and a log to its exit code."""
+MOST_POINTS = 120
+"""Points of a curve in a line; longer curves are thinned out evenly, and end with their last."""
+
+
 class TrainProcesses:
-    """Runs `debate-train`, each run in a process of its own with one thread of OpenMP.
+    """Runs `debate-train`, each run in a separate process with one thread of OpenMP.
 
     Args:
-        variables: Of the environment of each, beside the caller's.
-        places: As many as are under way at once, each with variables of its own.
-        options: Of each run, such as `--nproc 2`.
+        variables: Environment variables of each run, beside the caller's.
+        places: Environment variables of each place; runs at once have different places.
+        options: Options of each run, such as `--nproc 2`.
     """
 
     def __init__(
@@ -55,15 +61,17 @@ class TrainProcesses:
         places: Sequence[Mapping[str, str]] = ({},),
         options: Sequence[str] = (),
     ) -> None:
-        self._variables, self._options = dict(variables), list(options)
+        self._variables = dict(variables)
+        self._options = list(options)
         self._free: SimpleQueue[Mapping[str, str]] = SimpleQueue()
         for place in places:
             self._free.put(place)
         self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock, self._is_stopping = Lock(), False
+        self._lock = Lock()
+        self._is_stopping = False
 
     def __call__(self, arguments: Sequence[str], log: Path) -> int:
-        """Run `debate-train` with these arguments, its output at the end of a log."""
+        """Run `debate-train` with these arguments and append its output to a log."""
         place = self._free.get()
         try:
             return self._run([*arguments, *self._options], log, place)
@@ -73,7 +81,7 @@ class TrainProcesses:
     def _run(self, arguments: Sequence[str], log: Path, place: Mapping[str, str]) -> int:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **self._variables, **place}
         command = [sys.executable, "-m", "debate_train", *arguments]
-        with _closed_at_end() as pipe, log.open("ab") as file:
+        with _pipe_until_exit() as pipe, log.open("ab") as file:
             if not self._options:  # The launcher of several processes has a pipe of its own.
                 command.append(f"--interrupts=/dev/fd/{pipe}")
             with self._lock:
@@ -95,9 +103,9 @@ class TrainProcesses:
         return code
 
     def stop(self) -> None:
-        """Begin no further run, and let those under way end their step and write a checkpoint.
+        """Begin no further run, and let open runs end their step and write a checkpoint.
 
-        A second call has them stop as a second Ctrl-C does.
+        A second call stops them as a second Ctrl-C does.
         """
         with self._lock:
             if not self._is_stopping and self._running:
@@ -108,91 +116,92 @@ class TrainProcesses:
 
 
 @contextmanager
-def _closed_at_end() -> Iterator[int]:
-    """Yield the reading end of a pipe that closes when this process ends, in whatever way."""
-    ends = os.pipe()
+def _pipe_until_exit() -> Iterator[int]:
+    """Open a pipe for a child to read from; it closes when this process ends, even if killed."""
+    read_end, write_end = os.pipe()
     try:
-        yield ends[0]
+        yield read_end
     finally:
-        for end in ends:
-            os.close(end)
+        os.close(read_end)
+        os.close(write_end)
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Something to do once."""
+    """A task, and the name of an earlier task that it needs."""
 
     act: Callable[[], object]
     needs: str | None = None
-    """The task that has to be done before."""
 
 
 def work(
     tasks: Mapping[str, Task], jobs: int, stop: Callable[[], None]
 ) -> tuple[dict[str, RunFailure], list[str]]:
-    """Do tasks, at most `jobs` at once, in their order as far as each has what it needs.
+    """Do tasks, at most `jobs` at once, each after the task that it needs.
 
-    What needs a task that failed is left out.
+    A task is skipped if the task it needs has failed or was skipped.
 
     Args:
-        tasks: By name; none needs one that comes later.
-        jobs: How many at once.
-        stop: Called at each interrupt; has tasks that are under way end soon.
+        tasks: By name; each needs earlier tasks only.
+        jobs: Most tasks at once.
+        stop: Called at each interrupt; makes running tasks end soon.
 
     Returns:
-        The failures, by name, and the names of those that were left out.
+        The failures, by name, and the names of skipped tasks.
 
     Raises:
-        KeyboardInterrupt: After all that was under way has ended.
+        KeyboardInterrupt: After all running tasks have ended.
     """
-    waiting, running = dict(tasks), dict[Future[object], str]()
-    failed, lost = dict[str, RunFailure](), list[str]()
-    # A handler that raised could do so anywhere, in `stop` or in the pool's own locks, too.
-    ended = SimpleQueue[Future[object] | None]()  # None is an interrupt.
-    ending: BaseException | None = None
-    with handled(heeded(), lambda *_: ended.put(None)), ThreadPoolExecutor(jobs) as pool:
+    waiting = dict(tasks)
+    running: dict[Future[object], str] = {}
+    failures: dict[str, RunFailure] = {}
+    skipped: list[str] = []
+    # The interrupt handler puts None here. A handler that raised could do so anywhere, in `stop`
+    # or in the pool's own locks, too.
+    events = SimpleQueue[Future[object] | None]()
+    fatal_error: BaseException | None = None
+    with handled(heeded(), lambda *_: events.put(None)), ThreadPoolExecutor(jobs) as pool:
         while True:
             for name, task in [*waiting.items()]:
-                if task.needs in failed or task.needs in lost:
-                    lost.append(name)
+                if task.needs in failures or task.needs in skipped:
+                    skipped.append(name)
                     del waiting[name]
                 elif len(running) < jobs and task.needs not in {*waiting, *running.values()}:
                     future = pool.submit(task.act)
                     running[future] = name
-                    future.add_done_callback(ended.put)
+                    future.add_done_callback(events.put)
                     del waiting[name]
             if not running:
                 break
-            done = ended.get()
-            error = done.exception() if done else KeyboardInterrupt()
-            name = running.pop(done) if done else ""
+            future_or_interrupt = events.get()
+            if future_or_interrupt is None:
+                name = ""
+                error: BaseException | None = KeyboardInterrupt()
+            else:
+                name = running.pop(future_or_interrupt)
+                error = future_or_interrupt.exception()
             if isinstance(error, RunFailure | UsageError | OSError):
-                failed[name] = RunFailure(str(error))  # Others are done meanwhile.
+                failures[name] = RunFailure(str(error))  # Independent tasks go on.
             elif error is not None:
-                ending = ending or error
+                # The first such error is raised when all running tasks have ended.
+                fatal_error = fatal_error or error
                 waiting.clear()
                 stop()
-    if ending is not None:
-        raise ending
-    return failed, lost
-
-
-Train = Callable[[Sequence[str], Path], int]
-"""From the arguments of `debate-train` and a log to its exit code."""
-MOST_POINTS = 120
-"""Of a curve that is kept; longer ones are thinned out evenly, and end with their last."""
+    if fatal_error is not None:
+        raise fatal_error
+    return failures, skipped
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What results.json has of a measure."""
+    """A measure in results.json."""
 
     mean: float
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """What results.json has of an alarm of the health watch."""
+    """An alarm of the health monitor in results.json."""
 
     detector: str
     step: int
@@ -200,7 +209,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What is read of a run's results.json."""
+    """The fields of a run's results.json that a study reads."""
 
     exit_criteria: dict[str, bool]
     before: dict[str, Figure]
@@ -215,122 +224,162 @@ class Results:
         return all(self.exit_criteria.values())
 
 
-_RESULTS = TypeAdapter(Results)
-
-
 class Runs:
     """The runs of a study below one folder.
 
     Args:
-        study: What is run.
-        folder: Of the study's file.
-        root: Where run directories and logs go.
-        lines: Where results go.
+        study: The study.
+        folder: Folder of the study's file.
+        root: Folder of run directories and logs.
+        lines: File of results.
         train: Runs `debate-train`.
     """
 
     def __init__(self, study: Study, folder: Path, root: Path, lines: Lines, train: Train) -> None:
-        self.study, self.folder, self.root = study, folder, root
-        self.lines, self.train = lines, train
+        self.study = study
+        self.folder = folder
+        self.root = root
+        self.lines = lines
+        self.train = train
 
     def arm(self, name: str, seed: int) -> FinishedRun:
-        """Run an arm of a seed, and what it begins with where that is missing; return its line.
+        """Run an arm of a seed, after its start if that is missing, and write its line.
 
-        An arm whose start missed an exit criterion is not run: the measures of that start are its
-        before and after. It is counted as a start that failed, and is in no interval.
+        An arm is not run if its start missed an exit criterion: the measures of that start are its
+        before and after. It is counted as a failed start, and is in no interval.
 
         Raises:
             RunFailure: `debate-train` failed.
         """
-        arm, folder = self.study.arms[name], self.root / f"{name}-{seed}"
-        found, settings = self.start(arm.start, seed)
-        is_begun = found is None or found.met
-        if found is None or is_begun:
-            rates = {} if found is None else call_rates(found.after)
+        arm = self.study.arms[name]
+        folder = self.root / f"{name}-{seed}"
+        start_results, settings = self.start(arm.start, seed)
+        if start_results is not None and not start_results.met:
+            measures = self._figures(start_results.after)
+            line = FinishedRun(
+                arm=name,
+                seed=seed,
+                made_by=made_by(self.study, name),
+                start_met=False,
+                steps=start_results.steps,
+                before=measures,
+                after=measures,
+            )
+        else:
+            rates = {} if start_results is None else call_rates(start_results.after)
             settings += [filled(setting, rates) for setting in arm.settings]
-            found = self._results(folder, arm, settings, seed)
-        line = FinishedRun(
-            arm=name,
-            seed=seed,
-            made_by=made_by(self.study, name),
-            start_met=is_begun,
-            steps=found.steps,
-            seconds=round(sum(found.seconds.values()), 1) if is_begun else None,
-            warnings=first_warnings(found) if is_begun else None,
-            before=self._figures(found.before if is_begun else found.after),
-            after=self._figures(found.after),
-            **(self._of_steps(folder) if is_begun else {}),
-        )
+            results = self._results(folder, arm, settings, seed)
+            line = FinishedRun(
+                arm=name,
+                seed=seed,
+                made_by=made_by(self.study, name),
+                start_met=True,
+                steps=results.steps,
+                seconds=round(sum(results.seconds.values()), 1),
+                warnings=first_warnings(results),
+                before=self._figures(results.before),
+                after=self._figures(results.after),
+                **self._of_steps(folder),
+            )
         self.lines.add(line)
         return line
 
     def start(
         self, name: str | None, seed: int, again: Sequence[str] = ()
     ) -> tuple[Results | None, list[str]]:
-        """Return the results of a start, run where they are missing, and settings to go on from it.
+        """Run a start if it is missing.
 
-        A run with these settings leaves out the phases of the start, but for those in `again`.
-        Without a start there are neither results nor settings.
+        Args:
+            name: The start's name; None has neither results nor settings.
+            seed: The seed of the run.
+            again: Phases of the start that the next run trains again.
+
+        Returns:
+            The results, and the settings of a run that continues from it. They leave out the
+            phases of the start but for `again`.
 
         Raises:
             RunFailure: `debate-train` failed.
         """
         if name is None:
             return None, []
-        start, folder = self.study.starts[name], self.root / f"{name}-{seed}"
-        found, settings = self.start(start.start, seed, start.phases)
-        if found is None or found.met:
-            found = self._results(folder, start, [*settings, *start.settings], seed)
-        skipped = sorted(self.study.left_out(name) - {*again})
-        return found, (without(skipped, folder) if found.met else [])
+        start = self.study.starts[name]
+        folder = self.root / f"{name}-{seed}"
+        # A start may begin with another; if that one missed its criterion, its results are both's.
+        results, settings = self.start(start.start, seed, start.phases)
+        if results is None or results.met:
+            results = self._results(folder, start, [*settings, *start.settings], seed)
+        if not results.met:
+            return results, []
+        skipped_phases = sorted(self.study.left_out(name) - {*again})
+        return results, without(skipped_phases, folder)
 
     def _results(
         self, folder: Path, run: StartingRun | Arm, settings: Sequence[str], seed: int
     ) -> Results:
-        """Return the results of a run, which is done or ended first where they are missing."""
-        file, log = folder / "results.json", self.root / f"{folder.name}.log"
-        shared = self.study.settings if run.start is None else without_scratch(self.study.settings)
-        own = [filled(setting, {"seed": seed}) for setting in (*shared, *settings)]
-        named = [f"name={folder.name}", f"tracking.group={self.study.name}", f"seed={seed}"]
-        arguments = [str(recipe_file(run.recipe, self.folder)), *named, *own]
-        _refuse_other_settings(folder, [*arguments, *map("=".join, self.study.environment.items())])
-        if not file.is_file():
-            resumed = ["--resume"] if (folder / "recipe.yaml").is_file() else []
-            code = self.train([*arguments, "--output", str(folder), *resumed], log)
+        """Read the results of a run, after running or resuming it if they are missing."""
+        results_file = folder / "results.json"
+        log = self.root / f"{folder.name}.log"
+        study_settings: Sequence[str] = self.study.settings
+        if run.start is not None:
+            study_settings = without_scratch(self.study.settings)
+        arguments = [
+            str(recipe_file(run.recipe, self.folder)),
+            f"name={folder.name}",
+            f"tracking.group={self.study.name}",
+            f"seed={seed}",
+        ]
+        arguments += [filled(setting, {"seed": seed}) for setting in (*study_settings, *settings)]
+        environment = map("=".join, self.study.environment.items())
+        _refuse_other_settings(folder, [*arguments, *environment])
+        if not results_file.is_file():
+            is_begun = (folder / "recipe.yaml").is_file()
+            options = ["--output", str(folder), *(["--resume"] if is_begun else [])]
+            code = self.train([*arguments, *options], log)
             if code:
                 raise RunFailure(f"{folder.name}: debate-train ended with {code}; see {log}")
-        found = read_as_written(file)
+        values = read_as_written(results_file)
         with _as_written(folder):
-            if found is None:
+            if values is None:
                 raise ValueError(f"its results.json; see {log}")
-            return _RESULTS.validate_python(found)
+            return TypeAdapter(Results).validate_python(values)
 
-    def _figures(self, found: Mapping[str, Figure]) -> dict[str, float]:
-        """Return the study's measures of one side of results.json."""
+    def _figures(self, figures: Mapping[str, Figure]) -> dict[str, float]:
+        """Select the study's measures from one side of results.json."""
         measures = self.study.measures.items()
-        return {name: round(found[key].mean, 6) for name, key in measures if key in found}
+        return {name: round(figures[key].mean, 6) for name, key in measures if key in figures}
 
     def _of_steps(self, folder: Path) -> dict[str, Any]:
-        """Return step and value of each curve, and the totals, of a run's metrics."""
+        """Read the curves and totals of the study from a run's metrics."""
         if not self.study.curves and not self.study.totals:
             return {}
-        found, totals = {}, {}
+        curves = {}
+        totals = {}
         with _as_written(folder):
-            rows = [json.loads(row) for row in (folder / "metrics.jsonl").read_bytes().splitlines()]
+            lines = (folder / "metrics.jsonl").read_bytes().splitlines()
+            rows = [json.loads(line) for line in lines]
             for name, key in self.study.curves.items():
                 # A value that is not finite is null.
-                of_key = [row for row in rows if row.get(key) is not None]
-                points = [(row["step"], round(row[key], 5)) for row in of_key]
-                thinned = points[:: -(-len(points) // MOST_POINTS) or 1]
-                found[name] = (*thinned, *(points[-1:] if thinned[-1:] != points[-1:] else ()))
+                rows_with_key = [row for row in rows if row.get(key) is not None]
+                curves[name] = _thinned(
+                    [(row["step"], round(row[key], 5)) for row in rows_with_key]
+                )
             for name, key in self.study.totals.items():
                 totals[name] = round(sum(row.get(key) or 0.0 for row in rows), 5)
-        return {"curves": found, "totals": totals}
+        return {"curves": curves, "totals": totals}
+
+
+def _thinned(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    stride = max(1, math.ceil(len(points) / MOST_POINTS))
+    thinned = points[::stride]
+    if thinned and thinned[-1] != points[-1]:
+        return (*thinned, points[-1])
+    return tuple(thinned)
 
 
 @contextmanager
 def _as_written(folder: Path) -> Iterator[None]:
-    """Say in one line that what a finished run has written is not there as it was."""
+    """Turn errors of damaged files of a finished run into a refusal of one line."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
@@ -341,26 +390,33 @@ def _as_written(folder: Path) -> Iterator[None]:
 
 
 def _refuse_other_settings(folder: Path, arguments: Sequence[str]) -> None:
-    """Keep with what a run is begun; refuse to take over one that was begun otherwise."""
-    kept, text = folder.with_name(f"{folder.name}.arguments"), "\n".join(arguments) + "\n"
-    if not folder.is_dir() or not kept.is_file():
-        write_whole(kept, text.encode())
-    elif kept.read_bytes() != text.encode():  # Two arms may read those of a start at once.
+    """Record the arguments of a run; refuse a run directory of other arguments."""
+    arguments_file = folder.with_name(f"{folder.name}.arguments")
+    text = "\n".join(arguments) + "\n"
+    if not folder.is_dir() or not arguments_file.is_file():
+        # Written whole, as another arm may read the arguments of a common start meanwhile.
+        write_whole(arguments_file, text.encode())
+    elif arguments_file.read_bytes() != text.encode():
         raise RunFailure(
-            f"{folder}: was run with other settings, which are in {kept}; remove the folder, or "
-            "give the arm or start another name"
+            f"{folder}: was run with other settings, which are in {arguments_file}; remove the "
+            "folder, or give the arm or start another name"
         )
 
 
-def first_warnings(found: Results) -> dict[str, int]:
-    """Return the step at which each detector of the health watch first spoke."""
-    return {alarm.detector: alarm.step for alarm in reversed(found.health)}
+def first_warnings(results: Results) -> dict[str, int]:
+    """Find the step of the first warning of each detector of the health monitor."""
+    # In reverse, so that the first alarm of a detector is written last.
+    return {alarm.detector: alarm.step for alarm in reversed(results.health)}
 
 
 def without(phases: Sequence[str], folder: Path) -> list[str]:
-    """Return the settings with which a run leaves phases out and begins where a start ended."""
-    found = folder.glob("checkpoints/step-*")
-    checkpoint = max(found, key=lambda step: (len(step.name), step.name), default=None)
+    """Write the settings of a run that skips phases and begins from a start's last checkpoint."""
+    # Longer names have more digits, so a later step.
+    checkpoint = max(
+        folder.glob("checkpoints/step-*"),
+        key=lambda step: (len(step.name), step.name),
+        default=None,
+    )
     if checkpoint is None:
         raise RunFailure(f"{folder}/checkpoints: found none; remove the folder to run it again")
     with _as_written(folder):
@@ -368,12 +424,12 @@ def without(phases: Sequence[str], folder: Path) -> list[str]:
         dtype = recipe["model"]["dtype"]
     skipped = "{steps: 0, exit_criterion: null, keep_if: null}"
     settings = [f"phases.{name}={skipped}" for name in phases]
-    settings += ["model.type=pretrained", f"model.name={checkpoint}"]
-    return [*settings, f"model.dtype={dtype}"]
+    settings += ["model.type=pretrained", f"model.name={checkpoint}", f"model.dtype={dtype}"]
+    return settings
 
 
-def call_rates(found: Mapping[str, Figure]) -> dict[str, float]:
-    """Return the rates of `votes_from` with which drawn votes are as good as a judge's.
+def call_rates(figures: Mapping[str, Figure]) -> dict[str, float]:
+    """Compute the rates of `votes_from` with which drawn votes are as good as a judge's.
 
     A judge names the right of two turns with probability s (strict accuracy) and is right at half
     weight for `=` with A (accuracy), so it names the wrong one with w = 1 − 2A + s. Calls with
@@ -382,15 +438,17 @@ def call_rates(found: Mapping[str, Figure]) -> dict[str, float]:
     calls can has no root: then t and f are the nearest, with the same difference.
 
     Args:
-        found: One side of results.json.
+        figures: One side of results.json.
 
     Returns:
-        `tpr` and `fpr`; nothing where no judge was measured.
+        `tpr` and `fpr`; empty without a measured judge.
     """
-    if "eval/judge/strict_accuracy" not in found:
+    if "eval/judge/strict_accuracy" not in figures:
         return {}
-    right, accuracy = (found[f"eval/judge/{n}"].mean for n in ("strict_accuracy", "accuracy"))
-    difference = 2 * accuracy - 1
-    root = math.sqrt(max(0.0, (1 + difference) ** 2 - 4 * right))
+    strict_accuracy = figures["eval/judge/strict_accuracy"].mean
+    accuracy = figures["eval/judge/accuracy"].mean
+    difference = 2 * accuracy - 1  # s − w = t − f
+    # Without a root the judge says `=` less often than two calls can.
+    root = math.sqrt(max(0.0, (1 + difference) ** 2 - 4 * strict_accuracy))
     tpr = (1 + difference + root) / 2
     return {"tpr": min(tpr, 1.0), "fpr": min(max(tpr - difference, 0.0), 1.0)}

@@ -26,62 +26,82 @@ from debate_train.errors import UsageError
 
 __all__ = ["lay_beside"]
 
-Seen = tuple[float | None, float | None, float | None]
-"""A figure and the ends of its 95 % interval, None where they are not known."""
-
-
-def lay_beside(figures: Mapping[str, float | Estimate], num_agents: int) -> list[Row]:
-    """Return each round of a run beside the curve.
-
-    With a constant advantage Theorem 4.4 gives drift_t / drift_1 = (S + C) / (S + t C), between 1
-    and 1 / t whatever S and C are, which a run does not show.
-
-    Args:
-        figures: Of `debate_statistics`, with intervals, or of `debate_metrics` or a row of
-            `metrics.jsonl`, without: `accuracy/round_R`, `drift/round_R` and `rho/round_R`, each
-            also with `train/` before it.
-        num_agents: N.
-
-    Raises:
-        ValueError: There is no accuracy of a round among the figures.
-    """
-    found: dict[str, dict[int, Seen]] = {"accuracy": {}, "drift": {}, "rho": {}}
-    for name, value in figures.items():
-        if match := re.fullmatch(r"(?:train/)?(accuracy|drift|rho)/round_(\d+)", name):
-            seen = ((value.value, value.low, value.high) if isinstance(value, Estimate)
-                    else (float(value), None, None))  # fmt: skip
-            found[match[1]][int(match[2])] = seen
-    if not found["accuracy"]:
-        raise ValueError(
-            "found no accuracy/round_R, expected figures of debates with known answers"
-        )
-    none: Seen = (None, None, None)
-    first = found["drift"].get(1, none)[0]
-    rows: list[Row] = []
-    for round_, (accuracy, *_) in sorted(found["accuracy"].items()):
-        drift, rho = (found[name].get(round_, none) for name in ("drift", "rho"))
-        curve = first if round_ else None
-        row: Row = {"round": round_, "accuracy": accuracy}
-        row |= dict(zip(("drift", "drift_low", "drift_high"), drift, strict=True))
-        row |= {"constant_mass": curve, "no_prior": None if curve is None else curve / round_}
-        row |= dict(zip(("rho", "rho_low", "rho_high"), rho, strict=True))
-        rows.append(row | {"voters": _voters(num_agents, rho[0])})
-    return rows
-
-
-def _voters(num_agents: int, rho: float | None) -> float | None:
-    """Return N_eff; None also where agents are less alike than any independent ones."""
-    voters = math.inf if rho is None else effective_voters(num_agents, rho)
-    return voters if math.isfinite(voters) else None
-
-
 NAME = "debate-theory"
-_LEAST, _MOST = 100, 1_000_000
+_FEWEST_DEBATES = 100
+_MOST_DEBATES = 1_000_000
 _DESCRIPTION = """\
 Simulate SDRL's model of beliefs beside what the paper says of it; or lay recorded debates beside
 the theory: accuracy, drift, ρ and the effective number of voters of each round, with 95 % intervals
 over questions, beside the drift that a constant advantage would give. ρ needs two debates on a
 question. docs/theory.md has the formulas."""
+
+ValueAndEnds = tuple[float | None, float | None, float | None]
+"""A figure and the ends of its 95 % interval, None if unknown."""
+_UNKNOWN: ValueAndEnds = (None, None, None)
+
+
+def lay_beside(figures: Mapping[str, float | Estimate], num_agents: int) -> list[Row]:
+    """Compare the drift of each round of a run with the drift of a constant advantage.
+
+    With a constant advantage Theorem 4.4 gives drift_t / drift_1 = (S + C) / (S + t C), between 1
+    and 1 / t for all S and C, which a run does not show.
+
+    Args:
+        figures: `accuracy/round_R`, `drift/round_R` and `rho/round_R`, each also with `train/`
+            before it. Those of `debate_statistics` have intervals; those of `debate_metrics` and
+            of a row of `metrics.jsonl` have none.
+        num_agents: N.
+
+    Raises:
+        ValueError: The figures have no accuracy of a round.
+    """
+    by_round: dict[str, dict[int, ValueAndEnds]] = {"accuracy": {}, "drift": {}, "rho": {}}
+    for name, figure in figures.items():
+        match = re.fullmatch(r"(?:train/)?(accuracy|drift|rho)/round_(\d+)", name)
+        if match is None:
+            continue
+        values: ValueAndEnds
+        if isinstance(figure, Estimate):
+            values = (figure.value, figure.low, figure.high)
+        else:
+            values = (float(figure), None, None)
+        by_round[match[1]][int(match[2])] = values
+    if not by_round["accuracy"]:
+        raise ValueError(
+            "found no accuracy/round_R, expected figures of debates with known answers"
+        )
+    first_drift = by_round["drift"].get(1, _UNKNOWN)[0]
+    rows: list[Row] = []
+    for round_, (accuracy, _, _) in sorted(by_round["accuracy"].items()):
+        drift, drift_low, drift_high = by_round["drift"].get(round_, _UNKNOWN)
+        rho, rho_low, rho_high = by_round["rho"].get(round_, _UNKNOWN)
+        # The two ends of the curve. Round 0 has no earlier round to drift from.
+        constant_mass = first_drift if round_ else None
+        no_prior = None if constant_mass is None else constant_mass / round_
+        rows.append(
+            {
+                "round": round_,
+                "accuracy": accuracy,
+                "drift": drift,
+                "drift_low": drift_low,
+                "drift_high": drift_high,
+                "constant_mass": constant_mass,
+                "no_prior": no_prior,
+                "rho": rho,
+                "rho_low": rho_low,
+                "rho_high": rho_high,
+                "voters": _voters(num_agents, rho),
+            }
+        )
+    return rows
+
+
+def _voters(num_agents: int, rho: float | None) -> float | None:
+    """Compute N_eff; None also for agents less alike than independent ones."""
+    if rho is None:
+        return None
+    voters = effective_voters(num_agents, rho)
+    return voters if math.isfinite(voters) else None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """Return what the command takes."""
+    """Build the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog=NAME,
         description=_DESCRIPTION,
@@ -113,30 +133,39 @@ def command_parser() -> argparse.ArgumentParser:
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        found = _of_run(arguments.transcripts) if arguments.transcripts else _of_grid(arguments)
+        file = arguments.transcripts
+        results = _of_run(file) if file else _of_grid(arguments)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    text = "\n\n".join("\n".join(_table(rows)) for rows in found.values())
-    print(json.dumps(found, ensure_ascii=False) if arguments.json else text)
+    if arguments.json:
+        print(json.dumps(results, ensure_ascii=False))
+    else:
+        print("\n\n".join("\n".join(_table(rows)) for rows in results.values()))
     return DONE
 
 
 def _of_grid(arguments: argparse.Namespace) -> dict[str, list[Row]]:
-    debates, seed = arguments.debates, arguments.seed
-    if not _LEAST <= debates <= _MOST:
-        raise UsageError(f"--debates: found {debates}, expected {_LEAST} to {_MOST:,}")
+    debates: int = arguments.debates
+    seed: int = arguments.seed
+    if not _FEWEST_DEBATES <= debates <= _MOST_DEBATES:
+        raise UsageError(
+            f"--debates: found {debates}, expected {_FEWEST_DEBATES} to {_MOST_DEBATES:,}"
+        )
     if seed < 0:
         raise UsageError(f"--seed: found {seed}, expected at least 0")
+    rows_of_rounds: list[Row] = []
+    for name in BY_ROUND:
+        rows_of_rounds += round_rows(name, 6, debates, seed)
     return {
         "drift": [drift_row(names, debates, seed) for names in settings()],
         "votes": [vote_row(cell, debates, seed) for cell in VOTES],
-        "rounds": [row for name in BY_ROUND for row in round_rows(name, 6, debates, seed)],
+        "rounds": rows_of_rounds,
     }
 
 
 def _of_run(file: str) -> dict[str, list[Row]]:
     transcripts = list(transcripts_in("debate-study", file))
-    sizes = sorted({one.protocol.num_agents for one in transcripts})
+    sizes = sorted({transcript.protocol.num_agents for transcript in transcripts})
     if len(sizes) > 1:
         raise UsageError(
             f"{file}: found debates of {sizes[0]} and of {sizes[1]} agents, "

@@ -1,4 +1,4 @@
-"""Several vLLM servers that share the debates: who is asked, and who is down."""
+"""Several vLLM servers that share the debates: which serve, and which session goes where."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from debate_rollout.engines.vllm.control import ServerControl, ServerProcess, Un
 from debate_rollout.engines.vllm.model import UNLOADED, OtherWeightsError
 
 PASSING = (404, 500, 502, 503, 504)
-"""Statuses of a server that has started again, fails or is about to end: another one is asked."""
+"""Statuses of a server that restarts, fails or is about to end: another server is asked."""
 
 
 @dataclass(eq=False, slots=True)
@@ -20,47 +20,51 @@ class PooledServer:
     client: httpx.AsyncClient
     control: ServerControl
     process: ServerProcess | None = None
-    """It, where it was started here."""
+    """The server's process if it was started here."""
     is_up: bool = True
     open: int = 0
-    """Requests that it is answering."""
+    """Number of open requests."""
     sessions: list[int] = field(default_factory=lambda: [0])
-    """That were given to each of its data-parallel engines since the last load; of a server that
-    somebody else started they are not known, and it divides its requests itself."""
+    """Number of sessions of each data-parallel engine since the last load. A server that was not
+    started here has one entry and divides its requests itself."""
 
-    def give(self) -> int | None:
-        """Take a session in; return its engine, that with the fewest, None where it has one."""
+    def assign_session(self) -> int | None:
+        """Assign a session to the engine with the fewest sessions; None for a single engine."""
         engine = self.sessions.index(min(self.sessions))
         self.sessions[engine] += 1
         return engine if len(self.sessions) > 1 else None
 
     def is_lost_by(self, error: Exception, process: ServerProcess | None) -> bool:
-        """Return whether an error is of the server, so that another one may answer.
+        """Check whether an error comes from the server, so that another server may answer.
 
         Args:
-            error: Of a request.
-            process: That it was sent to, in whose place there may be another by now.
+            error: The error of a request.
+            process: The process that got the request; a restart may have replaced it since.
         """
         if isinstance(error, OtherWeightsError):
-            return error.label == UNLOADED  # Else another run refreshes it.
+            # A server without our weights has restarted; with others, another run refreshes it.
+            return error.label == UNLOADED
+        if isinstance(error, UnreachableError):
+            return True
         has_ended = process is not None and process.code is not None
-        return isinstance(error, UnreachableError) or (
-            isinstance(error, EndpointError) and (has_ended or self.control.is_broken)
-        )
+        return isinstance(error, EndpointError) and (has_ended or self.control.is_broken)
 
 
 class Pool:
-    """Gives sessions to servers: a new one to that with the fewest requests, later turns stick.
+    """Assigns sessions to servers.
+
+    A new session goes to the server with the fewest requests; its later turns stay there, by the
+    cached prefixes of earlier ones.
 
     Args:
         members: The servers.
-        least: While fewer are up, nobody is asked.
+        min_servers: No request is sent while fewer are up.
     """
 
-    def __init__(self, members: Sequence[PooledServer], least: int) -> None:
+    def __init__(self, members: Sequence[PooledServer], min_servers: int) -> None:
         self.members = members
-        self._least = least
-        self._places: dict[int, tuple[PooledServer, int | None]] = {}
+        self._min_servers = min_servers
+        self._assignments: dict[int, tuple[PooledServer, int | None]] = {}
 
     @property
     def is_several(self) -> bool:
@@ -73,27 +77,27 @@ class Pool:
         return [member for member in self.members if member.is_up]
 
     def pick(self, session: int) -> tuple[PooledServer, int | None]:
-        """Return the server of a session, and which of its engines if it has several.
+        """Choose the server of a session, and one of its engines if it has several.
 
         Raises:
             UnreachableError: Too few are up.
         """
         up = self.up
-        if len(up) < self._least:
+        if len(up) < self._min_servers:
             raise UnreachableError(
                 f"{len(up)} of {len(self.members)} vLLM servers serve; expected at least "
-                f"{self._least} (min_servers)"
+                f"{self._min_servers} (min_servers)"
             )
-        place = self._places.get(session)
-        if place is None or not place[0].is_up:
-            member = min(up, key=lambda one: (one.open, sum(one.sessions)))
-            place = member, member.give()
-            if session >= 0:
-                self._places[session] = place
-        return place
+        assignment = self._assignments.get(session)
+        if assignment is None or not assignment[0].is_up:
+            server = min(up, key=lambda server: (server.open, sum(server.sessions)))
+            assignment = (server, server.assign_session())
+            if session >= 0:  # Requests with session -1 belong to none.
+                self._assignments[session] = assignment
+        return assignment
 
     def forget_sessions(self) -> None:
-        """Begin again: by new weights, what servers have computed is worth nothing."""
-        self._places.clear()
+        """Drop all assignments: new weights make cached prefixes worthless."""
+        self._assignments.clear()
         for member in self.members:
             member.sessions = [0] * len(member.sessions)
