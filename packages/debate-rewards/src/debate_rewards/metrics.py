@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from debate_protocol.types import Transcript, TurnKey, agents_by_policy, answering_agents
-from debate_rewards.answer_checking import Verdict, answer_classes, check_many
+from debate_rewards.answer_checking import Verdict, check_many
+from debate_rewards.answer_pools import classes_of_turns
 from debate_rewards.answer_rewards import turn_verdicts
 from debate_rewards.decisions import decisions_of
 from debate_rewards.estimates import Estimate, Moments, Sums, bootstrap_estimates, pooled
@@ -95,24 +96,9 @@ def answers_given(
     debates = [read_debate(transcript) for transcript in transcripts]
     answers = []
     for debate, verdicts in zip(debates, turn_verdicts(debates), strict=True):
-        classes = _answer_classes(debate, across_rounds)
+        classes = classes_of_turns(debate, across_rounds=across_rounds)
         answers.append(AnswersGiven(debate=debate, verdicts=verdicts, classes=classes))
     return answers
-
-
-def _answer_classes(debate: ReadDebate, across_rounds: bool) -> dict[TurnKey, int | None]:
-    groups: dict[int, list[TurnKey]] = {}
-    for key in debate.turns:
-        groups.setdefault(0 if across_rounds else key.round, []).append(key)
-    class_of: dict[TurnKey, int | None] = {}
-    for keys in groups.values():
-        answers = []
-        for key in keys:
-            turn = debate.turns[key]
-            answers.append(None if turn.failed else turn.parsed.answer)
-        numbers = answer_classes(debate.transcript.question, answers)
-        class_of.update(zip(keys, numbers, strict=True))
-    return class_of
 
 
 def add_rounds(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -> None:

@@ -19,6 +19,7 @@ from pydantic import Field
 from debate_protocol.parsing import Range, evaluation_parts
 from debate_protocol.plugins import Config
 from debate_protocol.types import Transcript, TurnKey, role_of
+from debate_rewards.answer_pools import PooledReward, pooled_answers, pooled_shares
 from debate_rewards.reward import (
     FAILURE_VALUE,
     Credit,
@@ -40,7 +41,6 @@ from debate_rewards.vote_advice import (
 from debate_rewards.votes import (
     JUDGE,
     Ballot,
-    PeerReward,
     Ties,
     Verdict,
     Vote,
@@ -258,13 +258,16 @@ class JudgeSettings(Config):
         return span_values
 
 
-class V2(JudgeSettings, PeerReward):
+class V2(JudgeSettings, PooledReward):
     """Peer votes as two streams, `generator` and `judge`.
 
     `generator`, per judged turn: 2·for/(for+against) − 1. `judge`, per comparison: agreement with
     the other judges of that pair of turns; per turn: the mean over its valued comparisons, or
     `format_penalty` (None: no penalty) where comparisons were expected and none counted. A failed
     turn carries −1 on `generator` and nothing else.
+
+    `pool: answer` lets a vote value all turns with the judged answer, those of other agents and of
+    the last round too, except turns of the voter.
 
     `unvoted` says what a valid turn without votes gets: no signal, 0, or the literal formula's −1.
     `judge_credit` says where judge values go: one for the `block`, one per `line`, or per `segment`
@@ -346,7 +349,11 @@ class V2(JudgeSettings, PeerReward):
         """Build the credits of a debate's turns by the votes on them."""
         if votes is None:
             return [Credit(*key, "generator", None, expected=False) for key in debate.turns]
-        values = generator_values(votes, self.ties)
+        if self.pool == "answer":
+            shares = pooled_shares(votes, self.ties, pooled_answers(debate))
+            values = {key: share.balance for key, share in shares.items()}
+        else:
+            values = generator_values(votes, self.ties)
         unvoted_value = _UNVOTED_VALUES[self.unvoted]
         credits = []
         for key, turn in debate.turns.items():

@@ -2,11 +2,18 @@
 
 import math
 from abc import abstractmethod
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from debate_protocol.types import TurnKey
+from debate_rewards.answer_pools import (
+    PooledAnswer,
+    PooledReward,
+    pooled_answers,
+    pooled_log_strengths,
+)
 from debate_rewards.reward import (
     Credit,
     ReadDebate,
@@ -19,8 +26,9 @@ from debate_rewards.reward import (
 from debate_rewards.strengths import log_strengths, wins_of
 from debate_rewards.votes import (
     Line,
-    PeerReward,
     Share,
+    Ties,
+    Vote,
     all_votes,
     ballots,
     orient,
@@ -32,7 +40,7 @@ from debate_rewards.votes import (
 FAILED_STEP = -1.0
 
 
-class _Pairwise(PeerReward):
+class _Pairwise(PooledReward):
     @property
     def streams(self) -> tuple[str, ...]:
         """Streams with values."""
@@ -44,11 +52,9 @@ class _Pairwise(PeerReward):
 
     def score(self, debate: ReadDebate) -> Score:
         """Score a debate by all comparisons, shown or not."""
-        num_agents = debate.transcript.protocol.num_agents
-        votes_for = [0.0] * num_agents
-        votes_against = [0.0] * num_agents
-        num_votes = num_malformed = num_contradictory = num_about_failed = 0
-        for judge in debate.judges.values():
+        lines_by_judge: dict[TurnKey, list[Line]] = {}
+        num_malformed = num_contradictory = num_about_failed = 0
+        for key, judge in debate.judges.items():
             num_malformed += judge.parsed.malformed
             if judge.failed:
                 continue
@@ -56,18 +62,14 @@ class _Pairwise(PeerReward):
             counted_lines, num_dropped_pairs = without_repetitions(valid_lines, self.duplicates)
             num_about_failed += len(judge.parsed.comparisons) - len(valid_lines)
             num_contradictory += num_dropped_pairs
-            num_votes += len(counted_lines)
-            for line in counted_lines:
-                share = points(line.verdict, self.ties)
-                if share is not None:
-                    votes_for[line.low] += share.up
-                    votes_against[line.low] += share.down
-                    votes_for[line.high] += share.down
-                    votes_against[line.high] += share.up
+            lines_by_judge[key] = counted_lines
+        num_votes = sum(len(lines) for lines in lines_by_judge.values())
 
-        values = []
-        for up, down in zip(votes_for, votes_against, strict=True):
-            values.append(self.value(Share(up, down)) if up + down else 0.0)
+        if self.pool == "answer":
+            shares = _shares_by_answer(debate, lines_by_judge, self.ties)
+        else:
+            shares = _shares_by_agent(debate, lines_by_judge, self.ties)
+        values = [self.value(share) if share.up + share.down else 0.0 for share in shares]
         returns = list(values)
         for key, turn in debate.turns.items():
             if turn.failed:
@@ -89,6 +91,57 @@ class _Pairwise(PeerReward):
         return Score(credits=tuple(credits), agents=tuple(returns), metrics=metrics)
 
 
+def _shares_by_agent(
+    debate: ReadDebate, lines_by_judge: Mapping[TurnKey, Sequence[Line]], ties: Ties
+) -> list[Share]:
+    """Count the votes for and against each agent."""
+    votes_for = [0.0] * debate.transcript.protocol.num_agents
+    votes_against = list(votes_for)
+    for lines in lines_by_judge.values():
+        for line in lines:
+            share = points(line.verdict, ties)
+            if share is not None:
+                votes_for[line.low] += share.up
+                votes_against[line.low] += share.down
+                votes_for[line.high] += share.down
+                votes_against[line.high] += share.up
+    return [Share(up, down) for up, down in zip(votes_for, votes_against, strict=True)]
+
+
+def _shares_by_answer(
+    debate: ReadDebate, lines_by_judge: Mapping[TurnKey, Sequence[Line]], ties: Ties
+) -> list[Share]:
+    """Count the votes for and against all answers that each agent gave, without its own votes.
+
+    A line about an agent that the judge was not shown is about no answer: it counts for that agent.
+    """
+    num_agents = debate.transcript.protocol.num_agents
+    answers = pooled_answers(debate)
+    answers_of_agent: list[set[PooledAnswer]] = [set() for _ in range(num_agents)]
+    for key, answer in answers.items():
+        answers_of_agent[key.agent].add(answer)
+
+    votes_for = [0.0] * num_agents
+    votes_against = list(votes_for)
+    for judge_key, lines in lines_by_judge.items():
+        judged = debate.judged_by(debate.judges[judge_key])
+        for line in lines:
+            share = points(line.verdict, ties)
+            if share is None:
+                continue
+            sides = ((line.low, share.up, share.down), (line.high, share.down, share.up))
+            for number, up, down in sides:
+                for agent in range(num_agents):
+                    if number in judged:
+                        is_valued = answers[judged[number].key] in answers_of_agent[agent]
+                    else:
+                        is_valued = agent == number
+                    if is_valued and agent != judge_key.agent:
+                        votes_for[agent] += up
+                        votes_against[agent] += down
+    return [Share(up, down) for up, down in zip(votes_for, votes_against, strict=True)]
+
+
 def _lines_about_valid_turns(debate: ReadDebate, judge: ReadTurn) -> list[Line]:
     """Select the lines whose agents were not last shown to the judge with a failed turn."""
     failed_agents = {agent for agent, turn in debate.judged_by(judge).items() if turn.failed}
@@ -104,7 +157,8 @@ class WinRate(_Pairwise):
     failed turn.
 
     Source: multi-agent debate implementation note, reward function 1. Deviation: repeated lines of
-    a turn count once (`duplicates: count` is the note's rule).
+    a turn count once (`duplicates: count` is the note's rule). With `pool: answer` an agent's votes
+    are those of other agents on any answer that it gave in the debate.
     """
 
     type: Literal["win_rate"] = "win_rate"
@@ -130,7 +184,7 @@ class WinMinusLoss(_Pairwise):
         return (share.up - share.down) / (share.up + share.down)
 
 
-class BradleyTerry(PeerReward):
+class BradleyTerry(PooledReward):
     """The Bradley-Terry strength of each judged turn, scaled to (−1, 1), stream `generator`.
 
     The strengths w > 0 of the turns (`unit: turn`), or of the agents over all rounds
@@ -142,6 +196,9 @@ class BradleyTerry(PeerReward):
     many losses: undefeated turns stay finite, turns of different rounds share one scale, and few
     votes say little. The value (w − 1) / (w + 1) is twice the chance to beat that opponent,
     minus 1.
+
+    With `pool: answer` each answer has a strength, the same on all turns that give it, up to the
+    votes of each turn's author, without which its strength is fitted.
 
     Turns (agents) without a vote have no signal; a failed turn carries −1. Which votes count, and
     `ties` and `duplicates`, are as in `v2`.
@@ -156,19 +213,24 @@ class BradleyTerry(PeerReward):
     prior: float = Field(default=1.0, ge=1e-3)
     """Wins, and as many losses, of everyone against a fictitious opponent of strength 1."""
 
+    @model_validator(mode="after")
+    def _check_unit(self) -> Self:
+        if self.unit == "agent" and self.pool == "answer":
+            raise ValueError(
+                "pool: found answer beside unit: agent; expected unit turn with pool answer, or "
+                "pool agent"
+            )
+        return self
+
     def score(self, debate: ReadDebate) -> Score:
         """Score a debate by strengths fitted to the votes."""
-
-        def unit_of(key: TurnKey) -> TurnKey | int:
-            return key.agent if self.unit == "agent" else key
-
         votes = all_votes(ballots(debate, self.duplicates))
-        strengths = log_strengths(wins_of(votes, self.ties, unit_of), self.prior)
-        values: dict[TurnKey, float | None] = {}
-        for key in debate.turns:
-            if unit_of(key) in strengths:
-                # (w − 1) / (w + 1) with log w in the place of w, which may be too large a number.
-                values[key] = math.tanh(strengths[unit_of(key)] / 2)
+        if self.pool == "answer":
+            strengths = pooled_log_strengths(votes, self.ties, pooled_answers(debate), self.prior)
+        else:
+            strengths = self._turn_log_strengths(debate, votes)
+        # (w − 1) / (w + 1) with log w in the place of w, which may be too large a number.
+        values = {key: math.tanh(strength / 2) for key, strength in strengths.items()}
         credits = turn_credits(debate, values)
         metrics = {
             "bradley_terry/votes": float(len(votes)),
@@ -176,3 +238,12 @@ class BradleyTerry(PeerReward):
             "reward/gen/mean": known_mean(credit.value for credit in credits),
         }
         return build_score(debate.transcript, credits, metrics)
+
+    def _turn_log_strengths(
+        self, debate: ReadDebate, votes: Sequence[Vote]
+    ) -> dict[TurnKey, float]:
+        def unit_of(key: TurnKey) -> TurnKey | int:
+            return key.agent if self.unit == "agent" else key
+
+        strengths = log_strengths(wins_of(votes, self.ties, unit_of), self.prior)
+        return {key: strengths[unit_of(key)] for key in debate.turns if unit_of(key) in strengths}

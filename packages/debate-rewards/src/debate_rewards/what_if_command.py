@@ -13,9 +13,10 @@ from debate_protocol.types import Transcript
 from debate_rewards.reward import Reward
 from debate_rewards.what_if import HABITS, RewardReplay, seeds_needed, what_if
 
-# One of each kind of signal: votes three ways, votes as wins, the majority, verified answers.
+# One of each kind of signal: votes four ways, votes as wins, the majority, verified answers.
 DEFAULT_REWARDS = (
     "v2",
+    "v2:pool=answer",
     "v2:consensus=peer_prediction",
     "bradley_terry",
     "win_rate",
