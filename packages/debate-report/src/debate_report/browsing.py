@@ -79,7 +79,9 @@ def blocks_of(debates: Debates) -> Blocks:
     entries = [
         _index_entry(debate, phases, is_credited=id(debate) in credited_ids) for debate in shown
     ]
+    is_single = all(debate.transcript.protocol.num_agents == 1 for debate in shown)
     index = {
+        "nouns": ["reply", "replies"] if is_single else ["debate", "debates"],
         "block": BLOCK,
         "phases": phases,
         "prompts": len(prompts),
@@ -196,7 +198,7 @@ def _debate(debate: Recorded, *, with_credit: bool) -> dict[str, object]:
         "question": question.text[:MOST_TEXT],
         "answer": question.answer,
         "passage": str(question.meta.get("passage") or "")[:MOST_TEXT],
-        "rules": rules,
+        "rules": rules if protocol.num_agents > 1 else f"contract {protocol.contract}",
         "streams": list(debate.streams),
         "returns": list(debate.returns),
         "decisions": [[rule, *decision] for rule, decision in debate.decisions.items()],
@@ -275,6 +277,7 @@ def browser(run: RunFiles, debates: Debates) -> Browser:
         files=len(run.transcripts) + len(run.imported),
         entries=len(blocks.index["debates"]),
         phases=blocks.index["phases"],
+        nouns=blocks.index["nouns"],
         left_out=num_debates_left_out,
         left_prompts=num_prompts_left_out,
         unreadable=debates.unreadable,

@@ -78,6 +78,10 @@ class Marks:
     """Position and words of each alarm."""
 
 
+Plot = tuple[Chart, PhaseAxis]
+"""A chart with its horizontal axis."""
+
+
 def line_chart(chart: Chart, along: PhaseAxis | None = None, marks: Marks | None = None) -> Markup:
     """Draw a chart with a legend and hover texts.
 
@@ -99,7 +103,7 @@ def line_chart(chart: Chart, along: PhaseAxis | None = None, marks: Marks | None
     )
 
 
-def image(charts: Sequence[tuple[Chart, PhaseAxis]]) -> str:
+def image(charts: Sequence[Plot]) -> str:
     """Draw charts one below the other as an SVG image that needs no other file."""
     panels = []
     for chart, along in charts:

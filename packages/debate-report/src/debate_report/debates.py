@@ -26,6 +26,9 @@ ANSWER_LIMIT_S = 4.0
 MOST_EVALUATED = 128
 TRANSCRIPT_NAME = re.compile(r"(.*)-(\d+)")
 
+# Decides imported replies beside the verdict of their file.
+CHECKED_HERE = "checked here"
+
 Decisions = dict[str, tuple[str, str | None]]
 """By rule: the answer of the debate as a whole, and its verdict."""
 
@@ -238,7 +241,7 @@ def _with_file_verdict(
         rule = f"the file's {debate.meta.get('verdict_by', 'verdict')}"
         all_decisions[rule] = (answer, verdict)
     if checked_here is not None:
-        all_decisions["checked here"] = checked_here
+        all_decisions[CHECKED_HERE] = checked_here
     return {"verdicts": verdicts, "decisions": all_decisions}
 
 

@@ -28,7 +28,9 @@ from debate_report.debates import Debates
 from debate_report.json_values import as_list, as_mapping, finite
 from debate_report.nothing_learned import warning_of
 from debate_report.number_texts import write_duration
+from debate_report.page_replies import PageReplies, page_replies_of
 from debate_report.page_templates import render
+from debate_report.reply_sections import facts, groups, overview, rewards
 from debate_report.run_files import RunFiles, read_run, read_source
 from debate_report.society import society
 
@@ -96,6 +98,9 @@ def make_page(run: RunFiles) -> str:
     """Render a report; the same files give the same text."""
     debates = read_all(run)
     debate_browser = _make_browser(run, debates)
+    page_replies = page_replies_of(debates.found)
+    if page_replies.replies:
+        return _reply_page(run, page_replies, debate_browser)
     debates_section = ("debates", "Debates", debate_browser.shown)
     is_run = bool(run.rows or run.recipe)
     if not is_run:
@@ -114,6 +119,17 @@ def make_page(run: RunFiles) -> str:
         ("repeat", "To repeat it", _part(lambda: _to_repeat(run))),
     ]
     return _render_page(run.name, _part(lambda: _facts(run)), sections, debate_browser)
+
+
+def _reply_page(run: RunFiles, page: PageReplies, reply_browser: Browser) -> str:
+    """Render the page of replies that another program wrote."""
+    sections = [
+        ("faults", "At a glance", _part(lambda: overview(page))),
+        ("rewards", "Rewards", _part(lambda: rewards(page))),
+        ("groups", "Groups of one question", _part(lambda: groups(page))),
+        ("debates", "Replies", reply_browser.shown),
+    ]
+    return _render_page(run.name, _part(lambda: facts(page)), sections, reply_browser, "Rollouts")
 
 
 def _warning_and_results(run: RunFiles) -> Markup:
@@ -148,7 +164,13 @@ def make_comparison(runs: Sequence[RunFiles]) -> str:
     return _render_page(f"Comparison of {len(runs)} runs", facts, sections, Browser())
 
 
-def _render_page(name: str, facts: Markup, sections: Sequence[Section], debates: Browser) -> str:
+def _render_page(
+    name: str,
+    facts: Markup,
+    sections: Sequence[Section],
+    debates: Browser,
+    kind: str = "Debate training report",
+) -> str:
     style = render("style.css")
     script = render("page.js")
     # A text of a debate that gets out of its place can still run nothing.
@@ -156,6 +178,7 @@ def _render_page(name: str, facts: Markup, sections: Sequence[Section], debates:
     return render(
         "page.html",
         name=name,
+        kind=kind,
         facts=facts,
         parts=sections,
         style=style,

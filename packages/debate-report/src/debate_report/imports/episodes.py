@@ -7,9 +7,16 @@ from statistics import fmean
 from debate_protocol.command_line import UsageError
 from debate_protocol.transcripts.files import TranscriptError, from_json
 from debate_protocol.types import Message, Protocol, Question, Transcript, Turn
-from debate_report.imports.rollout import VERDICTS, ReadSettings, file_verdict, question_of
+from debate_report.imports.rollout import (
+    VERDICTS,
+    ReadSettings,
+    counted,
+    file_verdict,
+    question_of,
+)
 from debate_report.imports.values import (
     Record,
+    as_int,
     golds,
     mapping,
     number,
@@ -87,7 +94,8 @@ def _meta(episode: Record, traces: Sequence[Record]) -> dict[str, object]:
     """Collect rewards and metrics, and the step, group, advantage and failure of an episode."""
     scores = _scores(traces)
     reward = scores.get("reward")
-    step = number(mapping(mapping(episode.get("run")).get("work")).get("step"))
+    work = mapping(mapping(episode.get("run")).get("work"))
+    step = number(work.get("step"))
     if step is None:
         step = number(episode.get("step"))
     advantage = number(episode.get("advantage"))
@@ -106,6 +114,7 @@ def _meta(episode: Record, traces: Sequence[Record]) -> dict[str, object]:
         "advantage": advantage,
         "verdict": None if is_right is None else VERDICTS[is_right],
         "verdict_by": None if is_right is None else verdict_by,
+        "version": as_int(mapping(work.get("policy")).get("start")),
         "finish": "length" if is_cut else None,
         "error": _error(episode) if has_failed else None,
     }
@@ -197,10 +206,29 @@ def _question(
 def _turns(trace: Record, agent: int, where: str) -> Iterator[Turn]:
     nodes = [_object(node, f"{where}: nodes") for node in _list(trace, "nodes", where)]
     messages = read_messages([node.get("message") for node in nodes], "user", f"{where}: nodes")
+    num_tokens_by_node = _num_tokens_by_node(trace, nodes)
     sampled = (index for index, node in enumerate(nodes) if node.get("sampled") is True)
     for round, index in enumerate(sampled):
         prompt = tuple(_messages_before(nodes, messages, index, where))
-        yield Turn(agent, round, messages[index]["content"], prompt=prompt)
+        num_tokens = num_tokens_by_node.get(index)
+        yield Turn(
+            agent, round, messages[index]["content"], prompt=prompt, extra=counted(num_tokens)
+        )
+
+
+def _num_tokens_by_node(trace: Record, nodes: Sequence[Record]) -> dict[int, int]:
+    """Count the sampled tokens of nodes: those of its call, else those of its mask."""
+    counts = {}
+    for index, node in enumerate(nodes):
+        mask = _items(node.get("mask"))
+        if mask:
+            counts[index] = sum(map(bool, mask))
+    for call in map(mapping, _items(trace.get("calls"))):
+        index_of_call = as_int(call.get("node"))
+        num_tokens = as_int(mapping(call.get("usage")).get("completion_tokens"))
+        if index_of_call is not None and num_tokens is not None:
+            counts[index_of_call] = num_tokens
+    return counts
 
 
 def _messages_before(

@@ -16,8 +16,10 @@ from debate_report.imports.rollout import (
 )
 from debate_report.imports.values import (
     Record,
+    as_int,
     first_of_one,
     golds,
+    logprob_gap,
     mapping,
     number,
     numbers,
@@ -27,19 +29,24 @@ from debate_report.imports.values import (
     without_markers,
 )
 
+# Sampled tokens of a reply, and the version of the weights that sampled it.
+TOKEN_COUNT_KEYS = ("completion_tokens", "num_tokens", "response_length", "completion_length")
+VERSION_KEYS = ("policy_version", "weight_version", "param_version", "model_version", "version")
+# Lists with an entry for each sampled token.
+TOKEN_ID_KEYS = ("completion_ids", "response_ids", "token_ids")
+SAMPLER_LOGPROB_KEYS = ("inference_logprobs", "rollout_log_probs", "sampling_logprobs", "logprobs")
+TRAINER_LOGPROB_KEYS = ("trainer_logprobs", "old_log_probs", "old_logprobs", "old_per_token_logps")
 # Numbers of a row that are no scores.
-COUNTERS = frozenset({"step", "idx", "id", "example_id", "ok", "advantage", "num_turns"})
+COUNTERS = frozenset(
+    {
+        *("step", "idx", "id", "example_id", "ok", "advantage", "num_turns"),
+        *TOKEN_COUNT_KEYS,
+        *VERSION_KEYS,
+    }
+)
 PROMPT_KEYS = ("prompt", "question", "problem")
 REPLY_KEYS = ("completion", "response", "output", "reply", "answer_text", "generation")
 REWARD_KEYS = ("reward", "score")
-
-
-def as_int(value: object) -> int | None:
-    """Read a whole number, also one that is written as a text."""
-    if isinstance(value, str) and re.fullmatch(r"\d{1,15}", value):
-        return int(value)
-    parsed_number = number(value)
-    return None if parsed_number is None else int(parsed_number)
 
 
 def transcripts(rollouts: Iterable[ImportedReply], settings: ReadSettings) -> Iterator[Transcript]:
@@ -97,6 +104,12 @@ class ReplyRows:
             advantage=number(row.get("advantage", prime_rl.get("advantage"))),
             tokens=tokens,
             advantages=advantages,
+            num_tokens=_num_tokens(row),
+            version=_first_number(row, VERSION_KEYS),
+            logprob_gap=logprob_gap(
+                _first_value(row, TRAINER_LOGPROB_KEYS), _first_value(row, SAMPLER_LOGPROB_KEYS)
+            ),
+            is_cut=row.get("finish_reason") == "length" or row.get("truncated") is True,
             error=text_of(row.get("error")),
             num_replies=num_replies,
         )
@@ -236,6 +249,7 @@ class SkyRl:
             reward=reward,
             is_right=verdict_of(reward),
             verdict_by="score",
+            num_tokens=len(score) if isinstance(score, list) else None,
             is_cut=row.get("stop_reason") == "length",
         )
 
@@ -263,6 +277,7 @@ class NemoRl:
             message_text = message.get("content") if isinstance(message, Mapping) else message
             texts.append(text_of(message_text))
         reward = number(first_of_one(row.get("rewards")))
+        mask = first_of_one(row.get("token_loss_mask"))
         return ImportedReply(
             prompt=template_messages(texts[0] if texts else ""),
             reply=without_markers(texts[-1]) if len(texts) > 1 else None,
@@ -271,6 +286,12 @@ class NemoRl:
             is_right=verdict_of(reward),
             verdict_by="rewards",
             advantage=_masked_mean(row),
+            num_tokens=sum(map(bool, mask)) if isinstance(mask, list) else None,
+            logprob_gap=logprob_gap(
+                first_of_one(row.get("prev_logprobs")),
+                first_of_one(row.get("generation_logprobs")),
+                mask,
+            ),
         )
 
 
@@ -322,6 +343,23 @@ def _has(row: Record, keys: Sequence[str]) -> bool:
 
 def _first(row: Record, keys: Sequence[str]) -> str | None:
     return next((key for key in keys if key in row), None)
+
+
+def _first_value(row: Record, keys: Sequence[str]) -> object:
+    return next((row[key] for key in keys if row.get(key) is not None), None)
+
+
+def _first_number(row: Record, keys: Sequence[str]) -> int | None:
+    return as_int(_first_value(row, keys))
+
+
+def _num_tokens(row: Record) -> int | None:
+    """Read how many tokens were sampled: a count, else the length of their list."""
+    count = _first_number(row, TOKEN_COUNT_KEYS)
+    token_ids = _first_value(row, TOKEN_ID_KEYS)
+    if count is None and isinstance(token_ids, list):
+        return len(token_ids)
+    return count
 
 
 def _id_of(row: Record) -> str:

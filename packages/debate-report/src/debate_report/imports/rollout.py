@@ -7,12 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from debate_protocol.command_line import UsageError
-from debate_protocol.types import Message, Protocol, Question, Transcript, Turn
+from debate_protocol.types import TOKENS, Message, Protocol, Question, Transcript, Turn
 from debate_report.imports.values import Record, golds
 
 # Scores that say whether a reply is right, in the order in which they are believed.
 VERDICT_SCORES = ("acc", "accuracy", "accuracy_reward", "correct", "is_correct", "exact_match")
 VERDICTS = {True: "right", False: "wrong"}
+# Keys of a transcript's `meta` that are no scores.
+DESCRIBING_KEYS = frozenset(
+    {
+        *("reward", "step", "group", "advantage", "verdict", "verdict_by", "finish", "error"),
+        *("replies", "version", "logprob_gap", "tokens", "advantages"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,9 @@ class ImportedReply:
         numbers: All scores, rewards and metrics by name.
         advantage: Advantage of the whole reply.
         tokens: Text of each token of the reply, and `advantages` one number each.
+        num_tokens: Sampled tokens of the reply.
+        version: Version of the weights that sampled it.
+        logprob_gap: Mean distance of the trainer's and the sampler's log-probabilities of a token.
         is_cut: Whether the reply ended at its token limit.
         error: Why sampling failed.
         num_replies: Replies of a conversation, of which this is the last.
@@ -86,6 +96,9 @@ class ImportedReply:
     advantage: float | None = None
     tokens: Sequence[str] = ()
     advantages: Sequence[float] = ()
+    num_tokens: int | None = None
+    version: int | None = None
+    logprob_gap: float | None = None
     is_cut: bool = False
     error: str = ""
     num_replies: int = 1
@@ -158,7 +171,12 @@ def transcript_of(rollout: ImportedReply, settings: ReadSettings, row_number: in
     )
     failure = (rollout.error or "no reply") if rollout.reply is None else None
     turn = Turn(
-        0, 0, rollout.reply or "", failure=failure, prompt=(*rollout.prompt, *rollout.between)
+        0,
+        0,
+        rollout.reply or "",
+        failure=failure,
+        prompt=(*rollout.prompt, *rollout.between),
+        extra=counted(rollout.num_tokens),
     )
     step = row_number if rollout.step is None else rollout.step
     return Transcript(
@@ -168,6 +186,11 @@ def transcript_of(rollout: ImportedReply, settings: ReadSettings, row_number: in
         turns=(turn,),
         meta=meta_of(rollout),
     )
+
+
+def counted(num_tokens: int | None) -> dict[str, object]:
+    """Return the sampled tokens of a turn as its `extra`; its file does not count the prompt's."""
+    return {} if num_tokens is None else {TOKENS: [0, num_tokens]}
 
 
 def meta_of(rollout: ImportedReply) -> dict[str, object]:
@@ -180,6 +203,8 @@ def meta_of(rollout: ImportedReply) -> dict[str, object]:
         "advantage": rollout.advantage,
         "verdict": None if rollout.is_right is None else VERDICTS[rollout.is_right],
         "verdict_by": None if rollout.is_right is None else rollout.verdict_by,
+        "version": rollout.version,
+        "logprob_gap": rollout.logprob_gap,
         "finish": "length" if rollout.is_cut else None,
         "error": rollout.error or None,
         "replies": rollout.num_replies if rollout.num_replies > 1 else None,

@@ -42,6 +42,33 @@ def numbers(values: object) -> dict[str, float]:
     return known_numbers
 
 
+def as_int(value: object) -> int | None:
+    """Read a whole number, also one that is written as a text."""
+    if isinstance(value, str) and re.fullmatch(r"\d{1,15}", value):
+        return int(value)
+    parsed_number = number(value)
+    return None if parsed_number is None else int(parsed_number)
+
+
+def logprob_gap(trained: object, sampled: object, mask: object = None) -> float | None:
+    """Average |trainer − sampler| over the sampled tokens of two lists of log-probabilities.
+
+    Tokens without a number, or outside the mask, do not count; None without any.
+    """
+    if not isinstance(trained, list) or not isinstance(sampled, list):
+        return None
+    is_sampled = mask if isinstance(mask, list) else [True] * len(sampled)
+    if not len(trained) == len(sampled) == len(is_sampled):
+        return None
+    gaps = []
+    for trained_value, sampled_value, counts in zip(trained, sampled, is_sampled, strict=True):
+        trained_logprob = number(trained_value)
+        sampled_logprob = number(sampled_value)
+        if counts and trained_logprob is not None and sampled_logprob is not None:
+            gaps.append(abs(trained_logprob - sampled_logprob))
+    return sum(gaps) / len(gaps) if gaps else None
+
+
 def mapping(value: object) -> Record:
     """Read an object, an empty one for any other value."""
     return value if isinstance(value, Mapping) else {}

@@ -9,6 +9,8 @@
     const [phase, step, id, question, marks, right, answers] = found;
     return { number, phase, step, id, question, marks: new Set(marks), right, answers };
   });
+  const [noun, nouns] = index.nouns;
+  const isSingle = noun === "reply";
   const PAGE = 40;
   const SIGNS = { right: "✓", wrong: "✗", unverifiable: "?" };
   const state = { shown: entries, open: index.open, first: 0, search: 0 };
@@ -108,7 +110,7 @@
   const list = () => {
     const { shown, open: chosen } = state;
     state.first = Math.floor(chosen / PAGE) * PAGE;
-    byId("found").textContent = `${shown.length} of ${entries.length} debates`;
+    byId("found").textContent = `${shown.length} of ${entries.length} ${nouns}`;
     const rows = shown.slice(state.first, state.first + PAGE).map((entry, k) => {
       const at = state.first + k;
       const known = entry.marks.has("right") ? "right" : entry.marks.has("wrong") ? "wrong" : "";
@@ -145,7 +147,7 @@
   const open = async () => {
     const entry = state.shown[state.open];
     const into = byId("debate");
-    if (!entry) return into.replaceChildren(el("p", "note", "No debate is like this."));
+    if (!entry) return into.replaceChildren(el("p", "note", `No ${noun} is like this.`));
     const debate = await debateOf(entry);
     if (state.shown[state.open] !== entry) return;
     const prompts = new Prompts(entry);
@@ -161,7 +163,7 @@
         el(
           "section",
           "",
-          el("h4", "", `Round ${round + 1}`),
+          isSingle ? null : el("h4", "", `Round ${round + 1}`),
           el(
             "div",
             "turns",
@@ -192,7 +194,7 @@
   const summary = (debate, rounds) => {
     const agents = [...new Set(debate.turns.map((turn) => turn.agent))].sort((a, b) => a - b);
     const at = (agent, round) => debate.turns.find((t) => t.agent === agent && t.round === round);
-    const head = ["", ...rounds.map((round) => `round ${round + 1}`), "reward"];
+    const head = ["", ...rounds.map((round) => (isSingle ? "answer" : `round ${round + 1}`)), "reward"];
     const rows = agents.map((agent) => {
       const cells = rounds.map((round) => {
         const turn = at(agent, round);
@@ -201,7 +203,7 @@
       });
       const earned = debate.returns[agent];
       const reward = earned === null || earned === undefined ? "–" : number(earned);
-      return el("tr", "", el("th", "", `Agent ${agent}`), ...cells, el("td", "", reward));
+      return el("tr", "", el("th", "", isSingle ? "" : `Agent ${agent}`), ...cells, el("td", "", reward));
     });
     const decided = debate.decisions.map(([rule, answer, known]) =>
       el("li", "", `${rule}: `, el("b", "", answer), " ", verdict(known)),
@@ -219,12 +221,13 @@
       el("li", "", `Agent ${left} ${op} Agent ${right}`, el("span", known, known ? ` ${SIGNS[known]}` : "")),
     );
     const earned = Object.entries(turn.values).map(([stream, value]) => `${stream} ${number(value)}`);
-    const counts = turn.counts ? `${turn.counts[0]} + ${turn.counts[1]} tokens` : "";
+    const [prompted, sampled] = turn.counts || [0, 0];
+    const counts = turn.counts ? `${prompted ? `${prompted} + ` : ""}${sampled} tokens` : "";
     const facts = [earned.length ? `reward: ${earned.join(", ")}` : "", counts].filter(Boolean);
     return el(
       "div",
       turn.failed ? "turn failed" : "turn",
-      el("h5", "", `Agent ${turn.agent} `, verdict(turn.verdict)),
+      el("h5", "", isSingle ? "Reply " : `Agent ${turn.agent} `, verdict(turn.verdict)),
       turn.problems.length ? el("p", "badge wrong", turn.problems.join("; ").slice(0, 400)) : null,
       ...sections(debate, turn),
       votes.length ? el("ul", "votes", ...votes) : null,
@@ -321,6 +324,15 @@
     if (event.key === "j") go(state.open + 1);
     if (event.key === "k") go(state.open - 1);
   });
+  // Links of the page to one of its debates.
+  const follow = async () => {
+    const linked = /^#debate-(\d+)$/.exec(location.hash);
+    if (!linked || !entries[linked[1]]) return;
+    state.shown = entries;
+    await go(Number(linked[1]));
+    byId("debate").scrollIntoView();
+  };
+  addEventListener("hashchange", follow);
   list();
-  open();
+  open().then(follow);
 })();

@@ -1,0 +1,178 @@
+"""The page of imported replies: its figures by hand, seeded faults, and hostile text."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from debate_report import report_main, write_report
+from debate_report.browsing import read_all
+from debate_report.page_replies import PageReplies, page_replies_of
+from debate_report.reply_faults import ends_in_a_loop, faults_of
+from debate_report.reply_figures import pass_curve, plots_of, step_table
+from debate_report.run_files import read_source
+from report.test_report_browser import HOSTILE, shot, watched
+
+FILES = Path(__file__).parent / "rollout_files"
+# Long enough that two of them are not equal by chance.
+WORDS = "First we take three apples from the box, then we count again what remains inside of it. "
+
+
+def row(question: int, number: int, answer: int, **more: Any) -> dict[str, Any]:
+    """Build a reply to `question + 1`; the number keeps replies apart."""
+    return {
+        "question": f"{question} + 1 = ?",
+        "answer": str(question + 1),
+        "response": f"{WORDS}{WORDS}Attempt {number}: \\boxed{{{answer}}}",
+        "reward": float(answer == question + 1),
+        "step": 1,
+        "completion_tokens": 10,
+        "policy_version": 1,
+    } | more
+
+
+def healthy_rows() -> list[dict[str, Any]]:
+    """Build two groups of four replies, half of each right."""
+    return [
+        row(question, number, question + 1 if number % 2 else 0)
+        for question in (1, 2)
+        for number in range(4)
+    ]
+
+
+def page_of(tmp_path: Path, rows: list[dict[str, Any]]) -> PageReplies:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    return page_replies_of(read_all(read_source(path)).found)
+
+
+def faults(page: PageReplies) -> dict[str, list[int]]:
+    return {fault.title: [reply.number for reply in fault.replies] for fault in faults_of(page)}
+
+
+def test_healthy_replies_have_no_fault(tmp_path: Path) -> None:
+    assert faults(page_of(tmp_path, healthy_rows())) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "fault", "numbers"),
+    [
+        # A verifier that pays a wrong answer, and one that does not pay a right one.
+        ({2: {"reward": 1.0}}, "Paid although wrong", [2]),
+        ({3: {"reward": 0.0}}, "Not paid although right", [3]),
+        # A group whose replies all earn the same; the first stands for it.
+        ({4: row(2, 4, 3), 6: row(2, 6, 3)}, "Dead groups", [4]),
+        ({2: {"response": row(1, 0, 0)["response"]}}, "Repeated replies", [2]),
+        ({5: {"policy_version": 0}}, "Stale weights", [5]),
+        ({1: {"old_logprobs": [-1.0, -2.0], "logprobs": [-1.2, -1.9]}},
+         "Mismatched log-probabilities", [1]),
+        ({6: {"finish_reason": "length"}}, "Truncated replies", [6]),
+        ({6: {"response": "  "}}, "Empty replies", [6]),
+        ({6: {"response": None}}, "Failed replies", [6]),
+        ({6: {"response": "so it is so " * 40}}, "Loops", [6]),
+    ],
+)  # fmt: skip
+def test_seeded_fault_is_found_alone(
+    tmp_path: Path, change: dict[int, dict[str, Any]], fault: str, numbers: list[int]
+) -> None:
+    rows = healthy_rows()
+    for number, fields in change.items():
+        rows[number] |= fields
+    assert faults(page_of(tmp_path, rows)) == {fault: numbers}
+
+
+def test_logprobs_that_hardly_differ_are_no_fault(tmp_path: Path) -> None:
+    rows = healthy_rows()
+    rows[0] |= {"old_logprobs": [-1.0, -2.0], "logprobs": [-1.02, -1.98]}
+    page = page_of(tmp_path, rows)
+    assert page.replies[0].logprob_gap == pytest.approx(0.02)  # (0.02 + 0.02) / 2
+    assert faults(page) == {}
+
+
+def test_short_texts_and_lists_do_not_loop() -> None:
+    assert not ends_in_a_loop("4 " * 50)
+    assert not ends_in_a_loop(" ".join(map(str, range(300))))
+    assert ends_in_a_loop("It is four. " * 40)
+
+
+def test_figures_are_those_by_hand(tmp_path: Path) -> None:
+    later = row(3, 9, 4, step=2, completion_tokens=30)
+    page = page_of(tmp_path, [*healthy_rows(), later])
+    # Groups of 2 right of 4 twice, and 1 of 1: pass@1 = (1/2 + 1/2 + 1) / 3; the k that half of
+    # the groups have go on to 4: pass@2 = 1 - C(2,2)/C(4,2) = 5/6, pass@3 = pass@4 = 1.
+    assert pass_curve(page) == pytest.approx({1: 2 / 3, 2: 5 / 6, 3: 1.0, 4: 1.0})
+    head, rows = step_table(page)
+    columns = [dict(zip(head, cells, strict=True)) for cells in rows]
+    assert [column["replies"] for column in columns] == ["8", "1"]
+    assert [column["mean reward"] for column in columns] == ["0.500", "1.000"]
+    assert [column["right"] for column in columns] == ["50.0 %", "100.0 %"]
+    assert [column["tokens a reply"] for column in columns] == ["10", "30"]
+    titles = [chart.title for chart, _ in plots_of(page)]
+    assert titles[:2] == ["Reward and its parts", "Right"] and "pass@k beside the mean" in titles
+
+
+def test_page_names_whose_verdicts_it_shows(tmp_path: Path) -> None:
+    rows = healthy_rows()
+    rows[2]["reward"] = 1.0  # the file says right, we read a wrong answer
+    rows[4] |= {"reward": 0.25}  # no verdict of the file
+    rows[5] |= {"reward": 0.25, "response": f"{WORDS}{WORDS}no box"}
+    page_of(tmp_path, rows)
+    assert report_main([str(tmp_path / "rows.jsonl")]) == 0
+    page = (tmp_path / "rows.jsonl.html").read_text()
+    assert "the file&#39;s own verdict: reward (6)" in page
+    assert "For 1 replies they are ours" in page and "For 1 replies nobody knows" in page
+    assert "We can check 6 of the file&#39;s verdicts" in page and "agree with 5." in page
+
+
+@pytest.mark.parametrize(
+    ("name", "num_tokens", "version"),
+    [
+        ("prime-rl-559b447-traces.jsonl", 8, 7),
+        ("verifiers-0.4.0-traces.jsonl", 2, None),
+        ("skyrl-0.3.0/global_step_5_evals/sums.jsonl", 7, None),
+        ("train_data_step1.jsonl", 10, None),
+    ],
+)
+def test_real_files_count_their_tokens(name: str, num_tokens: int, version: int | None) -> None:
+    page = page_replies_of(read_all(read_source(FILES / name)).found)
+    assert page.unit == "tokens"
+    assert (page.replies[0].num_tokens, page.replies[0].version) == (num_tokens, version)
+
+
+def test_hostile_text_in_every_field_does_not_run(browser: Any, tmp_path: Path) -> None:
+    rows = []
+    for number in range(4):
+        hostile = row(1, number, 0, finish_reason="length", policy_version=number)
+        hostile |= {"question": HOSTILE, "answer": HOSTILE, "group": HOSTILE, HOSTILE: 0.5}
+        hostile |= {"response": f"{HOSTILE}{WORDS}\\boxed{{{HOSTILE}}}", "task": HOSTILE}
+        rows.append(hostile | {"reward": float(number > 1), "id": HOSTILE, "step": number})
+    rows.append(rows[0] | {"response": None, "error": HOSTILE})
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    with browser.new_context(viewport={"width": 380, "height": 900}) as context:
+        page = watched(context.new_page(), write_report(path))
+        for summary in page.locator("main summary").all():
+            summary.click()
+        assert "<script>window.hacked = 1</script>" in page.inner_text("main")
+        assert page.evaluate("window.hacked") is None
+        assert page.locator("main img, main style, main script").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= 380
+        assert page.problems == []
+        shot(page, "replies-380")
+
+
+def test_link_of_a_fault_opens_its_reply(browser: Any, tmp_path: Path) -> None:
+    rows = healthy_rows()
+    rows[2]["reward"] = 1.0
+    page_of(tmp_path, rows)
+    with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
+        page = watched(context.new_page(), write_report(tmp_path / "rows.jsonl"))
+        page.locator(".fault a").first.click()
+        page.locator("#debate[data-debate='2']").wait_for()
+        text = page.inner_text("#debate")
+        assert "Attempt 2" in text and "checked here: 0 ✗ wrong" in text
+        assert "Agent" not in text and "Round" not in text
+        assert page.inner_text("#found") == "8 of 8 replies"
+        assert page.problems == []
+        shot(page, "replies-1280")
