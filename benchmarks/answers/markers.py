@@ -18,6 +18,8 @@ from typing import Any
 Pair = dict[str, Any]
 Mark = Callable[[Pair], bool | None]
 MATHEMATICS = ("math", "number")
+PUZZLE = "puzzle"
+"""A task of reasoning-gym, which only debate-rewards judges."""
 
 
 def debate_rewards() -> Mark:
@@ -27,6 +29,8 @@ def debate_rewards() -> Mark:
 
     def mark(pair: Pair) -> bool:
         meta = {"kind": pair["kind"], "choices": pair.get("choices")}
+        if pair["kind"] == PUZZLE:
+            meta = {"kind": "text", "reasoning_gym": pair["task"]}
         question = Question("q", pair.get("question") or "?", pair["gold"], meta)
         return check(question, pair["reply"]).verdict == "right"
 
@@ -118,6 +122,8 @@ def inspect() -> Mark:
     }
 
     def mark(pair: Pair) -> bool | None:
+        if pair["kind"] not in scorers:
+            return None
         state = TaskState(
             model="mockllm/model",
             sample_id=1,

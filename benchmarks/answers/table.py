@@ -28,7 +28,7 @@ PAIRS = Path(__file__).with_name("pairs.jsonl")
 HELD_OUT = Path(__file__).with_name("held_out.jsonl")
 MARKERS = Path(__file__).with_name("markers.py")
 EARLIER = "b2e1b730"
-KINDS = ("math", "number", "choice", "yes_no", "text")
+KINDS = ("math", "number", "choice", "yes_no", "text", "puzzle")
 LIBRARIES: Mapping[str, tuple[str, Sequence[str]]] = {
     "Math-Verify 0.9": ("math-verify", ("math-verify==0.9.0",)),
     "TRL 1.16, accuracy_reward": ("trl", ()),

@@ -41,7 +41,9 @@ REFUSED: dict[str, str] = {
     "intermediate_integration": _EVALUATED,
     "simple_integration": _EVALUATED,
     "composite": "it is itself several tasks",
-    "knight_swap": "its questions cannot be made again by a worker that judges them",
+    # 5 of the 11 golds No among its first 60 questions (reasoning-gym 0.1.25): each comes of a move
+    # that the library takes from the board without showing it.
+    "knight_swap": "where its answer is No, moves that the question allows may swap the knights",
     "game_of_life_halting": "its verifier takes any text for True",
 }
 """Tasks without a way to debate and judge them again, and why."""
