@@ -9,6 +9,7 @@ import pytest
 from debate_report import report_main, write_report
 from debate_report.browsing import read_all
 from debate_report.page_replies import PageReplies, page_replies_of
+from debate_report.reply_advantages import method_values, weight_shares
 from debate_report.reply_faults import ends_in_a_loop, faults_of
 from debate_report.reply_figures import pass_curve, plots_of, step_table
 from debate_report.run_files import read_source
@@ -176,3 +177,28 @@ def test_link_of_a_fault_opens_its_reply(browser: Any, tmp_path: Path) -> None:
         assert page.inner_text("#found") == "8 of 8 replies"
         assert page.problems == []
         shot(page, "replies-1280")
+
+
+def test_methods_weigh_lengths_as_their_papers_say(tmp_path: Path) -> None:
+    rows = [
+        row(1, 0, 2, completion_tokens=10, advantage=0.5),  # right
+        row(1, 1, 0, completion_tokens=30, advantage=-0.5),
+        row(2, 2, 3, completion_tokens=20, advantage=0.0),  # a dead group
+        row(2, 3, 3, completion_tokens=20, advantage=0.0),
+    ]
+    page = page_of(tmp_path, rows)
+    values = {each.method.name: each for each in method_values(page)}
+    # Mean 1/2, deviation (n-1) of 1 and 0 is 1/sqrt(2): advantages ±(1/2) sqrt(2) = ±.7071.
+    assert values["GRPO"].advantages == pytest.approx({0: 0.7071, 1: -0.7071, 2: 0, 3: 0}, abs=1e-4)
+    assert values["GRPO"].token_weights[1] == pytest.approx(-0.7071 / 30, abs=1e-5)
+    assert values["Dr. GRPO"].token_weights == {0: 0.5, 1: -0.5, 2: 0.0, 3: 0.0}
+    assert values["RLOO"].advantages == {0: 1.0, 1: -1.0, 2: 0.0, 3: 0.0}  # 1 - 0 and 0 - 1
+    assert set(values["DAPO"].advantages) == {0, 1}
+    short, long = [page.replies[0]], [page.replies[1]]
+    # GRPO gives both replies as much; without its mean over a reply, tokens count: 10 to 30.
+    assert weight_shares(page, values["GRPO"], [short, long]) == pytest.approx([0.5, 0.5])
+    assert weight_shares(page, values["Dr. GRPO"], [short, long]) == pytest.approx([0.25, 0.75])
+    assert report_main([str(tmp_path / "rows.jsonl")]) == 0
+    html = (tmp_path / "rows.jsonl.html").read_text()
+    table = html.partition('id="advantages"')[2].partition("</table>")[0]
+    assert table.count("<td>1.000</td>") == 5  # each is the file's own but for its scale

@@ -30,6 +30,7 @@ from debate_report.nothing_learned import warning_of
 from debate_report.number_texts import write_duration
 from debate_report.page_replies import PageReplies, page_replies_of
 from debate_report.page_templates import render
+from debate_report.reply_advantages import advantages
 from debate_report.reply_sections import facts, groups, overview, rewards
 from debate_report.run_files import RunFiles, read_run, read_source
 from debate_report.society import society
@@ -127,6 +128,7 @@ def _reply_page(run: RunFiles, page: PageReplies, reply_browser: Browser) -> str
         ("faults", "At a glance", _part(lambda: overview(page))),
         ("rewards", "Rewards", _part(lambda: rewards(page))),
         ("groups", "Groups of one question", _part(lambda: groups(page))),
+        ("advantages", "Advantages by method", _part(lambda: advantages(page))),
         ("debates", "Replies", reply_browser.shown),
     ]
     return _render_page(run.name, _part(lambda: facts(page)), sections, reply_browser, "Rollouts")

@@ -180,5 +180,5 @@ def _length_plots(page: PageReplies) -> Iterator[Plot]:
                 points[fmean(map(page.length, replies))] = value
         if len(points) > 1:
             series = Series(title.split()[0].lower(), tuple(points.items()))
-            note = f"mean of a sixth of the replies, by {page.unit}"
+            note = f"mean of replies of about one length, in {page.unit}"
             yield Chart(title, note, [series], form), plain_axis([*points], AXIS_UNITS[page.unit])

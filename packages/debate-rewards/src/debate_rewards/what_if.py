@@ -21,6 +21,7 @@ from statistics import fmean
 
 from debate_protocol.types import Transcript, Turn, TurnKey
 from debate_rewards.estimates import Estimate, Moments, Sums, bootstrap_estimates
+from debate_rewards.group_advantages import group_mean
 from debate_rewards.metrics import answers_given
 from debate_rewards.reward import Credit, ReadDebate, ReadTurn, Reward, score_debates
 
@@ -255,7 +256,7 @@ def _advantages(
         for credit in debate_credits:
             if credit.value is not None:
                 groups.setdefault(_group(question, credit), []).append(credit.value)
-    means = {group: fmean(values) for group, values in groups.items()}
+    means = {group: group_mean(values) for group, values in groups.items()}
     advantages = []
     for number, (debate, debate_credits) in enumerate(zip(debates, credits, strict=True)):
         question = debate.transcript.question.id

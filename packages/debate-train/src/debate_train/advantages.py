@@ -5,13 +5,14 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt
 
 from debate_protocol.plugins import Config, Variants
 from debate_protocol.types import Transcript, Turn, TurnKey, is_trained_on, role_of
+from debate_rewards.group_advantages import STD_EPSILON, group_mean, std_factor
 from debate_rewards.reward import Credit, Score, ScoreError
 
 __all__ = [
@@ -40,7 +41,6 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {"judge": JUDGING, "critic": ("evaluat
 """Sections of these streams by default; `generator` takes all but the judge's, others take all."""
 METRIC = "advantage/baseline/"
 ZERO = "advantage/zero/"
-STD_EPSILON = 1e-6
 
 Baseline = Literal["debate", "question_round", "prompt", "batch", "none"]
 """Whose mean is taken off: the debate's, of turns of one question and round, one prompt, or all."""
@@ -398,14 +398,12 @@ class Grouped(AdvantageConfig):
             return 0.0, 0.0
         mean = 0.0
         if baseline != "none":
-            # fmean of equal values may round; then equal members would get a tiny advantage.
-            mean = values[0] if len(set(values)) == 1 else fmean(values)
+            mean = group_mean(values)
             if len(values) == 1:
                 return mean, 0.0  # A single member has nobody to be compared with.
         if self.scale == "none":
             return mean, 1.0
-        spread = stdev(values) if len(values) > 1 else 0.0
-        return mean, 1.0 / (spread + STD_EPSILON) if spread > 0 else 0.0
+        return mean, std_factor(values)
 
 
 def _group_key(
