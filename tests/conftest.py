@@ -1,5 +1,6 @@
 """What every test room shares: no network, no keys, and skips for hardware that is not there."""
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -41,6 +42,12 @@ def pytest_configure(config: pytest.Config) -> None:
     chosen = str(config.option.markexpr).replace("not gpu", "").replace("not vllm", "")
     if "gpu" not in chosen and "vllm" not in chosen:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from walking the modules again: they stay until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

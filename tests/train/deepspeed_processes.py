@@ -4,6 +4,7 @@ Run by `test_deepspeed.py`, once for many cases: rank 0 trains, the other ranks 
 arguments are a folder with a model and the cases' names.
 """
 
+import gc
 import json
 import sys
 import tempfile
@@ -282,6 +283,7 @@ def compare_bf16(folder: str) -> list[dict[str, Any]]:
 
 def main() -> int:
     folder, *names = sys.argv[1:]
+    gc.freeze()  # Each trainer that closes collects garbage; the modules are none.
     if own_place().rank > 0:
         return serve()
     found = []
