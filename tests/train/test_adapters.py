@@ -21,7 +21,7 @@ from debate_train.models.loaded_model import (
 )
 from debate_train.playing import start_debates
 from debate_train.recipe import Recipe
-from debate_train.running.run_context import open_engine
+from debate_train.running.open_engines import open_engine
 from train.test_policies import logps_of
 from train.two_adapters import BOTH, CLIPPED, NAMES, ONE, REINFORCE, settings
 

@@ -196,16 +196,41 @@ def test_main_shows_no_value_of_the_environment(
     assert "hush-hush" not in printed.out + printed.err
 
 
-def test_check_and_help_import_nothing_heavy(recipe: str) -> None:
-    code = (
-        "import sys\n"
-        "from debate_train.commands.cli import main\n"
-        f"main([{recipe!r}, 'model={{type: pretrained, name: a/b}}', '--check'])\n"
+def heavy_imports_after(code: str) -> str:
+    report = (
+        "\nimport sys\n"
         "heavy = {'torch', 'transformers', 'deepspeed', 'peft', 'vllm', 'wandb', 'datasets'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    command = [sys.executable, "-c", code + report]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[-1]
+
+
+def test_check_imports_nothing_heavy(recipe: str) -> None:
+    code = (
+        "from debate_train.commands.cli import main\n"
+        f"main([{recipe!r}, 'model={{type: pretrained, name: a/b}}', '--check'])\n"
+    )
+    assert heavy_imports_after(code) == "[]"
+
+
+@pytest.mark.parametrize("module", ["cli", "rollout", "preflight", "evaluate", "ask"])
+def test_help_and_version_import_nothing_heavy(module: str) -> None:
+    code = f"""
+from contextlib import suppress
+from debate_train.commands.{module} import main
+for option in ("--help", "--version"):
+    with suppress(SystemExit):
+        main([option])
+        raise AssertionError("expected the option to end the command")
+"""
+    assert heavy_imports_after(code) == "[]"
+
+
+def test_list_of_recipes_imports_nothing_heavy() -> None:
+    code = "from debate_train.commands.cli import main\nassert main(['recipes']) == 0\n"
+    assert heavy_imports_after(code) == "[]"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from debate_train.monitoring.tracking import Tracker, Tracking
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import missing_libraries
 from debate_train.running import run as runs
-from debate_train.running.run_context import RunContext, open_engine
+from debate_train.running.open_engines import open_engine
+from debate_train.running.run_context import RunContext
 
 Opened = list[tuple[Any, Any]]
 

@@ -20,7 +20,7 @@ from debate_train.models import ScratchModel
 from debate_train.playing import start_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
-from debate_train.running.run_context import open_engine
+from debate_train.running.open_engines import open_engine
 from debate_train.running.step_metrics import role_rewards
 from train.small_runs import AHEAD, RECIPE, end_of
 

@@ -11,7 +11,7 @@ from debate_train.commands.cli import main
 from debate_train.errors import RecipeError
 from debate_train.recipe.check import check
 from debate_train.recipe.check_parts import refuse_absent_devices
-from debate_train.running.run_context import refuse_unusable_engine
+from debate_train.running.open_engines import refuse_unusable_engine
 from train.test_plan import QWEN3_8B
 from train.test_policies import LEARNER_AGAINST_START, OTHER, TWO_MODELS, recipe
 

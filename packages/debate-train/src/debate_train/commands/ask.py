@@ -26,7 +26,7 @@ from debate_train.models.policies import folder_problems
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import missing_libraries, refuse_absent_devices
 from debate_train.recipe.files import load_recipe
-from debate_train.running.run_context import open_sampling
+from debate_train.running.open_engines import open_sampling
 
 Spoken = Callable[[TurnRequest, Reply], None]
 """Is called with each turn as it comes."""

@@ -36,7 +36,7 @@ from debate_train.recipe import Recipe
 from debate_train.recipe.check import CheckReport, check_model, evaluation_line
 from debate_train.recipe.check_parts import Windows, missing_libraries, policy_errors
 from debate_train.recipe.context import look_at_data, many
-from debate_train.running.run_context import open_engine, open_sampling
+from debate_train.running.open_engines import open_engine, open_sampling
 
 
 class Serving:

@@ -30,7 +30,7 @@ from debate_train.offline.offline_set import PLAYED, ExampleSet, OfflineSettings
 from debate_train.playing import play_step
 from debate_train.recipe import Recipe
 from debate_train.recipe.context import context_window
-from debate_train.running.run_context import open_engine, refuse_unusable_engine
+from debate_train.running.open_engines import open_engine, refuse_unusable_engine
 from debate_train.running.step_metrics import step_metrics
 
 

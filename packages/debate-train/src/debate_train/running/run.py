@@ -41,13 +41,9 @@ from debate_train.recipe.check import check
 from debate_train.recipe.check_parts import refuse_absent_devices
 from debate_train.recipe.files import Overrides, load_recipe, resolved_yaml
 from debate_train.recipe.problems import WHOLE_PHASES
+from debate_train.running.open_engines import open_engine, refuse_unusable_engine
 from debate_train.running.phases import run_phases
-from debate_train.running.run_context import (
-    RunContext,
-    StepEnd,
-    open_engine,
-    refuse_unusable_engine,
-)
+from debate_train.running.run_context import RunContext, StepEnd
 from debate_train.trainers.processes import Init, broadcast
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,6 @@ from debate_protocol.types import DebateRun, Question, Transcript
 from debate_rewards.reward import RewardConfig, Score
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
-from debate_rollout.routing import RoutedEngine
 from debate_train.batches.row_types import PER_TOKEN, Row
 from debate_train.batches.rows import Step
 from debate_train.checkpoints import Best, Checkpoints, RunState
@@ -28,7 +27,6 @@ from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.models.policies import TrainedPolicy, brings_model, open_on
 from debate_train.monitoring.detectors import Due
 from debate_train.monitoring.health import HealthWatch
 from debate_train.monitoring.progress import Progress, timed
@@ -38,12 +36,6 @@ from debate_train.playing import play_step
 from debate_train.playing.phase_start import PhaseStart
 from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe
-from debate_train.recipe.check_parts import (
-    engine_errors,
-    missing_libraries,
-    policy_errors,
-    used_policies,
-)
 from debate_train.running.run_records import credit_of, keep_evaluation, write_credit
 from debate_train.running.step_metrics import facts_of, step_metrics
 from debate_train.trainers import Trainer
@@ -224,64 +216,6 @@ class Phase:
 def is_due(every: int, done: int) -> bool:
     """Whether an action is due that is repeated `every` steps, or never (0)."""
     return every > 0 and done % every == 0
-
-
-def refuse_unusable_engine(recipe: Recipe) -> None:
-    """Refuse an engine or a tracker that cannot be opened, before a model is loaded for it.
-
-    Raises:
-        RecipeError: A library is missing, or the engine has not what training needs.
-    """
-    errors = [*engine_errors(recipe), *policy_errors(recipe), *missing_libraries(recipe)]
-    errors += recipe.tracking.missing_libraries()
-    if errors:
-        raise RecipeError("\n".join(errors))
-
-
-def open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:
-    """Open the engine of the policy, and engines of all other policies in the debates."""
-    trained = TrainedPolicy(recipe.rollout.engine, recipe.model, recipe.seed)
-    policies = used_policies(recipe)
-    if not policies:
-        return open_on(trained.engine, trained.model, loaded)
-    with ExitStack() as opened:
-        engine = open_on(trained.engine, trained.model, loaded)
-        opened.callback(engine.close)
-        others: dict[str, Engine] = {}
-        for name, policy in policies.items():
-            others[name] = policy.open(trained, loaded)
-            opened.callback(others[name].close)
-        opened.pop_all()
-    return RoutedEngine(engine, others)
-
-
-def open_sampling(recipe: Recipe, source: DataSource) -> Engine:
-    """Open the engine that samples from the recipe's model, where nothing is trained.
-
-    Weights are loaded here only for engines that take a model: endpoints alone need none.
-    """
-    config, model = recipe.rollout.engine, recipe.model
-    script = config.script(source.demonstrate)
-    if script is not None:
-        return ScriptedEngine().open(script=script)
-    trained = TrainedPolicy(config, model, recipe.seed)
-    others = used_policies(recipe)
-    brought = [one.engine_config(trained) for one in others.values() if brings_model(one, trained)]
-    if others and not config.needs_model and len(brought) == len(others):
-        opened = [engine.open(None, None) for engine in brought]
-        return RoutedEngine(config.open(None, None), dict(zip(others, opened, strict=True)))
-    if others:
-        return open_engine(recipe, model.load(recipe.seed))
-    if not config.needs_model:
-        return config.open(None, None)
-    folder = model.folder() if config.takes_folders else None
-    if folder is None:
-        loaded = model.load(recipe.seed)
-        return config.alone().open(loaded.model, loaded.tokenizer, loaded.template_kwargs)
-    if "tokens" not in config.capabilities:
-        return config.open(folder, None)
-    config = config.for_checkpoint(model.dtype)
-    return config.open(folder, model.load_tokenizer(), model.template_kwargs)
 
 
 def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> Phase:

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from debate_rollout.engines.vllm.control import free_port
 from debate_train.errors import UsageError
 from debate_train.interrupts import heeded
 from debate_train.trainers.processes import slurm_place
@@ -37,6 +36,9 @@ def command_line(processes: int, arguments: Sequence[str]) -> list[str]:
     Raises:
         UsageError: Fewer GPUs are visible here than processes are asked for.
     """
+    # Its HTTP client takes a second to import, which `debate-train --help` would wait for.
+    from debate_rollout.engines.vllm.control import free_port
+
     devices = {"localhost": visible_devices(processes)}
     world_info = base64.urlsafe_b64encode(json.dumps(devices).encode()).decode()
     return [

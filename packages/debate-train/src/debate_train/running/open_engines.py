@@ -1,0 +1,78 @@
+"""Opening the engines of a recipe; imports no torch, so that commands start quickly."""
+
+from contextlib import ExitStack
+
+from debate_rollout.engine import Engine
+from debate_rollout.engines import ScriptedEngine
+from debate_rollout.routing import RoutedEngine
+from debate_train.data import DataSource
+from debate_train.errors import RecipeError
+from debate_train.models.loaded_model import LoadedModel
+from debate_train.models.policies import TrainedPolicy, brings_model, open_on
+from debate_train.recipe import Recipe
+from debate_train.recipe.check_parts import (
+    engine_errors,
+    missing_libraries,
+    policy_errors,
+    used_policies,
+)
+
+
+def refuse_unusable_engine(recipe: Recipe) -> None:
+    """Refuse an engine or a tracker that cannot be opened, before a model is loaded for it.
+
+    Raises:
+        RecipeError: A library is missing, or the engine has not what training needs.
+    """
+    errors = [*engine_errors(recipe), *policy_errors(recipe), *missing_libraries(recipe)]
+    errors += recipe.tracking.missing_libraries()
+    if errors:
+        raise RecipeError("\n".join(errors))
+
+
+def open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:
+    """Open the engine of the policy, and engines of all other policies in the debates."""
+    trained = TrainedPolicy(recipe.rollout.engine, recipe.model, recipe.seed)
+    policies = used_policies(recipe)
+    if not policies:
+        return open_on(trained.engine, trained.model, loaded)
+    with ExitStack() as opened:
+        engine = open_on(trained.engine, trained.model, loaded)
+        opened.callback(engine.close)
+        others: dict[str, Engine] = {}
+        for name, policy in policies.items():
+            others[name] = policy.open(trained, loaded)
+            opened.callback(others[name].close)
+        opened.pop_all()
+    return RoutedEngine(engine, others)
+
+
+def open_sampling(recipe: Recipe, source: DataSource) -> Engine:
+    """Open the engine that samples from the recipe's model, where nothing is trained.
+
+    Weights are loaded here only for engines that take a model: endpoints alone need none.
+    """
+    config, model = recipe.rollout.engine, recipe.model
+    script = config.script(source.demonstrate)
+    if script is not None:
+        return ScriptedEngine().open(script=script)
+    trained = TrainedPolicy(config, model, recipe.seed)
+    others = used_policies(recipe)
+    all_bring_models = all(brings_model(policy, trained) for policy in others.values())
+    if others and not config.needs_model and all_bring_models:
+        engines = {
+            name: policy.engine_config(trained).open(None, None) for name, policy in others.items()
+        }
+        return RoutedEngine(config.open(None, None), engines)
+    if others:
+        return open_engine(recipe, model.load(recipe.seed))
+    if not config.needs_model:
+        return config.open(None, None)
+    folder = model.folder() if config.takes_folders else None
+    if folder is None:
+        loaded = model.load(recipe.seed)
+        return config.alone().open(loaded.model, loaded.tokenizer, loaded.template_kwargs)
+    if "tokens" not in config.capabilities:
+        return config.open(folder, None)
+    config = config.for_checkpoint(model.dtype)
+    return config.open(folder, model.load_tokenizer(), model.template_kwargs)
