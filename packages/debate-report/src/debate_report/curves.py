@@ -10,6 +10,7 @@ from debate_report.charts import (
     Bound,
     Chart,
     Marks,
+    Plot,
     Series,
     image,
     line_chart,
@@ -21,7 +22,7 @@ from debate_report.page_templates import render
 from debate_report.panels import PANELS, Panel
 from debate_report.run_files import Row, RunFiles
 from debate_report.stages import MAX_STEP, Stage, stages, step_of
-from debate_report.timeline import PhaseAxis, phase_axis
+from debate_report.timeline import PhaseAxis, Stretch, phase_axis, plain_axis
 
 ROW_KEYS = ("phase", "step", "time_s")
 MAX_PHASES = 20
@@ -55,18 +56,18 @@ def curves(run: RunFiles) -> Markup:
         half = MAX_PHASES // 2
         shown_stages = [*all_stages[:half], *all_stages[-half:]]
     along = phase_axis({stage.name: stage.steps for stage in shown_stages})
-    chart_groups = []
+    shown_groups = []
     if shown_stages:
         measures = measures_by_position(shown_stages, along)
         marks = _outcomes_and_alarms(shown_stages, along)
-        chart_groups = list(groups(measures, along, marks, _exit_bounds(shown_stages, along)))
+        shown_groups = list(groups(measures, along, marks, _exit_bounds(shown_stages, along)))
     head, rows = _phase_table(shown_stages)
     return render(
         "curves.html",
         left_out=len(all_stages) - len(shown_stages),
         head=head,
         stages=rows,
-        groups=chart_groups,
+        groups=shown_groups,
     )
 
 
@@ -92,6 +93,16 @@ def groups(
     measures: Measures, along: PhaseAxis, marks: Marks, bounds: Mapping[str, Sequence[Bound]]
 ) -> Iterator[dict[str, object]]:
     """Yield each heading with its charts, and the titles of charts that are 0 throughout."""
+    for heading, charts, silent_titles in chart_groups(measures, bounds):
+        drawings = [line_chart(chart, along, marks) for chart in charts]
+        if drawings or silent_titles:
+            yield {"heading": heading, "charts": drawings, "silent": silent_titles}
+
+
+def chart_groups(
+    measures: Measures, bounds: Mapping[str, Sequence[Bound]]
+) -> Iterator[tuple[str, list[Chart], list[str]]]:
+    """Yield each heading, its charts, and the titles of charts that are 0 throughout."""
     for index, (heading, own_panels) in enumerate(PANELS):
         panels = list(own_panels)
         if index == 0:
@@ -120,9 +131,26 @@ def groups(
                     why=panel.why,
                     bounds=panel_bounds,
                 )
-                charts.append(line_chart(chart, along, marks))
-        if charts or silent_titles:
-            yield {"heading": heading, "charts": charts, "silent": silent_titles}
+                charts.append(chart)
+        yield heading, charts, silent_titles
+
+
+def curve_plots(run: RunFiles) -> Iterator[Plot]:
+    """Yield all charts of a run over its steps, to scale."""
+    run_stages = stages(run)
+    if not run_stages:
+        return
+    stretches = []
+    for stage in run_stages:
+        first, last = stage.steps
+        stretches.append(Stretch(stage.name[:60], first, last, start=first, end=last))
+    along = PhaseAxis(tuple(stretches))
+    measures = measures_by_position(run_stages, along)
+    # Bounds belong to phases, which runs laid over each other do not share.
+    for _, charts, _ in chart_groups(measures, {}):
+        for chart in charts:
+            steps = [step for line in chart.series for step, _ in line.points]
+            yield chart, plain_axis(steps, along.unit)
 
 
 def picture(run: RunFiles) -> str:

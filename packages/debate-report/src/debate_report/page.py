@@ -22,16 +22,19 @@ from debate_protocol.command_line import (
     run_command,
 )
 from debate_report.browsing import Browser, browser, read_all
+from debate_report.charts import Plot, line_chart
 from debate_report.comparison import as_text, comparison, results, setting_of, shared_setting
-from debate_report.curves import curves, picture, seconds_of
+from debate_report.curves import curve_plots, curves, picture, seconds_of
 from debate_report.debates import Debates
+from debate_report.figure_files import as_csv, as_images, overlaid
 from debate_report.json_values import as_list, as_mapping, finite
 from debate_report.nothing_learned import warning_of
 from debate_report.number_texts import write_duration
 from debate_report.page_replies import PageReplies, page_replies_of
 from debate_report.page_templates import render
-from debate_report.reply_advantages import advantages
-from debate_report.reply_sections import facts, groups, overview, rewards
+from debate_report.reply_advantages import advantages, weight_plots
+from debate_report.reply_figures import plots_of
+from debate_report.reply_sections import facts, facts_table, groups, overview, rewards
 from debate_report.run_files import RunFiles, read_run, read_source
 from debate_report.society import society
 
@@ -63,17 +66,60 @@ def write_comparison(run_dirs: Sequence[Path], path: Path) -> Path:
     Raises:
         FileNotFoundError: One of the folders is not a run directory.
     """
-    runs = [read_run(run_dir) for run_dir in run_dirs]
+    return _write_page(path, make_comparison(_read_named(run_dirs)))
+
+
+def write_charts(sources: Sequence[Path], *, csv: Path | None, svg: Path | None) -> list[Path]:
+    """Write every chart of runs or rollouts as data and as figures, and return the paths.
+
+    Charts of several sources are laid over each other.
+
+    Args:
+        sources: Folders or files.
+        csv: The file for the points of all charts.
+        svg: The folder for an image of each chart.
+
+    Raises:
+        FileNotFoundError: One of the sources is neither a run, nor has rollouts.
+        UsageError: A file of rollouts cannot be read, or there is no chart.
+    """
+    plots = _overlaid_plots(_read_named(sources))
+    if not plots:
+        names = ", ".join(map(str, sources))
+        raise UsageError(f"{names}: found no chart; expected two steps, or groups of rollouts")
+    paths = []
+    if csv is not None:
+        paths.append(_write_page(csv, as_csv(plots)))
+    if svg is not None:
+        svg.mkdir(parents=True, exist_ok=True)
+        paths += [_write_page(svg / name, text) for name, text in as_images(plots).items()]
+    return paths
+
+
+def _read_named(sources: Sequence[Path]) -> list[RunFiles]:
+    """Read runs or rollouts, and distinguish those of one name by their folders."""
+    runs = [read_source(source) for source in sources]
     name_counts = Counter(run.name for run in runs)
     named_runs = []
-    for run in runs:
+    for run, source in zip(runs, sources, strict=True):
         name = run.name
         if name_counts[name] > 1:
-            # The folder above distinguishes runs of one name.
-            folder = run.tokens.resolve().parent.parent.name
-            name = f"{folder}/{name}"
+            name = f"{source.resolve().parent.name}/{name}"
         named_runs.append(replace(run, name=name))
-    return _write_page(path, make_comparison(named_runs))
+    return named_runs
+
+
+def _overlaid_plots(runs: Sequence[RunFiles]) -> list[Plot]:
+    plots_by_name = {run.name: _plots_of(run) for run in runs}
+    return plots_by_name[runs[0].name] if len(runs) == 1 else overlaid(plots_by_name)
+
+
+def _plots_of(run: RunFiles) -> list[Plot]:
+    """List the charts of a run, or of the replies of a file."""
+    if not run.imported:
+        return list(curve_plots(run))
+    page = page_replies_of(read_all(run).found)
+    return [*plots_of(page), *weight_plots(page)]
 
 
 def _default_output(source: Path) -> Path:
@@ -161,9 +207,20 @@ def run_html(run_dir: Path) -> str:
 
 def make_comparison(runs: Sequence[RunFiles]) -> str:
     """Render one page of several runs."""
-    sections = [("runs", "Runs side by side", _part(lambda: comparison(runs)))]
+    sections: list[Section] = []
+    if any(run.rows or run.recipe for run in runs):
+        sections.append(("runs", "Runs side by side", _part(lambda: comparison(runs))))
+    imported = {run.name: page_replies_of(read_all(run).found) for run in runs if run.imported}
+    if imported:
+        sections.append(("replies", "Replies side by side", _part(lambda: facts_table(imported))))
+    sections.append(("curves", "Charts over each other", _part(lambda: _overlaid_charts(runs))))
     facts = _part(lambda: render("facts.html", facts=shared_setting(runs)))
     return _render_page(f"Comparison of {len(runs)} runs", facts, sections, Browser())
+
+
+def _overlaid_charts(runs: Sequence[RunFiles]) -> Markup:
+    charts = [line_chart(chart, along) for chart, along in _overlaid_plots(runs)]
+    return render("charts.html", charts=charts)
 
 
 def _render_page(
@@ -268,16 +325,18 @@ def report_main(argv: Sequence[str] | None = None) -> int:
         output: Path = arguments.output or default_output
         try:
             if is_comparison:
-                path = write_comparison(run_dirs, output)
+                paths = [write_comparison(run_dirs, output)]
             else:
-                path = write_report(run_dirs[0], output)
+                paths = [write_report(run_dirs[0], output)]
+            if arguments.csv is not None or arguments.svg is not None:
+                paths += write_charts(run_dirs, csv=arguments.csv, svg=arguments.svg)
         except (FileNotFoundError, UsageError) as error:
             complain(parser.prog, error)
             return BAD_USAGE
         except OSError as error:
             complain(parser.prog, f"cannot write {output}: {error.strerror}")
             return FAILED
-        print(path)
+        print("\n".join(map(str, paths)))
         return DONE
 
     return run_command(parser.prog, run)
@@ -302,6 +361,12 @@ def command_parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="the page (default report.html of one run's folder, comparison.html of several)",
+    )
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="also write the points of all charts as data"
+    )
+    parser.add_argument(
+        "--svg", type=Path, metavar="FOLDER", help="also write each chart as an image"
     )
     add_options(parser, "debate_report")
     return parser

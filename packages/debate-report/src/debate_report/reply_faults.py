@@ -130,7 +130,7 @@ def _stale(page: PageReplies) -> Iterator[Fault]:
         yield Fault(
             "Stale weights",
             f"{_part(stale, page.replies)} come from older weights than the newest of their step, "
-            f"up to {max(lags.values()):,} versions older.",
+            f"by up to {max(lags.values()):,}.",
             stale,
             is_severe=False,
         )

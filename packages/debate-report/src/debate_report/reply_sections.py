@@ -1,7 +1,7 @@
 """Sections of the page of imported replies: facts, faults, rewards, groups and lengths."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, pstdev
 
 from markupsafe import Markup
@@ -31,10 +31,21 @@ SIGNS = {True: "✓", False: "✗", None: "·"}
 
 def facts(page: PageReplies) -> Markup:
     """Render how many replies there are, what they earned, and who says that they are right."""
-    return render("facts.html", facts=list(_facts(page)))
+    return render("facts.html", facts=list(head_facts(page)))
 
 
-def _facts(page: PageReplies) -> Iterator[tuple[str, str]]:
+def facts_table(pages: Mapping[str, PageReplies]) -> Markup:
+    """Render the facts of several pages beside each other."""
+    columns = [dict(head_facts(page)) for page in pages.values()]
+    names: dict[str, None] = {}
+    for column in columns:
+        names.update(dict.fromkeys(column))
+    rows = [[name, *(column.get(name, "–") for column in columns)] for name in names]
+    return render("figures.html", tables=[[["", *pages], *rows]])
+
+
+def head_facts(page: PageReplies) -> Iterator[tuple[str, str]]:
+    """Yield what the page's head says, as names and values."""
     replies = page.replies
     groups = page.groups().values()
     steps = [step for step in page.steps() if step is not None]

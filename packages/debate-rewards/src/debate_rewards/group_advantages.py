@@ -83,6 +83,6 @@ GROUP_METHODS: tuple[GroupMethod, ...] = (
         "DAPO", standardized_if_informative, False, "Yu et al. 2025, eq. 8 and 11: dead groups out"
     ),
     GroupMethod(
-        "ours, `grouped`", centered, False, "`advantage.type: grouped`, the default of recipes"
+        "ours (grouped)", centered, False, "advantage.type: grouped, the default of recipes"
     ),
 )
