@@ -32,6 +32,8 @@ def rows(name):
 
 def question(row):
     meta = {"kind": row["kind"]} | ({"choices": row["choices"]} if "choices" in row else {})
+    if row["kind"] == "puzzle":
+        meta = {"kind": "text", "reasoning_gym": row["task"]}
     return Question("q", row.get("question") or "?", row["gold"], meta)
 
 
@@ -41,20 +43,53 @@ def test_types_keep_their_examples(gold, given, same):
     assert (verdict.verdict == "right") == same
 
 
-# Pairs of the table that are still judged otherwise than a person would; none at present.
-MISJUDGED: set[tuple[str, str]] = set()
+# Pairs that are still judged otherwise than a person would, by file; only the first has a right
+# verdict that should be wrong.
+MISJUDGED: dict[str, set[tuple[str, str]]] = {
+    "pairs.jsonl": set(),
+    "held_out.jsonl": {
+        ("45", "Answer: 45 km\n"),
+        ("45", "He is 45 miles from home at the end of those 4 hours."),
+        ("55", r"$\boxed{m+n=55}$"),
+        (r"\left( 3, \frac{\pi}{2} \right)", r"\boxed{(3, 90^\circ)}"),
+        (r"90^\circ", r"\boxed{\frac{\pi}{2}}"),
+        ("C", "A is too short and D even shorter; B is too long. C it is."),
+        ("yes", "So the answer is not (True and False), which is True."),
+        ("11", "You have 11 vegetables: 4 onions, 5 carrots and 2 heads of broccoli."),
+    },
+    "everyday.jsonl": {
+        ("35", "He is 35 years old now and was 30 five years ago."),
+        ("B", "All but B are wrong."),
+        ("blue whale", "The answer is: the blue whale"),
+    },
+    "everyday_2.jsonl": {
+        ("3600", "That's 3,600 meters, or 3.6 kilometers."),
+        ("20", "a score"),
+    },
+    "everyday_3.jsonl": {
+        (
+            "B",
+            "Let's see. A makes ATP. C holds DNA. D does photosynthesis. The ribosome makes "
+            "proteins.",
+        ),
+        ("B", "the second one"),
+        ("18.5", "1850 cents"),
+        ("Joseph is an angel, and Zoey is an angel.", "Both are angels."),
+    },
+}
 
 
-def test_labelled_replies_are_judged_as_a_person_would():
-    labelled = rows("pairs.jsonl")
+@pytest.mark.parametrize("file", MISJUDGED)
+def test_labelled_replies_are_judged_as_a_person_would(file):
+    labelled = rows(file)
     verdicts = check_many([(question(row), row["reply"]) for row in labelled])
     wrong = {
         (row["gold"], row["reply"])
         for row, verdict in zip(labelled, verdicts, strict=True)
         if (verdict.verdict == "right") != row["right"]
     }
-    assert len(labelled) >= 400
-    assert wrong == MISJUDGED
+    assert len(labelled) >= (400 if file == "pairs.jsonl" else 60)
+    assert wrong == MISJUDGED[file]
 
 
 @pytest.mark.parametrize(
@@ -156,6 +191,32 @@ COLORS = ["red", "blue", "green", "all of the above"]
         ("choice", "B", "Anything but blue.", False),
         ("choice", "B", "Answer: option (b)", True),
         ("choice", "B", "The second option.", True),
+        # Bounds behind a unit, corrections, and structures in prose.
+        ("math", "5", "5 apples at the very most", False),
+        ("math", "5", "upwards of 5", False),
+        ("number", "5", "It costs over 5 dollars.", False),
+        ("number", "5", "5 tops", False),
+        ("number", "5", "5 fish", True),
+        ("number", "6", "5 is too small, so it is 6.", True),
+        ("number", "5", "It might be five.", False),
+        ("math", "-5", "It must be minus five.", True),
+        ("number", "1", "This is one reason.", False),
+        ("number", "69", "96? No wait, 69.", True),
+        ("number", "96", "96? No wait, 69.", False),
+        ("choice", "B", "I'd say B. Actually, no.", False),
+        ("math", "2/5", "He solves 2 in 5 minutes.", False),
+        ("number", "7.25", "$7 and 25 cents", True),
+        ("math", "(4,-1)", "They intersect at (4, -1).", True),
+        ("math", "(4,-1)", "They do not intersect at (4, -1).", False),
+        ("math", "(4,-1)", "They intersect at (4, -1) or (2, 3).", False),
+        ("math", "(2,-5)", "x is 2 and y is -5", True),
+        ("math", "y=2x+3", "The line is not y = 2x + 3.", False),
+        ("math", "y=2x+3", "One line is y = x, and another is y = 2x + 3.", False),
+        ("choice", "C", "Option 3", True),
+        ("choice", "C", "Option 5", False),
+        ("yes_no", "no", "I don't believe so.", True),
+        ("text", "Paris", "It was Paris, in France.", True),
+        ("text", "Paris", "It was Paris or Lyon.", False),
         ("text", "photosynthesis", "Photosynthesis!", True),
         ("text", "5", "5!", False),
     ],

@@ -89,6 +89,13 @@ WRONG = [
     ("figlet_font", "STANDARDIZED", "STANDARDIZER"),
     ("palindrome_generation", "oucuo", "ucocu"),
     ("n_queens", "_ Q\nQ _", "Q _\n_ Q"),
+    # A sentence that states another answer, none, or several.
+    ("chain_sum", "214", "57 + 87 + 70"),
+    ("chain_sum", "214", "The answer is not 214"),
+    ("spell_backward", "talps", 'splat backward is not "talps".'),
+    ("calendar_arithmetic", "Friday", "It was either a Thursday or a Friday."),
+    ("fraction_simplification", "2/3", "It is not 2/3"),
+    ("time_intervals", "06:09", "6 hours"),
     # Its value is the gold's, if something evaluates it.
     ("string_insertion", "2", "1 + 1"),
     ("spiral_matrix", "2", "[1 + 1]"),
@@ -112,6 +119,12 @@ RIGHT = [
     ("group_anagrams", '[["ai", "ia"], ["on", "no"]]', '[["no","on"],["ia","ai"]]'),
     ("bitwise_arithmetic", "0x3eb2", "0x3EB2."),
     ("complex_arithmetic", "-15.0 + 3.0i", "-15+3i"),
+    ("complex_arithmetic", "-15.0 + 3.0i", "The sum is -15 + 3i."),
+    ("polynomial_equations", "1.0, 2.0", "x = 1 or x = 2"),
+    ("calendar_arithmetic", "Friday", "It was a Friday."),
+    ("letter_counting", "3", "three"),
+    ("syllogism", "Yes", "Yes, it follows."),
+    ("time_intervals", "06:09", "6 hours and 9 minutes"),
 ]
 
 

@@ -19,7 +19,9 @@ from fractions import Fraction
 from typing import Literal
 
 from debate_protocol.types import Question
+from debate_rewards.answers.amounts import number_in_words
 from debate_rewards.answers.folding import text_form
+from debate_rewards.answers.sentences import settled_number
 from debate_rewards.math_pool import TASK, TaskJob
 
 MAX_CHARS = 20_000
@@ -62,6 +64,18 @@ _RATIO = re.compile(r"([-+]?)(?:\\[dtc]?frac\{(\d+)\}\{(\d+)\}|(\d+)\s*/\s*(\d+)
 _HEXADECIMAL = re.compile(r"(-?)0x([0-9a-f]{1,200})")
 # The lookahead leaves the digits of a lone imaginary part to the second group.
 _COMPLEX = re.compile(r"([-+]?[\d.]++(?![\d.]*i))?(?:([-+]?)([\d.]*)i)?")
+_HAS_SENTENCE = re.compile(r"=|[a-zA-Z]{2}")
+_YES_OR_NO = re.compile(r"(yes|no)[,.;:!]")
+_LAST_WORD = re.compile(r".*(?:\b(?:is|was|be)|:) (?:an? |the )?[\"'`*]*([^\s\"'`*]+?)[\"'`*.]*")
+_BEHIND_VERB = re.compile(r".*(?:\b(?:is|are|be|equals)\b:?|[=:])\s*", re.DOTALL)
+_OPEN = re.compile(
+    r"\b(?:not|never|or|either|than|might|may|could|cannot)\b|n['’]t\b", re.IGNORECASE
+)
+_BETWEEN_ROOTS = re.compile(r"\b(?:and|or)\b|\b[a-z](?:_?\d)?\s*=")
+_TIME_IN_WORDS = re.compile(
+    r"(?:(\d{1,9}) days?,? (?:and )?)?(\d{1,4}) hours?,? (?:and )?(\d{1,2}) minutes?"
+    r"(?:,? (?:and )?(\d{1,2}(?:\.\d{1,9})?) seconds?)?"
+)
 _CLAUSE = re.compile(r"(\w+) is (?:an? )?(\w+)")
 _DURATION = re.compile(
     r"(?=.)(?:(-?\d{1,9}) days?)?(?:(?:(?<=day)|(?<=days))(?:, ?| )|)"
@@ -86,6 +100,28 @@ def _read_number(text: str) -> str | None:
 
 def _read_number_or_words(text: str) -> str | None:
     return _read_number(text) or _read_words(text)
+
+
+def _read_number_or_word(text: str) -> str | None:
+    return _read_number(text) or _read_word(text)
+
+
+def _read_count(text: str) -> str | None:
+    """Read a number, also in a sentence: `The letter appears 3 times`. Sums are not computed."""
+    number = _read_number(text)
+    if number is not None or not _HAS_SENTENCE.search(text):
+        return number
+    written = number_in_words(text) or settled_number(text)
+    return _read_number(written) if isinstance(written, str) else None
+
+
+def _read_word(text: str) -> str | None:
+    """Read a single word, also at the end of a sentence: `It was a Friday.`"""
+    form = text_form(text)
+    answer = _YES_OR_NO.match(form) or _LAST_WORD.fullmatch(form)
+    if answer is None or _OPEN.search(form):
+        return form or None
+    return answer[1]
 
 
 def _unquoted(text: str) -> str:
@@ -181,6 +217,7 @@ def _read_roots(text: str) -> str | None:
     """Read the solutions of an equation in any order, to the four places of golds."""
     if not text.strip():
         return None
+    text = _BETWEEN_ROOTS.sub(",", text)
     pieces = re.split(r"[\s,;\[\](){}]+", text.strip().rstrip("."))
     values = _exact_values([piece for piece in pieces if piece])
     if values is None:
@@ -190,7 +227,8 @@ def _read_roots(text: str) -> str | None:
 
 def _read_items(text: str) -> str | None:
     """Read words between commas, with or without brackets and quotes."""
-    pieces = [text_form(piece.strip(" []()")) for piece in text.strip().rstrip(".").split(",")]
+    items = text.rpartition(":")[2].strip().rstrip(".")
+    pieces = [text_form(piece.strip(" []()")) for piece in items.split(",")]
     return ",".join(pieces) if all(pieces) else None
 
 
@@ -216,7 +254,12 @@ def _read_clauses(text: str) -> str | None:
 
 def _read_time(text: str) -> str | None:
     """Read a duration: `5 days`, or hours, minutes and seconds between colons."""
-    match = _DURATION.fullmatch(text_form(text))
+    form = text_form(text)
+    in_words = _TIME_IN_WORDS.fullmatch(form)
+    if in_words is not None:
+        clock_parts = [str(Fraction(part)) for part in in_words.groups()[1:] if part]
+        return f"{int(in_words[1] or 0)} days {':'.join(clock_parts)}"
+    match = _DURATION.fullmatch(form)
     if match is None:
         return None
     days, clock = match.groups()
@@ -415,11 +458,14 @@ def _form_of_each(names: str, form: Form) -> dict[str, Form]:
 
 EXACT: dict[str, Form] = {
     **_form_of_each(
-        "acre bf caesar_cipher color_cube_rotation course_schedule emoji_mystery "
-        "family_relationships figlet_font letter_jumble mahjong_puzzle needle_haystack "
-        "sentence_reordering spell_backward string_insertion string_manipulation syllogism "
-        "tsumego zebra_puzzles base_conversion",
+        "acre bf caesar_cipher course_schedule emoji_mystery figlet_font letter_jumble "
+        "mahjong_puzzle needle_haystack sentence_reordering string_insertion "
+        "string_manipulation tsumego base_conversion",
         _read_words,
+    ),
+    **_form_of_each(
+        "color_cube_rotation family_relationships spell_backward syllogism zebra_puzzles",
+        _read_word,
     ),
     **_form_of_each("ab arc_1d path_star string_splitting string_synthesis", _read_tokens),
     **_form_of_each(
@@ -427,10 +473,10 @@ EXACT: dict[str, Form] = {
         "count_primes decimal_arithmetic decimal_chain_sum dice gcd gsm_symbolic largest_island "
         "lcm leg_counting letter_counting maze number_format number_sequence products "
         "rectangle_count rotten_oranges self_reference simple_equations simple_geometry",
-        _read_number,
+        _read_count,
     ),
     "bitwise_arithmetic": _read_hexadecimal,
-    "calendar_arithmetic": _read_number_or_words,
+    "calendar_arithmetic": _read_number_or_word,
     "coin_flip": functools.partial(_read_rounded, num_digits=10),
     "complex_arithmetic": _read_complex,
     "fraction_simplification": _read_fraction,
@@ -506,9 +552,22 @@ def puzzle_form(question: Question, text: str) -> str | None:
         return None
     name = task_name(question) or ""
     read_form = EXACT.get(name, _read_tokens)
+    text = _without_heading(text)
     form = read_form(text)
+    behind_verb = _BEHIND_VERB.match(text) if form is None else None
+    if behind_verb is not None and not _OPEN.search(behind_verb[0]):
+        # "The fraction is 2/3."
+        form = read_form(text[behind_verb.end() :])
     # The brackets protect white space and quotes at the ends.
     return None if form is None else f"<{name} {form}>"
+
+
+def _without_heading(text: str) -> str:
+    """Drop a first line such as `Here is the solved puzzle:`, and the marks of a code block."""
+    heading, colon, body = text.partition(":\n")
+    has_heading = colon and body.strip() and "\n" not in heading.strip()
+    text = body if has_heading else text
+    return text.strip().removeprefix("```").removesuffix("```") if "```" in text else text
 
 
 def judge_puzzle(question: Question, golds: list[str], text: str) -> Judgment:
@@ -537,7 +596,7 @@ def judge_puzzle(question: Question, golds: list[str], text: str) -> Judgment:
 
     if name in CHECKED:
         is_right = CHECKED[name]
-        return "right" if is_right(golds[0], text) else "wrong"
+        return "right" if is_right(golds[0], _without_heading(text)) else "wrong"
 
     task = question.meta.get(TASK)
     if name not in VERIFIED or not isinstance(task, Mapping):

@@ -15,6 +15,14 @@ _NEGATIVE = re.compile(
     r"(?:\bnegative|(?:^|\b(?:is|be|equals?|answer|result):?\s+)minus)\s+(?=\d)",
     re.IGNORECASE,
 )
+_DOLLARS_AND_CENTS = re.compile(
+    r"(?:\$\s?(\d[\d,]*)|(?<![\w.,])(\d[\d,]*)\s+dollars?)\s+and\s+(\d{1,2})\s+cents?\b", re.I
+)
+_POWER_IN_WORDS = re.compile(
+    r"(?<![\w.,])(\d{1,3})\s+to\s+the\s+(?:power\s+(?:of\s+)?(\d{1,2})(?!\w|[.,]\d)"
+    r"|(\d{1,2})(?:st|nd|rd|th)(?:\s+power\b|(?=\s*(?:$|[=.,;]))))",
+    re.IGNORECASE,
+)
 _BELOW_ZERO = re.compile(
     r"(?<![\w.,-])(?=\d+(?:\.\d+)?(?:\s*°\s*[CF]?|\s+degrees?)?(?:\s+(?:celsius|fahrenheit))?"
     r"\s+below\s+zero\b)",
@@ -50,7 +58,9 @@ _ANY_DENOMINATOR = "|".join(_DENOMINATORS)
 _AND_FRACTION = rf"\s+and\s+({_ANY_NUMERATOR})[\s-]+({_ANY_DENOMINATOR})s?\b"
 _MIXED_AMOUNT = re.compile(rf"(?<![\w.,])(\d+){_AND_FRACTION}", re.IGNORECASE)
 _FRACTION_IN_WORDS = re.compile(
-    rf"\W*(?:({_ANY_NUMERATOR})[\s-]+)?({_ANY_DENOMINATOR})s?\W*", re.IGNORECASE
+    rf"\W*(?:({_ANY_NUMERATOR})[\s-]+)?({_ANY_DENOMINATOR})s?"
+    r"(?:\s+of\s+(?:it|them|(?:the|a|an|all|his|her|their)\s+[a-z]+))?\W*",
+    re.IGNORECASE,
 )
 _DOZEN = re.compile(r"\W*(?:(?:a|one)\s+)?dozen\W*", re.IGNORECASE)
 _NUMBER_IN_WORDS = re.compile(
@@ -64,6 +74,19 @@ _WORD_THAT_SCALES = re.compile(
     r"\s+(?:hal(?:f|ves)|quarters?|\w+ths?|thirds?|more|less|dozen|million)"
 )
 
+# "It must be ninety-six": the words behind the last verb, unless words before deny or bound them.
+_BEHIND_VERB = re.compile(
+    r".*\b(?:is|are|was|were|be|equals?|needs?|has|have|had|gets?|got|makes?|gives?|costs?|takes?|pays?"
+    r"|paid|earns?|earned|spends?|spent|leaves)\s+(?:(?:exactly|just|only|about|now)\s+)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_OPEN_BEFORE = re.compile(
+    r"\d|\b(?:not|never|no|none|than|least|most|almost|nearly|over|under|between|either|or|if|why|until"
+    r"|before|could|might|may)\b|n['’]t\b",
+    re.IGNORECASE,
+)
+_SIGN_IN_WORDS = re.compile(r"\W*(?:minus|negative)\s+", re.IGNORECASE)
+
 VAGUE = "¤"
 """Stands for a named number other than the answer's value, as in `almost 5`."""
 
@@ -76,7 +99,12 @@ _DENIED_BEFORE = (
     r"|\b(?:step|question|problem|equation|case|figure|section|chapter|example)"
     r"|\b(?:january|february|march|april|may|june|july|august|september|october|november|december)"
 )
-_DENIED_BEHIND = r"\s+(?:squared|cubed|factorial|or\s+(?:more|less|fewer|greater|higher|lower))\b"
+_DENIED_BEHIND = (
+    r"(?:\s+(?:squared|cubed|factorial|or\s+(?:more|less|fewer|greater|higher|lower))\b"
+    r"|\s+(?:(?:is|was)(?:\s+not|n['’]t)|can(?:not|['’]t)\s+be)\s+"
+    r"(?:right|correct|it|possible|(?:the\s+)?(?:right\s+|correct\s+|final\s+)?answer)\b"
+    r"|\s+(?:is|was|seems|would\s+be)\s+(?:wrong|incorrect|impossible|false|off|too\s+\w+)\b)"
+)
 _DENIED = re.compile(
     rf"(?P<before>{_DENIED_BEFORE})[\s*]*\$?[-+]?{_DIGITS}\b"
     rf"|(?<![\w.,])[-+]?{_DIGITS}{_DENIED_BEHIND}",
@@ -85,18 +113,23 @@ _DENIED = re.compile(
 
 # A bound or an alternative leaves the value open. It stays as a sign, so that another number of the
 # sentence is not taken instead: `either 42 or 44` is neither.
+_AT_A_BOUND = r"\bat\s+(?:(?:the\s+)?(?:very\s+)?(?:least|most)|(?:a\s+)?(?:minimum|maximum))"
+_UNIT_BEHIND = r"(?:\s*\\?%|\s+[a-z]+)?"
 _VAGUE_BEFORE = (
-    r"\balmost|\bnearly|\bclose\s+to|\bat\s+(?:least|most)|\bup\s+to|\bas\s+(?:many|much|few)\s+as"
-    r"|\b(?:just|slightly|well)\s+(?:over|under|above|below|short\s+of)"
-    r"|\b(?:is|are|was|were|be)\s+(?:over|under|above|below|near)"
+    rf"\balmost|\bnearly|\bnot\s+quite|\bclose\s+to|{_AT_A_BOUND}|\bup\s+to|\bupwards?\s+of"
+    r"|\b(?:shy|short|north|south|in\s+excess)\s+of|\bexceed(?:s|ing)?|\bas\s+(?:many|much|few)\s+as"
+    r"|\b(?:just|slightly|well)\s+(?:over|under|above|below|past)"
+    r"|(?:^|[,.:;!?*]\s*|\b(?:is|are|was|were|be|at|has|have|takes?|costs?|needs?|pays?|gets?|makes?)\s+)"
+    r"(?:over|under|above|below|beyond|near)"
     r"|[≤≥]|\\(?:ge|le)q?\b|\beither|\bthan\s+or\s+equal\s+to|√|\\?\bsqrt(?:\[\d+\])?\s*[({]"
     rf"|\b(?:{'|'.join(_WORD_VALUES)})"
 )
 _VAGUE_BEHIND = (
-    r"(?:\s+at\s+(?:least|most)\b"
-    r"|\s+(?:[a-z]{3,}\s+)?or\s+(?:so|something|anything|another|other|thereabouts|maybe|perhaps)\b"
-    r"|\s+[a-z]{3,}\s+or\s+(?:more|less|fewer)\b"
-    r"|\s*-?ish\b|\s*√[\s({]*\d*|\+(?=\s*(?:$|[.,;!)]|[a-z]{3})))"
+    rf"(?:{_UNIT_BEHIND}\s+(?:{_AT_A_BOUND}|(?:and|or)\s+(?:up|upwards?|above|below|under|over|beyond))\b"
+    rf"|{_UNIT_BEHIND}\s+(?:tops|max|min|minimum|maximum|plus)(?=\W*$)"
+    rf"|{_UNIT_BEHIND}\s+or\s+(?:so|something|anything|another|other|thereabouts|maybe|perhaps)\b"
+    r"|(?:\s*\\?%|\s+[a-z]+)\s+or\s+(?:more|less|fewer|greater|higher|lower)\b"
+    r"|(?:\s*\\?%)?\s*-?ish\b|\s*√[\s({]*\d*|\+(?=\s*(?:$|[.,;!)]|[a-z]{3})))"
 )
 _VAGUE = re.compile(
     rf"(?P<before>{_VAGUE_BEFORE})[\s*]*\$?[-+]?{_DIGITS}\b"
@@ -108,11 +141,14 @@ _VAGUE = re.compile(
 def write_amounts_as_numbers(text: str) -> str:
     """Write scaled, negative and mixed amounts as numbers, and take out all numbers but answers.
 
-    `5 million` is 5000000, `negative 5` is -5, `5 and a half` is 11/2. `not 5`, `twice 5`,
+    `5 million` is 5000000, `negative 5` is -5, `5 and a half` is 11/2, `2 to the 10th` 1024,
+    `$5 and 20 cents` is 5.20. `not 5`, `twice 5`,
     `5 squared` and `June 5` leave no number. `at least 5`, `5 or so` and `√5` leave `VAGUE`.
     """
     text = _SCALED_AMOUNT.sub(_scaled_amount, text)
     text = _MIXED_AMOUNT.sub(_mixed_amount, text)
+    text = _DOLLARS_AND_CENTS.sub(_dollars, text)
+    text = _POWER_IN_WORDS.sub(lambda match: str(int(match[1]) ** int(match[2] or match[3])), text)
     text = _NEGATIVE.sub(_minus_sign, text)
     text = _BELOW_ZERO.sub("-", text)
     text = _VAGUE.sub(lambda match: f"{match['before'] or ''} {VAGUE} ", text)
@@ -120,10 +156,26 @@ def write_amounts_as_numbers(text: str) -> str:
 
 
 def number_in_words(text: str) -> str | None:
-    """Write a number in words with digits: `six apples`, `twenty-five`, `two thirds`."""
+    """Write a number in words with digits: `six apples`, `It must be minus twenty-five`."""
     if len(text) > MAX_WORDS_CHARS:
         return None
     text = plain_text(text)
+    number = _signed_number_in_words(text)
+    behind_verb = _BEHIND_VERB.match(text)
+    if number is not None or behind_verb is None or _OPEN_BEFORE.search(behind_verb[0]):
+        return number
+    number = _signed_number_in_words(text[behind_verb.end() :])
+    # "This is one reason" counts nothing.
+    return None if number == "1" else number
+
+
+def _signed_number_in_words(text: str) -> str | None:
+    sign = _SIGN_IN_WORDS.match(text)
+    number = _number_in_words(text[sign.end() :] if sign else text)
+    return f"-{number}" if sign and number else number
+
+
+def _number_in_words(text: str) -> str | None:
     fraction = _FRACTION_IN_WORDS.fullmatch(text)
     if fraction is not None and fraction[1] is not None:
         return f"{_NUMERATORS[fraction[1].lower()]}/{_DENOMINATORS[fraction[2].lower()]}"
@@ -176,6 +228,10 @@ def _mixed_amount(match: re.Match[str]) -> str:
     denominator = _DENOMINATORS[match[3].lower()]
     numerator = int(match[1]) * denominator + _NUMERATORS[match[2].lower()]
     return f"{numerator}/{denominator}"
+
+
+def _dollars(match: re.Match[str]) -> str:
+    return f"{match[1] or match[2]}.{int(match[3]):02}"
 
 
 def _minus_sign(match: re.Match[str]) -> str:

@@ -62,9 +62,11 @@ _WORD = re.compile(r"[\w.%+-]*\w[\w%+-]*|[^\w\s]+(?=\s|$)")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 _ORDINAL_OPTION = re.compile(
     rf"\W*(?:it['’]s\s+|it\s+is\s+)?(?:the\s+)?({'|'.join(_ORDINALS)}|last)\s+"
-    r"(?:option|choice)\W*",
+    r"(?:option|choice|answer)\W*",
     re.IGNORECASE,
 )
+_NUMBERED_OPTION = re.compile(r"\W*(?:option|choice)\s+(?:number\s+|no\.\s*|#)?(\d)\W*", re.I)
+_CONCLUSION = re.compile(r".*\b(?:so|thus|hence|therefore)\b", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,15 @@ def chosen_label(
     if ordinal is not None and texts:
         position = -1 if ordinal[1].lower() == "last" else _ORDINALS.index(ordinal[1].lower())
         return labels[position] if position < len(labels) else Unreadable("no choice")
+
+    numbered = _NUMBERED_OPTION.fullmatch(plain)
+    if numbered is not None and texts:
+        # "Option 4" is the fourth, unless a choice's own text has the number.
+        position = int(numbered[1]) - 1
+        is_text = any(numbered[1] in choice for choice in texts.values())
+        if labels[0].isalpha():
+            has_position = 0 <= position < len(labels) and not is_text
+            return labels[position] if has_position else Unreadable("no choice")
 
     return _settled_label(plain, labels, texts)
 
@@ -263,6 +274,9 @@ def _contained_text(plain: str, texts: Mapping[str, str]) -> str | Unreadable:
         is_denied = is_denied_behind or _DENIED_WORDS.search(before)
         if not is_within_another and not is_denied:
             affirmed.append(label)
+    conclusion = _CONCLUSION.match(plain)
+    if len(affirmed) > 1 and conclusion is not None and conclusion.end() < len(plain):
+        return _contained_text(plain[conclusion.end() :], texts)
     if len(affirmed) > 1 and "=" in plain:
         return _contained_text(plain.rpartition("=")[2], texts)
     if len(affirmed) != 1:

@@ -21,10 +21,13 @@ from debate_rewards.answers.sentences import (
     BOLD,
     SENTENCE_END,
     bare_formula,
+    bracketed_end,
+    equation_at_end,
     formulas,
     is_formula,
     listed_numbers,
     settled_number,
+    share_in_words,
 )
 from debate_rewards.answers.spelling import MAX_MATH_CHARS
 from debate_rewards.answers.truth import yes_or_no
@@ -35,6 +38,7 @@ from debate_rewards.answers.types import (
     Label,
     List,
     Number,
+    Point,
     Text,
     YesNo,
     read_element,
@@ -59,7 +63,18 @@ MAX_COMPARED_FORMULAS = 8
 _CACHE_SIZE = 1 << 14
 _ABOUT_PERCENT = re.compile(r"percent|\bper cent\b|%", re.IGNORECASE)
 _BEFORE_WORD = re.compile(r"^(?:(?:it|this|that) (?:is|was|will be) )?(?:(?:on|in|at|a|an|the) )*")
+_LEAD_IN = re.compile(
+    r"(?:(?:it|this|that|he|she)(?:['’]s| is| was| happened in| happened on)|in(?= \d{3,4}$)) "
+    r"(?!not\b)(?=\S)"
+)
+_REMARK = re.compile(r", (?:in|at|on|near|located|born|who|which|because|since) ")
 _DENIED_BOLD = re.compile(r"(?:\bnot|n['’]t|\bnever|\bthan|\bof)\s+(?:\w+\s+)?\*\*", re.IGNORECASE)
+_CORRECTION = re.compile(
+    r"(?:(?<=[.?!…,;–—])\s*|\b(?:hmm+|oh|oops|sorry)\b[\s,.…!]+)(?:no\b[\s,.]*)?"
+    r"(?:wait|actually|scratch\s+that|correction|on\s+second\s+thought)\b(?=\W+\w)[\s,.:…!–—]*"
+    r"(?:(?:no|actually)\b[\s,.]*)?(?!\w*ly\b)",
+    re.IGNORECASE,
+)
 _WORD_CHARACTER = re.compile(r"\w")
 _DIGIT = re.compile(r"\d")
 
@@ -94,6 +109,11 @@ class AnswerForm:
     def read(self, statement: FinalAnswer) -> Answer | Unreadable:
         """Read the text of a final answer."""
         text = statement.text
+        if self.kind != "text" and not statement.in_box:
+            text = _last_word(text)
+            if not text:
+                return Unreadable("taken back")
+            statement = replace(statement, text=text)
         if self.kind == "choice":
             label = chosen_label(text, self.choices, self.labels)
             return Label(text=label, label=label) if isinstance(label, str) else label
@@ -103,7 +123,7 @@ class AnswerForm:
                 return is_yes
             return YesNo(text="yes" if is_yes else "no", is_yes=is_yes)
         if self.kind == "text":
-            form = text_form(text)
+            form = _without_lead_in(text_form(text))
             return Text(form) if form else Unreadable("no answer")
         is_number = self.kind == "number"
         answer = _read_number(text) if is_number else self._read_mathematics(statement)
@@ -121,9 +141,9 @@ class AnswerForm:
         if isinstance(self.gold, Text):
             return _read_words(text)
         if isinstance(self.gold, Number):
-            in_words = number_in_words(text)
-            if in_words is not None:
-                return read_mathematics(in_words)
+            written = share_in_words(text) or number_in_words(text)
+            if written is not None:
+                return read_mathematics(written)
         return self._read_formula(statement)
 
     def _read_formula(self, statement: FinalAnswer) -> Answer | Unreadable:
@@ -138,13 +158,9 @@ class AnswerForm:
             return whole_answer
 
         # From here on the text is a sentence.
-        if isinstance(self.gold, List):
-            listed = listed_numbers(text)
-            if listed is not None:
-                return read_mathematics(listed)
-            inner_formulas = formulas(text)
-            if len(inner_formulas) > 1:
-                return read_mathematics(",".join(inner_formulas))
+        structured = self._structured_end(text)
+        if structured is not None:
+            return read_mathematics(structured)
         in_sentence = _formula_of_sentence(text)
         if not isinstance(in_sentence, Unreadable):
             return in_sentence
@@ -153,6 +169,26 @@ class AnswerForm:
         if statement.marked and (is_structured or not _DIGIT.search(text)):
             return whole_answer
         return in_sentence
+
+    def _structured_end(self, text: str) -> str | None:
+        """Find brackets, an equation or a list at the end of a sentence, as the gold answer is."""
+        if isinstance(self.gold, Number | Expression):
+            return None
+        brackets = bracketed_end(text)
+        if brackets is not None:
+            return brackets
+        if isinstance(self.gold, Equation):
+            return equation_at_end(text)
+        if not isinstance(self.gold, List | Point):
+            return None
+        listed = listed_numbers(text)
+        if isinstance(self.gold, Point):
+            has_names = listed is not None and "=" in listed
+            return listed if has_names else None
+        inner_formulas = formulas(text)
+        if listed is None and len(inner_formulas) > 1:
+            return ",".join(inner_formulas)
+        return listed
 
 
 def read_answer(question: Question, reply: str) -> Answer | Unreadable:
@@ -256,6 +292,23 @@ def _gold_type(text: str) -> Answer | Unreadable:
     named_formula = answer.named.polynomial if isinstance(answer.named, Expression) else None
     is_equation = named_formula is not None and bool(named_formula.symbols)
     return answer if is_equation else answer.named
+
+
+def _without_lead_in(form: str) -> str:
+    """Drop words around a text that are no part of it: `It was Marie Curie, in 1903`."""
+    lead_in = _LEAD_IN.match(form)
+    if lead_in is None:
+        return form
+    inner = form[lead_in.end() :]
+    # Behind "it is" such a remark is no part of the text; alone it may be.
+    remark = _REMARK.search(inner)
+    return inner if remark is None else inner[: remark.start()]
+
+
+def _last_word(text: str) -> str:
+    """Drop what a reply takes back: `69? No wait, 96.` is 96."""
+    corrections = list(_CORRECTION.finditer(text))
+    return text[corrections[-1].end() :].strip() if corrections else text
 
 
 def _read_with_unit(text: str) -> Answer:

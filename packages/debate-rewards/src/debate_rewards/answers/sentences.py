@@ -26,6 +26,9 @@ _PAREN_FORMULA = re.compile(r"\\\((.+?)\\\)|\\\[(.+?)\\\]")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 _IN_PARENTHESES = re.compile(r"\s\((?=[^()]*+\))[^()]*[a-zA-Z]{2}[^()]*\)")
 _OUT_OF = re.compile(r"[^\d]*(\d+)\s+out\s+of\s+(\d+)[^\d]*")
+_ONE_IN = re.compile(
+    r"[^\d]*(\d+)\s+in\s+(?:every\s+)?(\d+)(?:\W*|\s+(?:people|persons?|cases|times|chances?|odds)\b[^\d]*)"
+)
 _CONCLUSION = re.compile(
     r"\b(?:so|thus|hence|therefore|in\s+total|altogether|total|leaving|leaves|in\s+all)\b",
     re.IGNORECASE,
@@ -53,6 +56,10 @@ _PROSE_WORD = re.compile(
     re.IGNORECASE,
 )
 _LAST_IS = re.compile(r".*(?:\b(?:is|are|be|equals?)\s*:?\s|=)", re.IGNORECASE | re.DOTALL)
+_LAST_VERB = re.compile(r".*(?:\b(?:is|are|be|by|equation)\b|:)", re.IGNORECASE | re.DOTALL)
+_OPENING = re.compile(r"[(\[{]")
+_OPEN_WORDS = re.compile(r"\d|\b(?:not|never|nor|or|either|than|except)\b|n['’]t\b", re.IGNORECASE)
+_SYMBOL_IS = re.compile(r"(?<![\w\\])([a-zA-Z])\s+(?:is|equals)\s+(?=[-+−]?\d)")
 _SIGN_OF_FORMULA = re.compile(r"√|\^|\\[a-zA-Z]|π|\bsqrt\b")
 _LAST_WORD = re.compile(r"\s+[A-Za-z]{3,}\s*$")
 
@@ -98,6 +105,39 @@ def bare_formula(text: str) -> str | None:
     return formula
 
 
+def bracketed_end(text: str) -> str | None:
+    """Find the brackets at the end of a sentence without other numbers: `They meet at (4, -1).`"""
+    sentence = text[-MAX_LINE_CHARS:].strip().rstrip(".!")
+    opening = _OPENING.search(sentence)
+    if opening is None or sentence[-1:] not in (")", "]", "}"):
+        return None
+    words, brackets = sentence[: opening.start()], sentence[opening.start() :]
+    if "," not in brackets or not is_formula(brackets) or _OPEN_WORDS.search(words):
+        return None
+    # A name before a bracket is a function's; plain braces are a set's.
+    if words[-1:].isalnum():
+        return None
+    if brackets.startswith("{") and brackets.endswith("}"):
+        return f"\\{{{brackets[1:-1]}\\}}"
+    return brackets
+
+
+def equation_at_end(text: str) -> str | None:
+    """Find the equation at the end of a sentence: `The line is y = 2x + 3.`"""
+    sentence = text[-MAX_LINE_CHARS:].strip().rstrip(".!")
+    last_is = _LAST_VERB.match(sentence)
+    if last_is is None or "=" in last_is[0]:
+        return None
+    equation = sentence[last_is.end() :].strip()
+    return equation if "=" in equation and is_formula(equation) else None
+
+
+def share_in_words(text: str) -> str | None:
+    """Read the share in a sentence without other numbers: `5 out of 6`, `1 in 4 people`."""
+    share = _OUT_OF.fullmatch(text) or _ONE_IN.fullmatch(text)
+    return None if share is None else f"{share[1]}/{share[2]}"
+
+
 def settled_number(text: str) -> str | Unreadable:
     """Find the number in the conclusion of a sentence, as it is written.
 
@@ -109,8 +149,9 @@ def settled_number(text: str) -> str | Unreadable:
     text = TEXT_COMMAND.sub(r"\1", text[-MAX_LINE_CHARS:])
     text = _SPACED_THOUSANDS.sub(lambda match: re.sub(r"\s", "", match[0]), text)
     text = write_amounts_as_numbers(_IN_PARENTHESES.sub(" ", text))
-    if (share := _OUT_OF.fullmatch(text)) is not None:
-        return f"{share[1]}/{share[2]}"
+    share = share_in_words(text)
+    if share is not None:
+        return share
 
     numbers_in_bold = [number for span in BOLD.findall(text) for number in _numbers(span)]
     number = _common_number(numbers_in_bold)
@@ -171,8 +212,8 @@ def _numbers(text: str) -> list[str]:
 
 
 def listed_numbers(text: str) -> str | None:
-    """Find the list at the end of a sentence without other numbers."""
-    sentence = text[-MAX_LINE_CHARS:]
+    """Find the list at the end of a sentence without other numbers; `x is 2` is `x = 2`."""
+    sentence = _SYMBOL_IS.sub(r"\1 = ", text[-MAX_LINE_CHARS:])
     match = _NUMBER_LIST.search(sentence)
     if match is None or _NUMBER.search(sentence, 0, match.start()):
         return None

@@ -100,7 +100,19 @@ _TEXT_UNIT = re.compile(rf"(?<=[^\s{{(\[,=])\s*/?\s*\\text\{{((?:[^{{}}\d,;]|\^\
 _QUANTITY = re.compile(r"\d|\\(?:pi|sqrt)(?![a-zA-Z])")
 _COUNTED = re.compile(r"([-+]?\d[\d.,]*)((?:\s+[A-Za-z]{3,})+)")
 _NO_UNITS = frozenset(("and", "or", "if", "for", "not", "when", "half", "percent", "dozen"))
-_NO_UNITS |= {"plus", "minus", "times", "over", "squared", "cubed", "factorial"}
+_NO_UNITS |= {
+    "tops",
+    "max",
+    "maximum",
+    "minimum",
+    "plus",
+    "minus",
+    "times",
+    "over",
+    "squared",
+    "cubed",
+    "factorial",
+}
 _DEGREE = r"\^\s*+(?:\{\s*+\\circ\s*+\}|\\circ(?![a-zA-Z]))"
 _DEGREE_ONLY = re.compile(_DEGREE)
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
@@ -203,15 +215,14 @@ def _without_ends(text: str) -> str:
     text = _LABEL_BEFORE.sub("", text.strip())
     while text.endswith(("\\\\", ".", ",", ";", ":")):
         text = text.removesuffix("\\\\").rstrip(".,;: ")
-    if text.startswith("{") and _closing_brace(text) == len(text) - 1:
-        text = text[1:-1].strip()
-
     membership = _MEMBER.match(text)
     if membership is not None:
         text = text[membership.end() :]
         is_set_builder = membership[0].startswith("\\{")
         if is_set_builder:
             text = text.removesuffix("\\}")
+    if text.startswith("{") and _closing_brace(text) == len(text) - 1:
+        text = text[1:-1].strip()
 
     # `x \approx 3.14` says 3.14, `\sqrt{2} \approx 1.41` the exact value.
     left, approx, right = text.partition("\\approx")

@@ -7,9 +7,11 @@ from debate_rewards.answers.reply import MAX_LINE_CHARS, Unreadable
 from debate_rewards.answers.sentences import REASON_CLAUSE
 
 _NEGATION_REACH = 2
-_YES = frozenset(("yes", "yeah", "yep", "true", "correct", "valid", "right", "plausible"))
-_NO = frozenset(("no", "nope", "false", "incorrect", "untrue", "invalid", "wrong", "implausible"))
-_ADJECTIVES = (_YES | _NO) - {"yes", "yeah", "yep", "no", "nope"}
+_YES_ADJECTIVES = frozenset(("true", "correct", "valid", "right", "plausible"))
+_NO_ADJECTIVES = frozenset(("false", "incorrect", "untrue", "invalid", "wrong", "implausible"))
+_ADJECTIVES = _YES_ADJECTIVES | _NO_ADJECTIVES
+_YES = _YES_ADJECTIVES | {"yes", "yeah", "yep", "yup", "aye"}
+_NO = _NO_ADJECTIVES | {"no", "nope", "nah", "nay"}
 _NEGATION = frozenset(("not", "never", "cannot", "hardly", "nothing", "far"))
 _WORD = re.compile(r"[a-z]+(?:['’]t)?(?:\s*\?)?|[,;:.!]", re.IGNORECASE)
 
@@ -44,16 +46,21 @@ _UNDECIDED = re.compile(
     r"|\b(?:insufficient|unclear|uncertain|undecided|undetermined|ambiguous)\b",
     re.IGNORECASE,
 )
-_BEGINS_WITH_VERDICT = re.compile(r"\W*(?:yes|yeah|yep|no|nope|true|false)\s*(?:\W|$)", re.I)
+_BEGINS_WITH_VERDICT = re.compile(
+    r"\W*(?:yes|yeah|yep|yup|aye|no|nope|nah|nay|true|false)\s*(?:\W|$)", re.I
+)
 _SHORT_REPLY = re.compile(
-    r"\W*(?:i\s+(?P<doubt>do\s?n['’]t\s+|do\s+not\s+)?think\s+so"
+    r"\W*(?:i\s+(?P<doubt>do\s?n['’]t\s+|do\s+not\s+)?(?:think|believe|suppose|guess|expect)\s+so"
+    r"|(?:it|that|this|the\s+(?:conclusion|statement|claim|argument))\s+(?:logically\s+)?"
+    r"(?:follows|holds|(?P<fails>(?:does\s+not|doesn['’]t)\s+(?:logically\s+)?(?:follow|hold)))"
+    r"(?:\s+logically)?"
     r"|(?:(?:of\s+course|sure|yeah|indeed)[\s,]+)?"
     r"(?:it|he|she|they|that|this|there)\s+(?:is|are|was|were|does|do|did|can|could|will|has|have)"
     r"(?P<not>n['’]t|\s+not)?)\W*",
     re.IGNORECASE,
 )
 _ADVERB_REPLY = re.compile(
-    r"\W*(?:absolutely|definitely|certainly|of\s+course|indeed|surely|for\s+sure|affirmative)"
+    r"\W*(?:without\s+(?:a|any)\s+doubt|undoubtedly|exactly|by\s+all\s+means|absolutely|definitely|certainly|of\s+course|indeed|surely|for\s+sure|affirmative)"
     r"(?P<not>\s+not)?\W*(?:$|[.!,;])",
     re.IGNORECASE,
 )
@@ -76,7 +83,7 @@ def yes_or_no(text: str) -> bool | Unreadable:
     if _BOTH.search(plain):
         return Unreadable("yes and no")
     if (short := _SHORT_REPLY.fullmatch(plain)) is not None:
-        return short["doubt"] is None and short["not"] is None
+        return short["doubt"] is None and short["not"] is None and short["fails"] is None
     if (denial := _NOT_THE_CASE.search(plain)) is not None:
         claim = yes_or_no(plain[denial.end() :])
         return claim if isinstance(claim, Unreadable) else not claim

@@ -512,6 +512,8 @@ class Matrix(_Compound):
     EXAMPLES: ClassVar[Examples] = (
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix}1\\2\end{bmatrix}", True),
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}", False),
+        (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "[[1, 2], [3, 4]]", True),
+        (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "[[1, 3], [2, 4]]", False),
     )
     _WRITTEN: ClassVar = re.compile(r"\\begin\{[pbvV]?matrix\}(.*)\\end\{[pbvV]?matrix\}", re.S)
 
@@ -524,10 +526,11 @@ class Matrix(_Compound):
     def read(cls, text: str) -> "Matrix | None":
         """Parse rows and cells."""
         match = cls._WRITTEN.fullmatch(text)
-        if match is None or "\\begin" in match[1]:
-            return None
-        rows = [row.split("&") for row in match[1].split("\\\\")]
-        if any(len(row) != len(rows[0]) for row in rows):
+        if match is not None and "\\begin" not in match[1]:
+            rows = [row.split("&") for row in match[1].split("\\\\")]
+        else:
+            rows = _rows_of_lists(text)
+        if not rows or any(len(row) != len(rows[0]) for row in rows):
             return None
         cells = itertools.chain.from_iterable(rows)
         elements = tuple(read_element(cell.strip()) for cell in cells)
@@ -612,6 +615,18 @@ def _read_in_order(text: str) -> Answer:
         if answer is not None:
             return answer
     return Expression(text=text, polynomial=None)
+
+
+def _rows_of_lists(text: str) -> list[list[str]]:
+    """Split a list of lists, as programs write matrices; empty for any other text."""
+    inner = enclosed(text, "[", "]") if text.startswith("[[") else None
+    rows = []
+    for piece in split_outside(inner, ",") if inner else ():
+        row = enclosed(piece, "[", "]")
+        if row is None:
+            return []
+        rows.append(split_outside(row, ","))
+    return rows
 
 
 def _in_order_of_names(pieces: list[str]) -> list[str]:
