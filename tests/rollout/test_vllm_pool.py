@@ -292,7 +292,7 @@ def test_real_servers_are_killed_and_started_again(
             for k in range(12)
         ]
         calm = said(engine.generate(asked))
-        shares = Counter(id(member) for member, _ in engine._pool._places.values())
+        shares = Counter(id(member) for member, _ in engine._pool._assignments.values())
         assert sorted(shares.values()) == [12 // count] * count
         # Killed while it answers.
         tickets = [engine.submit(one) for one in asked]
@@ -312,6 +312,6 @@ def test_real_servers_are_killed_and_started_again(
         # It has the weights that were loaded while it was away.
         back = said(engine.generate(asked))
         assert {version for _, version in back} == {2} and back != calm
-        assert len({member for member, _ in engine._pool._places.values()}) == count
+        assert len({member for member, _ in engine._pool._assignments.values()}) == count
     finally:
         engine.close()
