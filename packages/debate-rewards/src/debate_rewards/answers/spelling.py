@@ -210,19 +210,26 @@ def _canonical_commands(text: str) -> str:
     return text
 
 
+def _without_group(text: str) -> str:
+    """Drop braces around a whole text, which group it in LaTeX."""
+    if text.startswith("{") and _closing_brace(text) == len(text) - 1:
+        return text[1:-1].strip()
+    return text
+
+
 def _without_ends(text: str) -> str:
     r"""Drop a label before the answer, outer braces, `x \in`, `=`, `\approx` and punctuation."""
     text = _LABEL_BEFORE.sub("", text.strip())
     while text.endswith(("\\\\", ".", ",", ";", ":")):
         text = text.removesuffix("\\\\").rstrip(".,;: ")
+    text = _without_group(text)  # Once around the membership, once around what x is in.
     membership = _MEMBER.match(text)
     if membership is not None:
         text = text[membership.end() :]
         is_set_builder = membership[0].startswith("\\{")
         if is_set_builder:
             text = text.removesuffix("\\}")
-    if text.startswith("{") and _closing_brace(text) == len(text) - 1:
-        text = text[1:-1].strip()
+    text = _without_group(text)
 
     # `x \approx 3.14` says 3.14, `\sqrt{2} \approx 1.41` the exact value.
     left, approx, right = text.partition("\\approx")
