@@ -7,6 +7,7 @@ with a program. `RULES` says how each is run; one that fits none fails. YAML is 
 import argparse
 import ast
 import importlib
+import json
 import re
 import runpy
 import shlex
@@ -126,6 +127,7 @@ FILLED = (
     (r"(runs/)?\w+/transcripts/\w+-000010.jsonl", DEBATES),
     (r"(?<!/)\b(DEBATES|FILE|[ab](?=\.))(\.jsonl)?(?= |$)", DEBATES),
     (r"\bANSWERS.jsonl", "examples/data/answers.jsonl"),
+    (r"\bRUN (?=--csv)", "groups.jsonl "),  # The run has one step, of which no chart is drawn.
     (r"\bRUN2?\b|\bRUN_DIR\b|\bDIR\b|runs/(three|dapo|sdrl)\b", "runs/first"),
     (r"@(280|420)\b", "@1"),
     (r"\bseed=S\b", "seed=0"),
@@ -314,6 +316,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert evaluate(["quickstart", *policies, *FEW, "--output", "evaluations/first"]) == 0
         debates = read_transcripts(DEBATES)
         Path("traces.jsonl").write_bytes(b"".join(lines_for("verifiers", debates, "debates")))
+        group = [{"question": "1 + 1?", "response": "2" * n, "reward": n % 2} for n in range(1, 5)]
+        Path("groups.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in group))
         patch.setattr(sys, "argv", ["tiny_model.py", "runs/tiny-model"])
         runpy.run_path("examples/tiny_model.py", run_name="__main__")
     return home

@@ -115,13 +115,13 @@ def test_streams_are_those_before_when_steady_ones_end() -> None:
     assert (sys.stdout, sys.stderr) == before
 
 
-@pytest.mark.parametrize("command", ["train", "rollout"])
-def test_interrupts_while_a_command_starts_end_it_in_one_line(command: str) -> None:
+@pytest.mark.parametrize(("command", "module"), [("train", "cli"), ("rollout", "rollout")])
+def test_interrupts_while_a_command_starts_end_it_in_one_line(command: str, module: str) -> None:
     code = (
         "import signal, sys\n"
         "class Slow:\n"  # Stands for the imports that take a second.
         "    def find_spec(self, name, *_):\n"
-        "        if name.endswith('cli'):\n"
+        f"        if name == 'debate_train.commands.{module}':\n"
         "            signal.raise_signal(signal.SIGINT); signal.raise_signal(signal.SIGINT)\n"
         "sys.meta_path.insert(0, Slow())\n"
         f"from debate_train.__main__ import {command}\n"
