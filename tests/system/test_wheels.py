@@ -212,7 +212,7 @@ def test_report_wheels_write_a_page_with_little(
     rows = [{"prompt": "2 + 2 = ?", "completion": "4", "advantage": 0.5}]
     (tmp_path / "rollouts.jsonl").write_text("".join(map(json.dumps, rows)))
     written = alone.run([alone.root / "bin" / REPORT, tmp_path / "rollouts.jsonl"])
-    assert "Debates" in Path(written.strip()).read_text()
+    assert "Replies" in Path(written.strip()).read_text()
     files = [path for path in alone.root.rglob("*") if path.is_file() and not path.is_symlink()]
     assert sum(path.stat().st_size for path in files) < MOST_MB * 1e6
 
