@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import threading
 import time
 from contextlib import ExitStack
@@ -112,7 +113,9 @@ def test_run_ends_with_a_checkpoint_when_no_server_is_left_and_goes_on_from_ther
     # In the third step: what a step asks is 8 debates of 9 turns.
     threading.Thread(target=_kill_after, args=(servers, 2 * 72 + 20), daemon=True).start()
     assert run.train(patience_s=0.5) == 1
-    assert "0 of 2 vLLM servers serve; expected at least 1" in capsys.readouterr().err
+    # The request that ends the run finds no server up, or was itself at the second one's end.
+    ending = r"(0 of 2 vLLM servers serve; expected at least 1|cannot be reached).*; waited 0\.5 s"
+    assert re.search(ending, capsys.readouterr().err)
     names = sorted(p.name for p in (tmp_path / "run" / "run" / "checkpoints").glob("step-*"))
     assert names == ["step-000002"]
     for one in servers:
