@@ -7,7 +7,8 @@ from debate_report import write_report
 from debate_train.checkpoints import RunState
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.evaluation.measuring import Measures
-from debate_train.running.run_records import changes_of, in_words, keep_evaluation
+from debate_train.running.results import changes_of, in_words
+from debate_train.running.run_records import keep_evaluation
 
 NAME = "eval/majority/accuracy"
 

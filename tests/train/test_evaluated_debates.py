@@ -24,7 +24,7 @@ from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check, check_collecting
-from debate_train.running.phases import print_results, results_table, write_results
+from debate_train.running.results import print_results, results_table, write_results
 from debate_train.running.run import run
 from train.small_runs import RECIPE
 

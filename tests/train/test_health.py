@@ -16,7 +16,7 @@ from debate_train.errors import RunFailure
 from debate_train.models.scratch import word_tokenizer
 from debate_train.monitoring.detectors import OWN, Facts
 from debate_train.monitoring.health import Health, HealthWatch, alarms_of, is_evaluation
-from debate_train.running.phases import write_results
+from debate_train.running.results import write_results
 from train.contexts import Trainer, context, trained
 from train.health_watching import ALARMS, changing, recipe, recorded, steady, watch_of, watched
 
