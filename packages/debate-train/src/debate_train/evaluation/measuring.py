@@ -111,7 +111,7 @@ def evaluate(
             first, step = plays.share
             debates: list[DebateRun] = []
             for run in range(setup.runs):
-                started = _start_debates(setup.seed, plays, questions[first::step], name, run)
+                started = start_debates(setup.seed, plays, questions[first::step], name, run)
                 debates += [shared.over(debate) for debate in started]
             label = plays.what if is_standard(mode_name) else f"{mode_name} {plays.what}"
             watched = watch(debates, plays.form.turn_count(), f"{name} {label}")
@@ -136,7 +136,7 @@ def evaluate(
     return Measures(found=measures, played=played, values=values, curves=curves)
 
 
-def _start_debates(
+def start_debates(
     seed: int, plays: Plays, questions: Sequence[Question], name: str, run: int
 ) -> list[DebateRun]:
     """Start the debates of a run, each seeded by question, run and copy."""

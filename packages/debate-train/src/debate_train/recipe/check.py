@@ -44,6 +44,8 @@ from debate_train.recipe.context import (
     overlap_lines,
     step_counts,
 )
+from debate_train.recipe.figure_check import figure_warnings
+from debate_train.recipe.idle_settings import idle_settings
 from debate_train.recipe.signal_check import (
     SignalCheck,
     other_form_warnings,
@@ -65,6 +67,7 @@ def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
     """
     yield from _trainer_warnings(phase)
     yield from _stop_warnings(phase)
+    yield from figure_warnings(phase, answers=answers)
     if phase.loss.supervised:
         return
     streams, use = phase.advantage.streams, use_of(phase)
@@ -213,7 +216,7 @@ def check(
         if error := reference_error(phase.loss.reference_policy):
             found.errors.append(error)
     found.lines += key_lines(recipe)
-    found.warnings += [*run_warnings(recipe), *adapter_warnings(recipe)]
+    found.warnings += [*run_warnings(recipe), *adapter_warnings(recipe), *idle_settings(recipe)]
     # What to install before it can run here: it may run elsewhere.
     found.warnings += [*missing_libraries(recipe), *recipe.tracking.missing_libraries()]
     found.warnings, found.errors = ([*dict.fromkeys(one)] for one in (found.warnings, found.errors))

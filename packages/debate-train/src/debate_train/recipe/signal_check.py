@@ -28,7 +28,7 @@ Taught = tuple[str, str]
 """A stream, and the component of a mixed reward that gives it values."""
 
 _QUESTIONS, _COPIES, _AGENTS, _ROUNDS, _ROLLOUTS = 2, 4, 8, 4, 2
-_TURNS = 512
+MOST_TURNS = 512
 """Most turns of a step that is played; larger debates are not."""
 _RIGHT, _WRONG = "7", ("8", "9")
 STEPS = 6
@@ -45,7 +45,7 @@ def small_recipe(phase: Recipe) -> Recipe | None:
         debate = phase.debate.at_most(_AGENTS, _ROUNDS, _ROLLOUTS)
     except ValueError:  # A topology that does not fit fewer agents.
         return None
-    if debate.turn_count() * copies["debates_per_question"] * _questions(phase) > _TURNS:
+    if debate.turn_count() * copies["debates_per_question"] * _questions(phase) > MOST_TURNS:
         return None
     rollout = phase.rollout.model_copy(update={**copies, "other_forms": ()})
     return phase.model_copy(update={"debate": debate, "rollout": rollout})
@@ -62,22 +62,25 @@ def scripted_step(recipe: Recipe, number: int, *, answers: bool) -> list[Transcr
         number: Of the step.
         answers: Whether the questions have answers.
     """
-    answer = _RIGHT if answers else None
-    questions = [
-        Question(f"q{i}", f"question {i}", answer, {"kind": "number"})
-        for i in range(min(recipe.data.batch_size, _questions(recipe)))
-    ]
+    num_questions = min(recipe.data.batch_size, _questions(recipe))
+    questions = scripted_questions(num_questions, answers=answers)
     return [
-        hold(run, _Script(recipe.rollout.max_tokens, name))
+        hold(run, ScriptedAgents(recipe.rollout.max_tokens, name))
         for name, run in named_debates(recipe, questions, f"check/{number}")
     ]
+
+
+def scripted_questions(count: int, *, answers: bool) -> list[Question]:
+    """Make up the questions of scripted debates."""
+    answer = _RIGHT if answers else None
+    return [Question(f"q{i}", f"question {i}", answer, {"kind": "number"}) for i in range(count)]
 
 
 def _questions(phase: Recipe) -> int:
     return max(_QUESTIONS, *(part.least_questions for part in phase.reward.parts().values()))
 
 
-class _Script:
+class ScriptedAgents:
     """Says all that a contract has room for, differently in every turn."""
 
     def __init__(self, max_tokens: int, name: str) -> None:
@@ -85,6 +88,7 @@ class _Script:
         self._most, self._name = max_tokens, name
 
     def __call__(self, request: TurnRequest) -> Reply:
+        """Write a turn's reply, of a length drawn for it."""
         chance = random.Random(f"{self._name}/{request.seed}/{request.agent}/{request.round}")
         right = chance.random() < 0.5
         self._right[TurnKey(request.agent, request.round)] = right
@@ -172,7 +176,7 @@ class SignalCheck:
             return None
         given = _given(phase)
         found, debates = set[Taught](), list[ReadDebate]()
-        with _quiet():
+        with quiet_rewards():
             for number in range(STEPS):
                 if found.issuperset(given) and debates:
                     break
@@ -240,7 +244,7 @@ class SignalCheck:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_rewards() -> Iterator[None]:
     """Keep rewards from naming the questions of the script that they leave out."""
     logger = logging.getLogger("debate_rewards")
     level = logger.level
