@@ -36,6 +36,15 @@ def values(
     return [{tuple(k): only.value for k, (only,) in turns.items()} for turns in found]
 
 
+def test_shares_of_streams_are_refused_when_they_exceed_the_whole() -> None:
+    streams = {"generator": Stream(share=0.7), "judge": Stream(share=0.3)}
+    assert Grouped(streams=streams).shares == {"generator": 0.7, "judge": 0.3}
+    with pytest.raises(ValueError, match=r"found shares generator 0\.7, judge 0\.4; expected"):
+        Grouped(streams=streams | {"judge": Stream(share=0.4)})
+    # A stream of weight 0 is left out, so its share is nobody's.
+    assert Grouped(streams={"judge": Stream(weight=0, share=0.4)}).shares == {}
+
+
 TWO_DEBATES = (
     (gen(0, 0, 1.0), gen(1, 0, 0.0), gen(0, 1, 0.5), gen(1, 1, -0.5)),
     (gen(0, 0, -1.0), gen(1, 0, 3.0)),

@@ -6,7 +6,7 @@ import pytest
 from debate_protocol.types import AgentRole, Protocol, Question, Transcript, Turn, TurnKey
 from debate_train.advantages import Advantage, Advantages
 from debate_train.batches.row_types import Batch, Row
-from debate_train.losses import Dapo, gradient_shares
+from debate_train.losses import Dapo, divide_gradient, gradient_shares
 
 
 def row(agent: int, credits: list[list[float]], streams: list[int]) -> Row:
@@ -50,6 +50,28 @@ def test_shares_are_of_weighted_sizes() -> None:
             "optim/gradient_share/judge": 0.5,
         }
     )
+
+
+def test_streams_are_scaled_to_the_shares_of_the_recipe() -> None:
+    # Each stream has 2 of 4. For a fifth, the judge's credits are scaled by .8/2 and the
+    # generator's by 3.2/2. Row of agent 1: (3, -1) * 1.6 + (0, 2) * .4 = 4.8, -.8.
+    divided = divide_gradient(BATCH, Dapo(), {"judge": 0.2})
+    shares = gradient_shares(divided, Dapo())
+    assert shares["optim/gradient_share/judge"] == pytest.approx(0.2)
+    assert shares["optim/gradient_share/generator"] == pytest.approx(0.8)
+    assert divided.rows[0].advantages == pytest.approx([4.8, -0.8])
+    assert divided.rows[1].advantages == pytest.approx([-0.8])
+    # Set for both, .5 and .25 are 2 to 1.
+    both = divide_gradient(BATCH, Dapo(), {"judge": 0.25, "generator": 0.5})
+    assert gradient_shares(both, Dapo())["optim/gradient_share/judge"] == pytest.approx(1 / 3)
+
+
+def test_a_stream_without_credits_leaves_its_share_to_the_others() -> None:
+    batch = Batch((row(0, [[0, 0], [0, -2]], [0, 2]),), ("generator", "judge"), 1, 1)
+    for shares in ({"judge": 0.2}, {"generator": 0.9}, {"generator": 0.5, "judge": 0.5}):
+        divided = divide_gradient(batch, Dapo(), shares)
+        assert divided.rows[0].advantages == pytest.approx([-2])
+    assert divide_gradient(Batch((), ("judge",), 0, 0), Dapo(), {"judge": 0.5}).rows == ()
 
 
 def test_nothing_has_no_share() -> None:

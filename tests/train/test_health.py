@@ -35,7 +35,7 @@ def test_watch_is_silent_on_the_quickstart(name: str, evaluations: int) -> None:
     figures = {key for row in rows for key in row if key.startswith("health/")}
     due = {model().type for model in OWN if evaluations or model.due == "step"}
     # Of debates before a judge; of a metric that is younger than these rows.
-    elsewhere = OF_PAIRS | {"fooled_judge", "no_signal"}
+    elsewhere = OF_PAIRS | {"fooled_judge", "no_signal", "largest_stream"}
     assert figures == {f"health/{name}" for name in due - elsewhere}
 
 
@@ -59,8 +59,8 @@ def test_watch_notices_a_run_that_was_made_to_fail(name: str) -> None:
 
 def test_each_detector_noticed_a_run_that_was_made_to_fail() -> None:
     noticed = {name for run in ALARMS.values() for name in run}
-    # `no_signal` is younger than these runs, and has a test of its own below.
-    assert noticed | {"no_signal"} == {model().type for model in OWN}
+    # These two are younger than the runs, and have tests of their own below.
+    assert noticed | {"no_signal", "largest_stream"} == {model().type for model in OWN}
 
 
 def held(votes: Sequence[str], round_0: str = "") -> dict[str, float]:
@@ -110,6 +110,16 @@ def test_watch_notices_votes_for_a_place_and_agents_nobody_heard(
 ) -> None:
     assert watched(steady(8, **held(votes, round_0))).keys() - {"coverage"} == expected
     assert watched(steady(7, **held(votes, round_0))) == {}  # Fewer steps than the window.
+
+
+def test_watch_notices_a_stream_that_takes_nearly_all_of_the_gradient() -> None:
+    share = "optim/gradient_share/"
+    agents = {f"{share}agent_{agent}": 0.9 - 0.8 * agent for agent in range(2)}
+    alarms = watched(steady(8, **agents, **{f"{share}judge": 0.93, f"{share}generator": 0.07}))
+    assert alarms.keys() == {"largest_stream"}
+    assert watched(steady(8, **agents, **{f"{share}judge": 0.7, f"{share}generator": 0.3})) == {}
+    # A stream without credits has share 0: the other is alone by design.
+    assert watched(steady(8, **agents, **{f"{share}judge": 0.0, f"{share}generator": 1.0})) == {}
 
 
 def test_phases_that_imitate_are_not_watched() -> None:

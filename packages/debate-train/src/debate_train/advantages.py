@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeInt, model_validator
 
 from debate_protocol.plugins import Config, Variants
 from debate_protocol.types import Transcript, Turn, TurnKey, is_trained_on, role_of
@@ -41,6 +41,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {"judge": JUDGING, "critic": ("evaluat
 """Sections of these streams by default; `generator` takes all but the judge's, others take all."""
 METRIC = "advantage/baseline/"
 ZERO = "advantage/zero/"
+# Shares written in decimals, such as three of 0.3 and one of 0.1, add up to 1 but for rounding.
+SHARE_TOLERANCE = 1e-9
 
 Baseline = Literal["debate", "question_round", "prompt", "batch", "none"]
 """Whose mean is taken off: the debate's, of turns of one question and round, one prompt, or all."""
@@ -54,6 +56,8 @@ class Stream(Config):
 
     weight: float = 1.0
     """λ of the stream; 0 leaves it out."""
+    share: float | None = Field(None, gt=0, le=1)
+    """Part of each step's gradient, as a share of Σ w·|A|; null leaves what `weight` makes it."""
     sections: tuple[str, ...] | dict[str, float] | None = None
     """Sections, or each with a weight of its own; None takes the default of the stream's name."""
     baseline: Baseline | None = None
@@ -182,6 +186,22 @@ class AdvantageConfig(Config):
         }
     )
     """Names of the reward's streams to their weights and sections; others are left out."""
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> Self:
+        if sum(self.shares.values()) > 1 + SHARE_TOLERANCE:
+            listed = ", ".join(f"{name} {share:g}" for name, share in self.shares.items())
+            raise ValueError(f"streams: found shares {listed}; expected at most 1 in all")
+        return self
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The shares of the gradient that trained streams are set to."""
+        shares = {}
+        for name, stream in self.streams.items():
+            if stream.share is not None and stream.weight != 0:
+                shares[name] = stream.share
+        return shares
 
     @abstractmethod
     def compute(

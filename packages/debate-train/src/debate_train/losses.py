@@ -6,7 +6,8 @@ micro-batches and ranks add up to the step's loss.
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -14,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from debate_protocol.plugins import Config, Variants
-from debate_train.batches.row_types import Aggregation, Batch, weigh
+from debate_train.batches.row_types import Aggregation, Batch, Floats, weigh
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -521,6 +522,58 @@ def reference_error(policy: ReferencePolicy | None) -> str | None:
     )
 
 
+def divide_gradient(batch: Batch, loss: Loss, shares: Mapping[str, float]) -> Batch:
+    """Scale the credits of a step such that streams have the shares that the recipe sets.
+
+    Shares are those of `gradient_shares`. The sum over streams stays: what streams with a `share`
+    do not take is divided among the others in the proportion of their own sizes. A stream without
+    any credit in the step leaves its part to those that have some.
+
+    Args:
+        batch: all rows of the step.
+        loss: gives the denominators.
+        shares: of streams that are set to one (`AdvantageConfig.shares`).
+    """
+    if not shares:
+        return batch
+    sizes = _stream_sizes(*weigh(batch, loss.aggregation))
+    active_sizes = {name: size for name, size in sizes.items() if size > 0}
+    set_shares = {name: share for name, share in shares.items() if name in active_sizes}
+    if not set_shares:
+        return batch
+
+    other_sizes = {name: s for name, s in active_sizes.items() if name not in set_shares}
+    parts = dict(set_shares)
+    for name, size in other_sizes.items():
+        remainder = max(0.0, 1 - sum(set_shares.values()))
+        parts[name] = remainder * size / sum(other_sizes.values())
+    total_size = sum(active_sizes.values())
+    factors = []
+    for name in batch.streams:
+        part = parts.get(name, 0.0) / sum(parts.values())
+        factors.append(part * total_size / sizes[name] if name in parts else 1.0)
+    factors_S = np.array(factors)
+    rows = []
+    for row in batch.rows:
+        if row.credits is not None:
+            credits_SA = (factors_S[:, None] * row.credits).astype(row.credits.dtype)
+            advantages_A = credits_SA.sum(axis=0).astype(row.advantages.dtype)
+            row = replace(row, credits=credits_SA, advantages=advantages_A)
+        rows.append(row)
+    return replace(batch, rows=tuple(rows))
+
+
+def _stream_sizes(weighed_batch: Batch, row_weights: Sequence[Floats]) -> dict[str, float]:
+    """Sum w·|A| of each stream, over the rows whose summands are known."""
+    sizes = dict.fromkeys(weighed_batch.streams, 0.0)
+    for row, weights_A in zip(weighed_batch.rows, row_weights, strict=True):
+        if row.credits is not None:
+            sizes_S = np.abs(row.credits) @ weights_A
+            for stream, size in zip(weighed_batch.streams, sizes_S, strict=True):
+                sizes[stream] += float(size)
+    return sizes
+
+
 def gradient_shares(batch: Batch, loss: Loss) -> dict[str, float]:
     """Compute each agent's and each stream's share of the gradient, keyed by metric name.
 
@@ -533,15 +586,11 @@ def gradient_shares(batch: Batch, loss: Loss) -> dict[str, float]:
     """
     weighed_batch, row_weights = weigh(batch, loss.aggregation)
     agent_sizes: dict[str, float] = {}
-    stream_sizes = dict.fromkeys(batch.streams, 0.0)
     for row, weights_A in zip(weighed_batch.rows, row_weights, strict=True):
         agent = f"agent_{row.agent}"
         slope_size = float(weights_A @ np.abs(row.advantages))
         agent_sizes[agent] = agent_sizes.get(agent, 0.0) + slope_size
-        if row.credits is not None:
-            sizes_S = np.abs(row.credits) @ weights_A
-            for stream, size in zip(batch.streams, sizes_S, strict=True):
-                stream_sizes[stream] += float(size)
+    stream_sizes = _stream_sizes(weighed_batch, row_weights)
 
     shares: dict[str, float] = {}
     for sizes in (dict(sorted(agent_sizes.items())), stream_sizes):

@@ -20,6 +20,7 @@ from debate_train.commands.evaluation_files import NamedPolicy
 from debate_train.data import DataSource
 from debate_train.evaluation.measuring import evaluate
 from debate_train.evaluation.settings import DIRECT
+from debate_train.losses import divide_gradient
 from debate_train.models.loaded_model import LoadedModel, export_weights, trained_adapters
 from debate_train.monitoring.detectors import derived
 from debate_train.monitoring.health import Interval, intervals_of
@@ -121,6 +122,7 @@ def _scored(
     compared = advantage.compute(played, scores, {})
     taught = compared.trained_turns(played)
     batch = build_batch(taught, compared.turns, advantage.streams, loaded.tokenizer, phase.seed)
+    batch = divide_gradient(batch, phase.loss, advantage.shares)
     weights = {name: stream.weight for name, stream in advantage.streams.items()}
     found.figures["signal/value"] = signal(played, scores, compared, weights)
     return Step(0, played, scores, batch, {}, {}, time.perf_counter())

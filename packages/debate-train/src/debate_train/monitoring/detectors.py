@@ -209,6 +209,7 @@ def derived(row: Row) -> dict[str, float]:
     - `pairs/truth`: right chosen replies minus right rejected ones, as shares of the pairs.
     - `pairs/smaller_side`: the share of the pairs on the side with fewer: chosen replies that agree
       or object, answers that are right or wrong.
+    - `largest_stream`: of the streams with a share in the gradient, the largest; absent for one.
     - `kept_right`, `turned_right`: in an evaluation on the dev split, the share of right answers
       after a right one, and after a wrong one, of the same agent in the round before.
     """
@@ -220,7 +221,17 @@ def derived(row: Row) -> dict[str, float]:
     shares = [float(row[name]) for name in PAIR_SIDE_SHARES if row.get(name) is not None]
     if shares and num_pairs >= FEWEST_PAIRS:
         figures["pairs/smaller_side"] = min(min(share, 1 - share) for share in shares)
+    stream_shares = [
+        float(share) for name, share in row.items() if _is_stream_share(name) and share
+    ]
+    if len(stream_shares) > 1:
+        figures["largest_stream"] = max(stream_shares)
     return {**row, **figures, **_transitions(row)}
+
+
+def _is_stream_share(name: str) -> bool:
+    prefix = "optim/gradient_share/"
+    return name.startswith(prefix) and not name.startswith(f"{prefix}agent_")
 
 
 def _transitions(row: Row) -> dict[str, float]:
@@ -478,6 +489,15 @@ class Entropy(Detector):
     advice: str = "raise loss.kl.weight or the upper clip range, or take harder questions"
 
 
+class LargestStream(Detector):
+    """The stream that takes most of the gradient, where several have a part of it."""
+
+    type: Literal["largest_stream"] = "largest_stream"
+    metric: str = "largest_stream"
+    above: float | None = 0.8
+    advice: str = "one stream teaches nearly alone: set advantage.streams.NAME.share on purpose"
+
+
 class Diversity(Detector):
     """How far first answers to a question differ: 0 where all agents give one, 1 where none."""
 
@@ -608,6 +628,7 @@ OWN = (
     Truncation,
     Entropy,
     NoSignal,
+    LargestStream,
     Diversity,
     Unheard,
     Reference,

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from math import hypot, sqrt
 from typing import Literal
 
-from debate_train.monitoring.detectors import GUIDED, Facts, PairSides, PairTruth, derived
+from debate_train.monitoring.detectors import (
+    GUIDED,
+    Facts,
+    LargestStream,
+    PairSides,
+    PairTruth,
+    derived,
+)
 
 Status = Literal["red", "amber", "green"]
 Interval = tuple[float, float]
@@ -157,6 +164,13 @@ CHECKS = (
         red=0.05,
         amber=0.20,
         advice="most samples teach nothing: take more agents, or other questions",
+    ),
+    Check(
+        name="largest stream's share of the gradient",
+        metrics=("largest_stream",),
+        amber=0.8,
+        above=True,
+        advice=LargestStream().advice,
     ),
     # Bounds and advice of the detectors, which look at the same figures while the phase runs.
     Check(

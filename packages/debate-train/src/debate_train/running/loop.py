@@ -6,6 +6,7 @@ import zlib
 from debate_rewards.reward import score_debates
 from debate_train.batches.rows import Step, build_batch
 from debate_train.evaluation.measuring import evaluate
+from debate_train.losses import divide_gradient
 from debate_train.monitoring.progress import timed
 from debate_train.offline.example_set import Imitation, PhaseExamples
 from debate_train.playing import metrics_of
@@ -90,6 +91,7 @@ def play_and_score(
             run.loaded.tokenizer,
             seed=zlib.crc32(f"{phase.recipe.seed}/minibatches/{number}".encode()),
         )
+        batch = divide_gradient(batch, phase.recipe.loss, advantage.shares)
         if imitation is not None:
             batch, counts = imitation.fit(transcripts, batch)
     return Step(
