@@ -29,7 +29,7 @@ from debate_train.monitoring.services import (
     shareable_page,
 )
 from debate_train.monitoring.tracking import Tracker, Tracking, turn_table
-from debate_train.running.phases import _flat
+from debate_train.running.results import _flatten
 
 
 @pytest.fixture(autouse=True)
@@ -276,7 +276,7 @@ def test_table_says_of_each_turn_what_it_earned():
 def test_the_change_of_a_summary_is_of_the_same_questions_as_its_interval() -> None:
     before, after = ({"mean": mean, "low": 0.0, "high": 1.0} for mean in (0.5, 0.7))
     row = {"name": "eval/judge/accuracy", "before": before, "after": after}
-    found = _flat([row | {"change": {"difference": 0.1, "low": 0.05, "high": 0.15}}])
+    found = _flatten([row | {"change": {"difference": 0.1, "low": 0.05, "high": 0.15}}])
     ends = [found[f"results/judge/accuracy/change{end}"] for end in ("", "_low", "_high")]
     assert ends == [0.1, 0.05, 0.15]
-    assert _flat([row])["results/judge/accuracy/change"] == pytest.approx(0.2)
+    assert _flatten([row])["results/judge/accuracy/change"] == pytest.approx(0.2)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from debate_train.data.questions import Questions
 from debate_train.evaluation.modes import DebateChanges
 from debate_train.evaluation.settings import DIRECT
 from debate_train.recipe import Recipe
@@ -47,14 +46,16 @@ def _streams_have_baselines(phase: Recipe) -> bool:
 
 
 def _is_local(phase: Recipe) -> bool:
-    return isinstance(phase.data, Questions) and phase.data.path.endswith((".jsonl", ".json"))
+    return _is_local_file(getattr(phase.data, "path", None))
 
 
 def _test_is_local(phase: Recipe) -> bool:
-    data = phase.data
-    if not isinstance(data, Questions) or data.test_path is None:
-        return _is_local(phase)
-    return data.test_path.endswith((".jsonl", ".json"))
+    test_path = getattr(phase.data, "test_path", None)
+    return _is_local(phase) if test_path is None else _is_local_file(test_path)
+
+
+def _is_local_file(path: str | None) -> bool:
+    return path is not None and path.endswith((".jsonl", ".json"))
 
 
 def _model_is_local(phase: Recipe) -> bool:

@@ -100,7 +100,7 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
             run.engine.load(trainer.weights(version=state.step))
             saving.follow(phase)
 
-        # The checkpoint after a phase belongs to the next: its steps and baselines begin anew.
+        # The checkpoint after a phase belongs to the next: its steps and baselines begin at zero.
         state.starts.pop(name, None)
         state.phase += 1
         state.phase_start = state.step
@@ -183,7 +183,7 @@ def _format_mean(means: Mapping[str, float], metric: str) -> str:
 def roll_back(run: RunContext, phase: Phase, learner: LoadedModel) -> Phase:
     """Load the weights that `keep_if` compared with, and open a trainer without other state.
 
-    The optimizer may begin anew: the next phase opens an optimizer of its own in any case.
+    The optimizer may begin again: the next phase opens an optimizer of its own in any case.
     """
     state = run.state
     recipe = phase.recipe
