@@ -1,6 +1,7 @@
 """Rollouts that other programs wrote are read as what they are."""
 
 import base64
+import itertools
 import json
 import zlib
 from pathlib import Path
@@ -102,6 +103,57 @@ def test_folder_of_rollouts_is_one_page(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert report_main([str(folder), "--output", str(page)]) == 0
     assert "2+2?" in page.read_text()
+
+
+def prime_rl_rollouts(folder: Path, *, steps: tuple[int, ...], parts: tuple[str, ...]) -> Path:
+    """Lay out a file as prime-rl (559b447) does: `step_N/PART/traces.jsonl`."""
+    rows = (FILES / "prime-rl-559b447-traces.jsonl").read_text().splitlines()
+    for step, part in itertools.product(steps, parts):
+        stamped = [json.loads(row) for row in rows]
+        for episode in stamped:
+            episode["run"]["work"]["step"] = step
+        (folder / f"step_{step}" / part).mkdir(parents=True)
+        written(folder / f"step_{step}" / part / "traces.jsonl", *stamped)
+    return folder
+
+
+def test_folders_of_steps_are_one_page(tmp_path: Path) -> None:
+    rollouts = prime_rl_rollouts(tmp_path / "rollouts", steps=(2, 10), parts=("train/effective",))
+    num_of_one_step = len(import_rollouts(FILES / "prime-rl-559b447-traces.jsonl"))
+    (rollouts / ".cache").mkdir()
+    (rollouts / ".cache" / "1.jsonl").write_text("broken")
+    imported = read_source(rollouts).imported
+    steps = [reply.meta["step"] for reply in imported]
+    assert steps == [2] * num_of_one_step + [10] * num_of_one_step
+    assert report_main([str(rollouts)]) == 0
+    assert "2+2" in (rollouts / "report.html").read_text()
+
+
+def test_folders_that_hold_replies_twice_are_named_and_a_pattern_reads_one_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = ("train/all", "train/effective", "eval/all")
+    rollouts = prime_rl_rollouts(tmp_path / "rollouts", steps=(2, 10), parts=parts)
+    assert report_main([str(rollouts)]) == 2
+    refusal = capsys.readouterr().err
+    for part in parts:
+        assert f"step_*/{part}" in refusal
+    pattern = str(rollouts / "step_*" / "train" / "all")
+    effective = str(rollouts / "step_*" / "train" / "effective" / "*.jsonl")
+    assert f"'{rollouts / 'step_*' / parts[2]}'" in refusal
+    num_of_one_step = len(import_rollouts(FILES / "prime-rl-559b447-traces.jsonl"))
+    for quoted in (pattern, effective):
+        steps = [reply.meta["step"] for reply in read_source(Path(quoted)).imported]
+        assert steps == [2] * num_of_one_step + [10] * num_of_one_step
+        assert report_main([quoted]) == 0
+        assert capsys.readouterr().out == f"{rollouts / 'report.html'}\n"
+
+
+def test_folder_of_runs_is_no_folder_of_rollouts(tmp_path: Path) -> None:
+    (tmp_path / "first" / "transcripts").mkdir(parents=True)
+    (tmp_path / "first" / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(FileNotFoundError, match="is not a run directory"):
+        read_source(tmp_path)
 
 
 def problems_shown(path: Path) -> list[list[str]]:

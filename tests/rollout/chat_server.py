@@ -50,11 +50,16 @@ def said(text: Any, finish: str | None = "stop", **choice: Any) -> Answer:
 
 
 class Endpoint:
-    """Answers with `behave(number of the request from 0, what was asked)`."""
+    """Answers with `behave(number of the request from 0, what was asked)`.
+
+    `models` is the answer to a request for its list of models, which `num_lists` counts.
+    """
 
     def __init__(self, behave: Callable[[int, Seen], Answer]) -> None:
         self.behave = behave
         self.seen: list[Seen] = []
+        self.models = Answer(404)
+        self.num_lists = 0
         self.most_at_once = 0
         self._at_once = 0
         self._lock = threading.Lock()
@@ -82,9 +87,15 @@ def _handler(endpoint: Endpoint) -> type[BaseHTTPRequestHandler]:
             finally:
                 endpoint.entered(-1)
 
+        def do_GET(self) -> None:
+            endpoint.num_lists += 1
+            self._send(endpoint.models if self.path == "/v1/models" else Answer(404))
+
         def _respond(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            answer = endpoint.answer(Seen(self.path, dict(self.headers), body))
+            self._send(endpoint.answer(Seen(self.path, dict(self.headers), body)))
+
+        def _send(self, answer: Answer) -> None:
             if answer.after_s and not answer.drips:
                 time.sleep(answer.after_s)
             if answer.status == 0:

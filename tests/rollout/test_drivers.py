@@ -193,7 +193,7 @@ def test_play_hands_an_overflow_to_the_form(byte_bpe: Any) -> None:
 
 
 def test_play_extends_a_dialogue_at_token_level(byte_bpe: Any) -> None:
-    engine = ScriptedEngine(replies=("one 🙂", "two")).open(None, byte_bpe)
+    engine = ScriptedEngine(replies={"*/0": "one 🙂", "*/1": "two"}).open(None, byte_bpe)
 
     def dialogue() -> DebateRun:
         first = turn_request()

@@ -68,6 +68,51 @@ def failure_of(engine: Any) -> str:
     return str(caught.value)
 
 
+# As vLLM 0.32 lists what it serves.
+VLLM_MODELS = {
+    "object": "list",
+    "data": [{"id": "m", "object": "model", "created": 1, "owned_by": "vllm", "root": "m"}],
+}
+
+
+def test_temperature_is_refused_when_the_endpoint_is_vllm_and_would_raise_it() -> None:
+    cold = [request(replace(SAMPLING, temperature=0.005, seed=seed)) for seed in range(3)]
+    lowest = [request(replace(SAMPLING, temperature=value)) for value in (0.0, 0.01)]
+    with opened(in_turn(said("5"))) as (engine, endpoint):
+        endpoint.models = Answer(body=VLLM_MODELS)
+        assert [reply.text for reply in engine.generate(lowest)] == ["5", "5"]
+        assert endpoint.num_lists == 0
+        for _ in range(2):
+            with pytest.raises(
+                EngineConfigError, match=r"found 0\.005, which vLLM samples at 0\.01"
+            ):
+                engine.generate(cold[:1])
+        assert (endpoint.num_lists, len(endpoint.seen)) == (1, 2)
+    with opened(in_turn(said("5")), leave_out=("temperature",)) as (engine, endpoint):
+        endpoint.models = Answer(body=VLLM_MODELS)
+        assert len(engine.generate(cold)) == 3
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        Answer(404),
+        Answer(status=0),
+        Answer(body="no JSON"),
+        Answer(body={"data": [{"id": "m", "owned_by": "openai"}]}),
+        Answer(body={"data": ["vllm"]}),
+        Answer(401, body=VLLM_MODELS),
+    ],
+)
+def test_low_temperature_is_sent_when_the_endpoint_does_not_say_that_it_is_vllm(
+    models: Answer,
+) -> None:
+    with opened(in_turn(said("5"))) as (engine, endpoint):
+        endpoint.models = models
+        engine.generate([request(replace(SAMPLING, temperature=0.005))])
+        assert endpoint.seen[0].body["temperature"] == 0.005
+
+
 def test_request_says_what_the_ask_and_its_sampling_say() -> None:
     with opened(in_turn(said("5")), extra_body={"reasoning_effort": "low"}) as (engine, endpoint):
         (reply,) = engine.generate([request()])

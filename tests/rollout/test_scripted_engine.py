@@ -21,10 +21,14 @@ def test_generate_follows_the_callable_when_one_is_given() -> None:
     assert all(r.finish == "end" and r.token_ids == () for r in replies)
 
 
-def test_generate_repeats_the_list_when_it_ends() -> None:
-    engine = ScriptedEngine(replies=("a", "b")).open()
-    replies = engine.generate([Request(turn_request(), SAMPLING)] * 3)
-    assert [r.text for r in replies] == ["a", "b", "a"]
+def test_generate_draws_from_the_list_by_the_seed_and_not_by_the_order_of_calls() -> None:
+    config = ScriptedEngine(replies=("a", "b", "c"))
+    sent = [Request(replace(turn_request(), seed=seed), SAMPLING) for seed in (0, 5, 1, 3)]
+    engine = config.open()
+    assert [reply.text for reply in engine.generate(sent)] == ["a", "c", "b", "a"]
+    assert [reply.text for reply in engine.generate(sent[::-1])] == ["a", "b", "c", "a"]
+    (resumed,) = config.open().generate(sent[1:2])
+    assert resumed.text == "c"
 
 
 @pytest.mark.parametrize(

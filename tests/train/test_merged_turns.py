@@ -138,7 +138,7 @@ def test_step_metrics_hold_how_far_the_reward_goes_with_the_truth(
     tiny: Callable[..., LoadedModel],
 ) -> None:
     loaded = tiny()
-    replies = ("<solution> + - - </solution>", "<solution> + + + </solution>")
+    replies = {"0/*": "<solution> + - - </solution>", "1/*": "<solution> + + + </solution>"}
     engine = ScriptedEngine(replies=replies).open(None, loaded.tokenizer)
     form = Simultaneous(num_agents=2, max_rounds=1, style="compact", personas="none")
     question = Question("q", "make 4 Q 6 5 1 6", "+ - -", {"kind": "text"})

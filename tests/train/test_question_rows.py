@@ -64,6 +64,60 @@ def test_dialogues_that_end_alike_are_different_questions(tmp_path: Path) -> Non
     assert "40 of 40 rows" in note
 
 
+CALL = {"type": "function", "function": {"name": "add", "arguments": {"x": 1}}}
+
+
+# As TRL 1.16 and verl 0.9 have them; keys that a parquet file fills with null are no parts.
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        ({"role": "assistant", "content": "", "tool_calls": [CALL]}, r"1\.tool_calls: found \[\{"),
+        ({"role": "assistant", "content": None, "tool_calls": [CALL]}, r"1\.tool_calls: found"),
+        ({"role": "assistant", "content": None}, r"1\.content: found None"),
+        ({"role": "tool", "name": "add", "content": "2"}, r"1\.role: found 'tool'"),
+        ({"content": "2"}, r"1\.role: found None"),
+        (
+            {"role": "user", "content": [{"type": "image", "text": None}]},
+            r"1\.content\.0: found \{'type': 'image'",
+        ),
+        (
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "Which bird is it?"},
+                    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}},
+                ],
+            },
+            r"1\.content\.1: found \{'type': 'image_url'",
+        ),
+        ("1 + 1 = ?", r"1: found '1 \+ 1 = \?'"),
+    ],
+)
+@pytest.mark.parametrize("num_after", [0, 1])
+def test_dialogue_is_refused_when_a_message_is_more_than_text(
+    message: object, found: str, num_after: int, tmp_path: Path
+) -> None:
+    plain = {"role": "user", "content": [{"type": "text", "text": "So?", "image": None}]}
+    prompt = [plain, message] + [plain | {"tool_calls": None, "name": None}] * num_after
+    dialogues = [{"question": f"{i}?"} for i in range(3)] + [{"prompt": prompt, "answer": 2}]
+    with pytest.raises(DataError, match=rf"row 4: prompt\.{found}.*expected messages with a role"):
+        source(tmp_path, dialogues).open()
+    prompt[1] = plain
+    source(tmp_path, dialogues * 9).open()
+
+
+@pytest.mark.parametrize(
+    "beside", [{"images": [{"bytes": "AA"}]}, {"image": "bird.png"}, {"tools": [CALL]}]
+)
+def test_row_is_refused_when_its_question_shows_more_than_text(
+    beside: dict[str, object], tmp_path: Path
+) -> None:
+    (key,) = beside
+    with pytest.raises(DataError, match=f"row 40: {key}: found .*expected questions of text alone"):
+        source(tmp_path, [*rows()[:39], rows()[39] | beside]).open()
+    source(tmp_path, rows(**{key: [], "videos": None})).open()
+
+
 def test_question_key_that_is_named_is_the_only_one(tmp_path: Path) -> None:
     config = source(tmp_path, rows("problem"), fields=Fields(question="text"))
     with pytest.raises(DataError, match=r"row 1: no text under text \(found keys: problem, answer"):

@@ -35,6 +35,7 @@ from debate_report.page_templates import render
 from debate_report.reply_advantages import advantages, weight_plots
 from debate_report.reply_figures import plots_of
 from debate_report.reply_sections import facts, facts_table, groups, overview, rewards
+from debate_report.rollout_files import folder_of, is_pattern
 from debate_report.run_files import RunFiles, read_run, read_source
 from debate_report.society import society
 
@@ -123,6 +124,8 @@ def _plots_of(run: RunFiles) -> list[Plot]:
 
 
 def _default_output(source: Path) -> Path:
+    if is_pattern(source):
+        source = folder_of(source)
     if source.is_dir():
         return source / "report.html"
     return source.with_name(f"{source.name}.html")
@@ -354,7 +357,8 @@ def command_parser() -> argparse.ArgumentParser:
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="folder of a run or evaluation, or a file",
+        help="folder of a run or evaluation, or rollouts: a file, a folder, or a quoted pattern "
+        "such as 'rollouts/step_*/train/all'",
     )
     parser.add_argument(
         "--output",

@@ -1,5 +1,8 @@
 """Rollouts of other programs, and debates of any file, as transcripts."""
 
+import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from debate_protocol.command_line import UsageError, transcripts_in
@@ -13,7 +16,12 @@ __all__ = ["import_rollouts"]
 
 WHOLE_FILE = "transcripts.jsonl"
 SAMPLE_FILES = "transcripts/*.jsonl"
-IMPORTED_FILES = ("*.jsonl", "*.eval", "*.parquet", "*.json")
+IMPORTED_SUFFIXES = (".jsonl", ".eval", ".parquet", ".json")
+RUN_FILES = ("metrics.jsonl", "recipe.yaml")
+"""Files that make a folder one of a run."""
+MAX_DEPTH = 4
+"""Folders above a file of rollouts, as in prime-rl's `rollouts/step_7/train/all/traces.jsonl`."""
+MAX_KINDS = 6
 # What transcripts of this project have in each row.
 TRANSCRIPT_KEYS = frozenset({"question", "turns"})
 
@@ -63,13 +71,81 @@ def files_of(path: Path, key: str) -> list[Path]:
     return files
 
 
-def rollout_files_of(folder: Path) -> list[Path]:
-    """List the files of other programs' rollouts in a folder, such as verl's of each step."""
-    files: list[Path] = []
-    for pattern in IMPORTED_FILES:
-        files += folder.glob(pattern)
+def rollout_files_of(source: Path) -> list[Path]:
+    """List the files of other programs' rollouts in a folder, or else in folders below it.
+
+    Folders below may differ by numbers alone, as those of steps do: others hold the same replies
+    twice (prime-rl's `all` and `effective`), or of several models or splits.
+
+    Args:
+        source: A folder; or a pattern of folders or files, such as `rollouts/step_*/train/all`.
+
+    Returns:
+        The files, step 10 after step 2; none where the folder holds no rollouts, or runs.
+
+    Raises:
+        UsageError: Folders below differ otherwise.
+    """
+    if not is_pattern(source):
+        files = _files_below(source)
+        _refuse_several_kinds(source, files)
+        return files
+    top = folder_of(source)
+    matches = sorted(top.glob(str(source.relative_to(top))), key=_natural_order)
+    nested = [[match] if match.is_file() else _files_below(match) for match in matches]
+    return [file for files in nested for file in files]
+
+
+def is_pattern(source: Path) -> bool:
+    """Whether a path has a `*` and is no file or folder of that name."""
+    return "*" in str(source) and not source.exists()
+
+
+def folder_of(pattern: Path) -> Path:
+    """The folder above the first part with a `*`."""
+    return next(parent for parent in pattern.parents if "*" not in str(parent))
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """List a folder's own files of rollouts; without any, those of the folders below it."""
+    files = []
+    for current, files_here in _walk(folder):
+        if not files_here:
+            continue
+        files += files_here
+        if current == folder:
+            break
+    return sorted(files, key=_natural_order)
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, list[Path]]]:
+    """Yield folders from the top, each with its files of rollouts; runs are left out."""
+    for current, folders, names in os.walk(folder):
+        depth = len(Path(current).relative_to(folder).parts)
+        if depth == MAX_DEPTH or any(name in names for name in RUN_FILES):
+            folders.clear()
+        if any(name in names for name in RUN_FILES):
+            continue
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files = [Path(current, name) for name in names]
+        yield Path(current), [file for file in files if file.suffix in IMPORTED_SUFFIXES]
+
+
+def _natural_order(path: Path) -> list[tuple[int, str]]:
     # By length first, so that step 10 comes after step 2.
-    return sorted(files, key=lambda file: (len(file.stem), file.stem))
+    return [(len(part), part) for part in (*path.parent.parts, path.stem)]
+
+
+def _refuse_several_kinds(folder: Path, files: list[Path]) -> None:
+    parents = [str(file.parent.relative_to(folder)) for file in files]
+    kinds = list(dict.fromkeys(re.sub(r"\d+", "*", parent) for parent in parents))
+    if len(kinds) > 1:
+        num_more = len(kinds) - MAX_KINDS
+        more = f" and {num_more} more" if num_more > 0 else ""
+        raise UsageError(
+            f"{folder}: found files in folders of several kinds: {', '.join(kinds[:MAX_KINDS])}"
+            f"{more}; expected one kind, which a pattern in quotes names: '{folder / kinds[0]}'"
+        )
 
 
 def import_rollouts(

@@ -13,10 +13,9 @@ from debate_protocol.types import Transcript
 from debate_report.evaluation_tables import cross_play_tables, figure_table
 from debate_report.imports.formats import NoRepliesError
 from debate_report.json_values import as_list, as_mapping, parse_json, read_object, read_text
-from debate_report.rollout_files import debates_in, rollout_files_of
+from debate_report.rollout_files import RUN_FILES, debates_in, is_pattern, rollout_files_of
 from debate_rewards.reward import check_turns
 
-RUN_FILES = ("metrics.jsonl", "recipe.yaml")
 # PHASE-STEP, STEP alone, or a phase that ends with its step.
 TRANSCRIPT_NAME = re.compile(r"(.*?)-?(?<!\d)(\d+)")
 
@@ -126,11 +125,11 @@ def _sort_transcripts(folder: Path, phases: Sequence[str]) -> list[Path]:
 
 
 def read_source(path: Path) -> RunFiles:
-    """Read a run, a finished evaluation, or a file of rollouts or debates.
+    """Read a run, a finished evaluation, or rollouts or debates by file, folder or pattern.
 
     Raises:
         FileNotFoundError: The path is none of them.
-        UsageError: A file of rollouts cannot be read.
+        UsageError: A file of rollouts cannot be read, or a folder holds several kinds.
     """
     results_file = path / "results.json" if path.is_dir() else path
     if results_file.suffix == ".json" and results_file.is_file():
@@ -149,12 +148,13 @@ def read_source(path: Path) -> RunFiles:
         imported = debates_in(path, "FILE", answer=None)
         return RunFiles(name=path.name, tokens=path.parent, imported=tuple(imported))
     is_run = any((path / name).is_file() for name in RUN_FILES)
-    rollout_files = rollout_files_of(path) if path.is_dir() and not is_run else []
+    may_hold_rollouts = is_pattern(path) or (path.is_dir() and not is_run)
+    rollout_files = rollout_files_of(path) if may_hold_rollouts else []
     if not rollout_files:
         return read_run(path)
     imported, damaged_files = _debates_of_folder(rollout_files)
     return RunFiles(
-        name=path.resolve().name,
+        name=str(path) if is_pattern(path) else path.resolve().name,
         tokens=path,
         imported=tuple(imported),
         damaged_files=tuple(damaged_files),

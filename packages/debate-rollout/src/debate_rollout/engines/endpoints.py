@@ -30,6 +30,7 @@ from debate_rollout.engine import (
     overflow,
 )
 from debate_rollout.engines.openai import is_near
+from debate_rollout.engines.vllm.settings import LOWEST_TEMPERATURE, refuse_raised_temperature
 
 if TYPE_CHECKING:
     from debate_rollout.engines.openai import OpenAIEngine
@@ -239,6 +240,15 @@ def _read_count(count: object) -> int:
     return count if isinstance(count, int) and count > 0 else 0
 
 
+def serves_vllm(content: bytes) -> bool:
+    """Whether a list of models (`/models`) comes from vLLM, which owns all that it serves."""
+    try:
+        models = json.loads(content)["data"]
+        return any(model.get("owned_by") == "vllm" for model in models)
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return False
+
+
 def _read_finish(text: str, choice: dict[str, object], request: Request) -> tuple[str, Finish]:
     """Parse the cause of the reply's end, and restore a stop string that was cut off."""
     reason = choice.get("finish_reason")
@@ -307,6 +317,8 @@ class OpenAISampler(HttpEngine):
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         )
         self._last_warning = ""
+        self._is_vllm: bool | None = None
+        """None until a temperature asks for it."""
         super().__init__("openai")
 
     def __repr__(self) -> str:
@@ -320,6 +332,10 @@ class OpenAISampler(HttpEngine):
         await self._client.aclose()
 
     async def _reply(self, request: Request) -> Reply:
+        temperature = request.sampling.temperature
+        is_low = 0 < temperature < LOWEST_TEMPERATURE
+        if is_low and "temperature" not in self._config.leave_out and await self._asks_vllm():
+            refuse_raised_temperature(temperature)
         body = request_body(self._config, request)
         longest_pause_s = self._config.longest_pause_s
         num_silent = 0
@@ -346,6 +362,17 @@ class OpenAISampler(HttpEngine):
             # Outside the slot: another request may be sent meanwhile.
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
+
+    async def _asks_vllm(self) -> bool:
+        """Ask the endpoint once; one that does not answer is taken for another server."""
+        if self._is_vllm is None:
+            try:
+                async with asyncio.timeout(self._config.timeout_s):
+                    response = await self._client.get(f"{self._config.base_url}/models")
+                self._is_vllm = response.is_success and serves_vllm(response.content)
+            except (TimeoutError, httpx.HTTPError):
+                self._is_vllm = False
+        return self._is_vllm
 
     def _warn_of_retry(self, error: Exception, pause_s: float, next_try: int) -> None:
         """Log a retry; requests that fail alike at once share a line."""

@@ -5,7 +5,6 @@ import math
 import random
 import time
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -110,7 +109,8 @@ class ScriptedEngine(EngineSettings):
 
     type: Literal["scripted"] = "scripted"
     replies: tuple[str, ...] | dict[str, str] = ()
-    """Said in order, again and again; or by `agent/round`, `agent/*`, `*/round` and `*`."""
+    """A list, of which each turn's seed draws one; or by `agent/round`, `agent/*`, `*/round` and
+    `*`."""
     context_window: int | None = Field(None, ge=1)
     """Most tokens of prompt and reply; null is no limit."""
     delay: Delay | None = None
@@ -127,9 +127,7 @@ class ScriptedEngine(EngineSettings):
 
         No `logps`: a script has no choice, so its log-probabilities are 0 and teach nothing.
         """
-        found: set[Capability] = {"tokens"}
-        if isinstance(self.replies, dict) or not self.replies:
-            found.add("seeds")
+        found: set[Capability] = {"tokens", "seeds"}
         if self.delay is not None:
             found.add("streams")
         return frozenset(found)
@@ -218,8 +216,8 @@ def _until_stop(text: str, sampling: Sampling) -> tuple[str, Finish]:
 
 def _read(replies: tuple[str, ...] | dict[str, str]) -> Script:
     if isinstance(replies, tuple):
-        again_and_again = cycle(replies)
-        return lambda turn_request: next(again_and_again)
+        # Not the order of calls, which differs in a run that was resumed.
+        return lambda turn_request: replies[turn_request.seed % len(replies)]
 
     def by_turn(turn_request: TurnRequest) -> str:
         keys = (

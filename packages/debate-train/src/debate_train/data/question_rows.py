@@ -21,6 +21,12 @@ QUESTION_KEYS = ("question", "problem", "prompt")
 PLAIN_META = ("subject", "level", "length")
 YES_NO = {"yes", "no", "true", "false"}
 LETTER = re.compile(r"\(?[A-J]\)?[.:]?")
+TEXT_ROLES = ("system", "developer", "user", "assistant")
+TEXT_PARTS = (None, "text", "input_text", "output_text")
+"""Types of the parts of a message that are text, as chat APIs name them."""
+CALL_KEYS = ("tool_calls", "function_call")
+KEYS_BESIDE_TEXT = ("images", "image", "videos", "tools")
+"""Keys of a row, as TRL, verl and the hub have them, for what a question shows beside text."""
 
 
 class Fields(Config):
@@ -28,7 +34,8 @@ class Fields(Config):
 
     question: str | None = None
     """Key of the question; None takes the first of question, problem and prompt of a row. Of a list
-    of messages the user's last is the question; those before it are shown as its passage."""
+    of messages the user's last is the question; those before it are shown as its passage. Tool
+    calls, images and other parts that are not text are refused."""
     answer: str | None = "answer"
     """Key of the answer; None for open-ended questions."""
     solution: str | None = "solution"
@@ -124,9 +131,17 @@ def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Ro
         DataError: A value of the row does not fit the recipe.
     """
     fields = reading.fields
+    for key in KEYS_BESIDE_TEXT:
+        if row.get(key):
+            raise DataError(
+                f"{where}: {key}: found {row[key]!r:.80}; expected questions of text alone, as "
+                "agents are shown nothing else: leave the row out, or the key where the text "
+                "does without it"
+            )
     question_keys = QUESTION_KEYS if fields.question is None else (fields.question,)
-    prompts = [_value(row, key) for key in question_keys]
-    text, earlier_messages = split_dialogue(next(filter(None, prompts), None))
+    prompt_by_key = {key: _value(row, key) for key in question_keys}
+    question_key = next((key for key, prompt in prompt_by_key.items() if prompt), question_keys[0])
+    text, earlier_messages = split_dialogue(prompt_by_key[question_key], f"{where}: {question_key}")
     if not isinstance(text, str) or not text.strip():
         raise DataError(
             f"{where}: no text under {' or '.join(question_keys)} (found keys: "
@@ -165,38 +180,63 @@ def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Ro
     )
 
 
-def split_dialogue(prompt: object) -> tuple[object, str]:
+def split_dialogue(prompt: object, where: str) -> tuple[object, str]:
     """Split a prompt of messages, as TRL and verl have them, at the user's last message.
 
     Messages after it answer the question, so they are left out.
 
     Returns:
         The user's last message, and the messages before it as one text, each after
-        the role. Any prompt but a list of messages is returned unchanged.
+        the role. Any prompt but a list with a message of a user is returned unchanged.
+
+    Raises:
+        DataError: A message holds more than a role and text.
     """
     if not isinstance(prompt, list | tuple):
         return prompt, ""
-    messages = [message for message in prompt if isinstance(message, Mapping)]
-    user_indices = [i for i, message in enumerate(messages) if message.get("role") == "user"]
-    if not user_indices:
+    roles = [message.get("role") if isinstance(message, Mapping) else None for message in prompt]
+    if "user" not in roles:
         return prompt, ""
-    last = user_indices[-1]
-    earlier = [
-        f"{message.get('role', 'user')}: {message_text(message.get('content'))}"
-        for message in messages[:last]
-    ]
-    content = messages[last].get("content")
-    if isinstance(content, list):
-        content = message_text(content)
-    return content, "\n\n".join(earlier)
+    texts = [_message_text(message, f"{where}.{index}") for index, message in enumerate(prompt)]
+    last = max(index for index, role in enumerate(roles) if role == "user")
+    earlier = [f"{role}: {text}" for role, text in zip(roles[:last], texts[:last], strict=True)]
+    return texts[last], "\n\n".join(earlier)
 
 
-def message_text(content: object) -> str:
-    """Join the texts of a message's content and all parts of it."""
-    if isinstance(content, list):
-        texts = [part.get("text") for part in content if isinstance(part, Mapping)]
-        return "".join(text for text in texts if isinstance(text, str))
-    return content if isinstance(content, str) else ""
+def _message_text(message: object, where: str) -> str:
+    """Take the text of a message, of all parts of its content.
+
+    Raises:
+        DataError: The message holds more than a role and text.
+    """
+    if not isinstance(message, Mapping):
+        raise _message_error(message, where)
+    if message.get("role") not in TEXT_ROLES:
+        raise _message_error(message.get("role"), f"{where}.role")
+    for key in CALL_KEYS:
+        if message.get(key):
+            raise _message_error(message[key], f"{where}.{key}")
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list | tuple) or not content:
+        raise _message_error(content, f"{where}.content")
+    texts = []
+    for index, part in enumerate(content):
+        text = part.get("text") if isinstance(part, Mapping) else part
+        part_type = part.get("type") if isinstance(part, Mapping) else None
+        if not isinstance(text, str) or part_type not in TEXT_PARTS:
+            raise _message_error(part, f"{where}.content.{index}")
+        texts.append(text)
+    return "".join(texts)
+
+
+def _message_error(value: object, where: str) -> DataError:
+    return DataError(
+        f"{where}: found {value!r:.80}; expected messages with a role ({', '.join(TEXT_ROLES)}) "
+        "and text alone, as agents are shown nothing else: write the rest as text, or leave the "
+        "row out"
+    )
 
 
 def _value(row: Mapping[str, object], key: str) -> object:

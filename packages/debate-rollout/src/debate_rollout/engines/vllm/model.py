@@ -28,7 +28,7 @@ from debate_rollout.engine import (
     room_of,
 )
 from debate_rollout.engines.sampling import seed_bits
-from debate_rollout.engines.vllm.settings import LOWEST_TEMPERATURE, VllmSettings
+from debate_rollout.engines.vllm.settings import VllmSettings, refuse_raised_temperature
 from debate_rollout.engines.weights import (
     base_tensors,
     blank_model,
@@ -189,11 +189,7 @@ class ServedModel:
             EngineConfigError: The temperature is one that vLLM would raise.
         """
         sampling = request.sampling
-        if 0 < sampling.temperature < LOWEST_TEMPERATURE:
-            raise EngineConfigError(
-                f"temperature: found {sampling.temperature:g}, which vLLM samples at "
-                f"{LOWEST_TEMPERATURE:g}; expected 0, or at least {LOWEST_TEMPERATURE:g}"
-            )
+        refuse_raised_temperature(sampling.temperature)
         return {
             "max_tokens": self.room(request),
             "temperature": sampling.temperature,

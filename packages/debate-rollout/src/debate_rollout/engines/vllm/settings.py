@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from debate_protocol.plugins import did_you_mean
 from debate_rollout.engine import (
     Capability,
+    EngineConfigError,
     EngineSettings,
     Footprint,
     TrainingSetup,
@@ -63,6 +64,19 @@ ABOUT_STARTING = frozenset(
 """Settings that a running server has settled at its start."""
 _RUNNING_SHARE = 0.9
 """Share of a GPU that a running server takes by vLLM's default."""
+
+
+def refuse_raised_temperature(temperature: float) -> None:
+    """Refuse a temperature that vLLM raises.
+
+    Raises:
+        EngineConfigError: It is above 0 and below the lowest.
+    """
+    if 0 < temperature < LOWEST_TEMPERATURE:
+        raise EngineConfigError(
+            f"temperature: found {temperature:g}, which vLLM samples at {LOWEST_TEMPERATURE:g}; "
+            f"expected 0, or at least {LOWEST_TEMPERATURE:g}"
+        )
 
 
 class VllmSettings(EngineSettings):
