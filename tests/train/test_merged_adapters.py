@@ -1,6 +1,7 @@
 """LoRA checkpoints as model.name: merged with what they were trained on, or refused."""
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,46 @@ def test_adapter_trained_on_a_merged_one_adds_to_it(base: Path, tmp_path: Path) 
     assert bases_of(str(tmp_path / "second")) == names
     found = model_at(tmp_path / "second").load(0)
     torch.testing.assert_close(logits(found), logits(second), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "change", "num_unchanged", "level"),
+    [
+        ("float32", 2.0**-10, 0, logging.INFO),
+        # A weight of 1 has neighbors 2^-7 above and 2^-8 below it in bfloat16.
+        ("bfloat16", 2.0**-10, 256, logging.WARNING),
+        ("bfloat16", 2.0**-7, 0, logging.INFO),
+    ],
+)
+def test_merge_counts_the_weights_that_rounding_leaves_unchanged(
+    dtype: str,
+    change: float,
+    num_unchanged: int,
+    level: int,
+    base: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    key = "model.layers.0.self_attn.q_proj.weight"
+    tensors = load_file(base / "model.safetensors")
+    save_file(tensors | {key: torch.ones(16, 16)}, base / "model.safetensors", {"format": "pt"})
+    adapter = tmp_path / "adapter"
+    save_policy(adapter, model_at(base, lora=Lora(rank=2, alpha=2)).load(0))
+    # Only the query's product is not 0: A and B of rank 2, so B A adds twice a half of the change.
+    stored = load_file(adapter / "adapter_model.safetensors")
+    for name, tensor in stored.items():
+        is_query = "q_proj" in name
+        tensor.fill_(0 if not is_query else 1 if "lora_A" in name else change / 2)
+    save_file(stored, adapter / "adapter_model.safetensors")
+    with caplog.at_level(logging.INFO, "debate_train.models"):
+        merged = PretrainedModel(name=str(adapter), dtype=dtype).load(0)  # type: ignore[arg-type]
+    query = merged.model.get_parameter(key)
+    assert torch.equal(query, torch.full_like(query, 1.0 if num_unchanged else 1.0 + change))
+    (record,) = [record for record in caplog.records if "merged in" in record.message]
+    share = 100 if num_unchanged else 0
+    assert f"merged in {dtype}: {num_unchanged} of 256 weights ({share}.0 %)" in record.message
+    assert record.levelno == level
+    assert ("model.dtype=float32 keeps it" in record.message) == (level == logging.WARNING)
 
 
 def settings(**values: Any) -> Callable[[Path], None]:

@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 
+_log = logging.getLogger(__name__)
+
 ADAPTER = "adapter_config.json"
 """Name of the file that makes a folder an adapter's."""
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 MAX_REASON = 300
 """Characters of a library's message in ours."""
 MAX_SHOWN = 3
+MAX_UNCHANGED_SHARE = 0.1
+"""Weights that rounding leaves unchanged, of those that an adapter changes, without a warning."""
 MAX_CHAIN = 8
 """Adapters that may be trained each on the one before."""
 TEMPLATE_ROLES = (("user",), ("user", "assistant", "user"))
@@ -332,12 +336,47 @@ def merge_adapter(name: str, model: "PreTrainedModel") -> "PreTrainedModel":
         with torch.no_grad():
             for key, parameter in parameters.items():
                 parameter.copy_(stored[key])
-        merged: PreTrainedModel = adapted.merge_and_unload()
+        _merge_layers(name, adapted)
+        merged: PreTrainedModel = adapted.unload()
         merged.requires_grad_(True)  # peft froze it
     # A later adapter names the model that it was trained on, which is this one and not its base.
     merged.config.name_or_path = name
     merged.name_or_path = name
     return merged
+
+
+def _merge_layers(name: str, adapted: "PeftModel") -> None:
+    """Merge layer by layer, and report the weights whose change is lost in rounding."""
+    import torch
+    from peft.tuners.lora.layer import LoraLayer
+
+    num_changed = num_unchanged = 0
+    dtype: torch.dtype | None = None
+    for layer in adapted.modules():
+        if not isinstance(layer, LoraLayer):
+            continue
+        (adapter,) = layer.active_adapters
+        weight = layer.get_base_layer().weight
+        is_changed = layer.get_delta_weight(adapter) != 0
+        weight_before = weight.detach().clone()
+        layer.merge()
+        dtype = weight.dtype
+        num_changed += int(is_changed.sum())
+        num_unchanged += int((is_changed & (weight == weight_before)).sum())
+
+    share = num_unchanged / num_changed if num_changed else 0.0
+    is_lossy = share > MAX_UNCHANGED_SHARE
+    _log.log(
+        logging.WARNING if is_lossy else logging.INFO,
+        "the adapter %r, merged in %s: %s of %s weights (%.1f %%) stay what they were, as rounding "
+        "undoes their change%s",
+        name,
+        str(dtype).removeprefix("torch."),
+        f"{num_unchanged:,}",
+        f"{num_changed:,}",
+        100 * share,
+        "; model.dtype=float32 keeps it" if is_lossy else "",
+    )
 
 
 def _lora_settings(name: str) -> dict[str, object]:
