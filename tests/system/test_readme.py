@@ -24,6 +24,7 @@ import pytest
 import yaml
 
 from debate_protocol.cli import main as protocol
+from debate_protocol.subcommands import SUBCOMMANDS
 from debate_protocol.transcripts.files import read_transcripts
 from debate_protocol.transcripts.log_files import lines_for
 from debate_report import report_main
@@ -94,8 +95,9 @@ SHELL = [
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PROGRAM = (
-    r"(?:debate-[a-z]+|python3?|\.venv/bin/\w+|make(?= [a-z])|uv|pip|torchrun|deepspeed|wandb"
-    r"|tensorboard|inspect|pytest|PYTHONPATH=\S+ \S+|vf-eval)"
+    rf"(?:debate(?:-[a-z]+| (?:{'|'.join(SUBCOMMANDS)})\b)"
+    r"|python3?|\.venv/bin/\w+|make(?= [a-z])|uv|pip|torchrun|deepspeed"
+    r"|wandb|tensorboard|inspect|pytest|PYTHONPATH=\S+ \S+|vf-eval)"
 )
 
 
@@ -114,6 +116,7 @@ def shown() -> Iterator[str]:
 
 DEBATES = "examples/data/debates.jsonl"
 FILLED = (
+    (r"^debate (?=[a-z])", "debate-"),  # Its subcommands have the programs as aliases.
     (r"(\|(jsonl|inspect|verifiers|trl))+", ""),
     (r" #.*| …|\|-|(?<![=\w'])\[[^\]]*\]|\[:[A-Z]+\]|^env-cpu/bin/", ""),
     (r"\bRECIPE (?=--nproc)", "selfplay_v2 rollout.engine.type=vllm_server "),

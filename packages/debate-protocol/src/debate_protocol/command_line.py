@@ -21,7 +21,22 @@ class UsageError(ValueError):
 
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_shown = {"quiet": False}
+_shown = {"quiet": False, "as_subcommands": False}
+
+
+@contextlib.contextmanager
+def named_as_subcommands() -> Iterator[None]:
+    """Let help and messages call the commands as `debate` starts them: `debate train`."""
+    _shown["as_subcommands"] = True
+    try:
+        yield
+    finally:
+        _shown["as_subcommands"] = False
+
+
+def typed_name(program: str) -> str:
+    """Spell a program as the user typed it: `debate train` or its alias `debate-train`."""
+    return program.replace("-", " ", 1) if _shown["as_subcommands"] else program
 
 
 def add_options(parser: argparse.ArgumentParser, package: str, *, part: bool = False) -> None:
@@ -32,6 +47,7 @@ def add_options(parser: argparse.ArgumentParser, package: str, *, part: bool = F
         package: Whose version `--version` prints.
         part: Whether it is that of a part, whose command takes them, too.
     """
+    parser.prog = typed_name(parser.prog)
     version = import_module(package).__version__
     parser.add_argument("--version", action="version", version=version)
     missing = argparse.SUPPRESS if part else None
@@ -163,7 +179,7 @@ def transcripts_in(command: str, file: str) -> Iterator[Transcript]:
 
 def complain(name: str, message: object) -> None:
     """Write a line to standard error, as far as it goes."""
-    line = escaped(f"{name}: {message}").encode("utf-8", "backslashreplace").decode()
+    line = escaped(f"{typed_name(name)}: {message}").encode("utf-8", "backslashreplace").decode()
     with contextlib.suppress(OSError, ValueError):
         if sys.stderr is not None:
             print(line, file=sys.stderr, flush=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from debate_protocol.command_line import add_options, heed_options, is_quiet
+from debate_protocol.command_line import add_options, heed_options, is_quiet, typed_name
 from debate_protocol.transcripts.showing import escaped
 from debate_rewards.reward import ScoreError
 from debate_rollout.engine import EngineFailure, RolloutError
@@ -186,7 +186,10 @@ def exit_code(program: str, act: Callable[[], int]) -> int:
             return INTERRUPTED
         except Exception as error:
             code, said = _failure(error)
-            print(_shown(f"{program}: {said}") if said else traceback.format_exc(), file=sys.stderr)
+            print(
+                _shown(f"{typed_name(program)}: {said}") if said else traceback.format_exc(),
+                file=sys.stderr,
+            )
             return code
 
 
