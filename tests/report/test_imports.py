@@ -9,6 +9,10 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
 from debate_protocol.command_line import UsageError
 from debate_report import report_main
@@ -39,6 +43,8 @@ REAL_FILES = [
     ("inspect-0.3.285-errors.eval", 4, 4, 1.0, 3, 0, None),
     ("inspect-0.3.285-rewards.eval", 4, 4, 0.5, 3, 1, None),
     ("inspect-0.3.285-cut.json", 2, 2, 0.5, 1, 1, None),
+    # The failed fifth has no reward, though the file says 0: (1 + 0 + 0 + 1.25) / 4.
+    ("tinker-cookbook-0.6.1-evaluation.jsonl", 5, 3, 0.5625, 2, 2, None),
 ]
 
 
@@ -84,9 +90,7 @@ def test_cut_and_failed_replies_say_so() -> None:
 @pytest.mark.parametrize(
     ("name", "described"),
     [
-        ("prime-rl-559b447-token-export.jsonl", "prime-rl's token export"),
         ("verifiers-0.4.0-validate.jsonl", "a report of vf-validate"),
-        ("tinker-cookbook-0.6.1.jsonl", "tinker-cookbook's summaries"),
         ("skyrl-0.3.0/global_step_5_evals/aggregated_results.jsonl", "eval/all/avg_score"),
     ],
 )
@@ -95,6 +99,139 @@ def test_file_without_replies_is_named_with_what_is_read(name: str, described: s
         import_rollouts(FILES / name)
     for part in (described, "(verl)", "(inspect)", "(TRL, or plain rows)"):
         assert part in str(refusal.value)
+
+
+@pytest.fixture
+def byte_tokenizer(tmp_path: Path) -> Path:
+    """The tokenizer of the token export: bytes, then the markers of ChatML."""
+    alphabet = sorted(ByteLevel.alphabet())
+    vocabulary = {character: number for number, character in enumerate(alphabet)}
+    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
+    tokenizer.decoder = ByteLevelDecoder()
+    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def test_token_export_of_prime_rl_has_text_by_its_tokenizer(byte_tokenizer: Path) -> None:
+    path = FILES / "prime-rl-559b447-token-export.jsonl"
+    right, wrong = import_rollouts(path, tokenizer=byte_tokenizer)
+    assert [debate.turns[0].text for debate in (right, wrong)] == ["\\boxed{4}", "\\boxed{5}"]
+    assert right.question.id == wrong.question.id
+    assert right.question.text == "2+2?"
+    # The end marker was sampled, and has no text.
+    assert right.meta["tokens"] == [*"\\boxed{4}", ""]
+    assert right.meta["advantages"] == [0.5] * 10
+    assert right.turns[0].token_counts == (0, 10)
+    assert (right.meta["step"], wrong.meta["advantage"]) == (3, -0.5)
+    assert right.meta["logprob_gap"] == pytest.approx(0.0395, abs=0.02)
+    assert "caveats" not in right.meta
+
+
+def test_ids_without_a_tokenizer_are_for_pages_alone() -> None:
+    path = FILES / "prime-rl-559b447-token-export.jsonl"
+    with pytest.raises(UsageError, match="token ids without text; expected the tokenizer"):
+        import_rollouts(path)
+    (first, _) = import_rollouts(path, allow_no_text=True)
+    assert first.turns[0].text.startswith("59 65 78 ")
+    assert "--tokenizer" in str(first.meta["caveats"])
+
+
+def test_tokenizer_that_lacks_an_id_is_refused(byte_tokenizer: Path, tmp_path: Path) -> None:
+    row = {"token_ids": [5, 9999], "loss_mask": [False, True], "export_sequence_idx": 0}
+    path = written(tmp_path / "rank_0.jsonl", row)
+    with pytest.raises(UsageError, match="found id 9999, which it does not have"):
+        import_rollouts(path, tokenizer=byte_tokenizer)
+    with pytest.raises(UsageError, match="found no file"):
+        import_rollouts(path, tokenizer=tmp_path / "nowhere")
+
+
+def test_sampled_tokens_of_several_turns_are_one_reply_with_zeros_between(
+    byte_tokenizer: Path, tmp_path: Path
+) -> None:
+    # The prompt, a turn of two tokens, one of the environment, and a turn of one: 4 from A (32).
+    row = {
+        "token_ids": [30, 32, 33, 34, 35],
+        "loss_mask": [False, True, True, False, True],
+        "advantages": [0.0, 1.0, -1.0, 0.0, 0.5],
+        "rewards": [None, 0.25, 0.25, None, 0.25],
+        "export_sequence_idx": 0,
+        "step": 8,
+        "export_step": 2,
+    }
+    (debate,) = import_rollouts(written(tmp_path / "rank_0.jsonl", row), tokenizer=byte_tokenizer)
+    assert debate.turns[0].text == "ABCD"
+    assert debate.meta["advantages"] == [1.0, -1.0, 0.0, 0.5]
+    assert (debate.meta["replies"], debate.meta["reward"], debate.meta["step"]) == (2, 0.25, 2)
+    assert debate.turns[0].token_counts == (0, 3)
+
+
+def test_groups_of_atropos_have_the_text_of_their_messages() -> None:
+    # atroposlib 0.4.0: the first group has its text in one message of the user, with markers.
+    debates = import_rollouts(FILES / "atroposlib-0.4.0.jsonl")
+    assert [debate.turns[0].text for debate in debates] == [
+        "The answer is \\boxed{4}.",
+        "The answer is \\boxed{5}.",
+        "é is \\boxed{7}",
+        "\\boxed{8}",
+    ]
+    assert [debate.question.text for debate in debates] == ["2+2?", "2+2?", "3+4?", "3+4?"]
+    assert [debate.meta["reward"] for debate in debates] == [1.0, -1.0, 1.0, 0.0]
+    assert [debate.meta["verdict"] for debate in debates] == ["right", "wrong", "right", "wrong"]
+    assert "equal scores are not in the file" in str(debates[0].meta["caveats"])
+
+
+def test_summaries_of_tinker_show_their_numbers() -> None:
+    path = FILES / "tinker-cookbook-0.6.1.jsonl"
+    with pytest.raises(UsageError, match="numbers without text"):
+        import_rollouts(path)
+    debates = import_rollouts(path, allow_no_text=True)
+    # The total, not the group's part of it, which is 1.0 of the first.
+    assert [debate.meta["reward"] for debate in debates] == [1.75, -1.0, 1.0, 0.0]
+    assert len({debate.meta["group"] for debate in debates}) == 2
+    assert [debate.meta["verdict"] for debate in debates] == ["right", "wrong", "right", "wrong"]
+    assert debates[0].turns[0].token_counts == (0, 12)  # 5 and 7 of two steps
+    assert debates[0].turns[0].text == "\\boxed{4}"
+
+
+def test_page_of_token_exports_takes_the_folder_of_their_steps(
+    byte_tokenizer: Path, tmp_path: Path
+) -> None:
+    step = tmp_path / "token_exports" / "step_3"
+    step.mkdir(parents=True)
+    (step / "STABLE").touch()
+    text = (FILES / "prime-rl-559b447-token-export.jsonl").read_text()
+    (step / "rank_0.jsonl").write_text(text)
+    page = tmp_path / "page.html"
+    arguments = [str(step.parent), "--output", str(page)]
+    assert report_main(arguments) == 0
+    assert "--tokenizer FILE decodes them" in page.read_text()
+    assert report_main([*arguments, "--tokenizer", str(byte_tokenizer)]) == 0
+    assert "--tokenizer" not in page.read_text()
+    assert "2+2?" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "messages"),
+    [
+        (
+            "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\n2+2?<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+            [("system", "Be brief."), ("user", "2+2?")],
+        ),
+        (
+            "<bos><start_of_turn>user\n2+2?<end_of_turn>\n<start_of_turn>model\n5<end_of_turn>\n"
+            "<start_of_turn>user\nNo.<end_of_turn>\n<start_of_turn>model\n",
+            [("user", "2+2?"), ("assistant", "5"), ("user", "No.")],
+        ),
+    ],
+)
+def test_templates_of_llama_and_gemma_are_read(
+    prompt: str, messages: list[tuple[str, str]]
+) -> None:
+    read = [(message["role"], message["content"]) for message in template_messages(prompt)]
+    assert read == messages
 
 
 def test_folder_of_rollouts_is_one_page(tmp_path: Path) -> None:

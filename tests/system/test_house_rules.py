@@ -26,7 +26,8 @@ MAY_IMPORT = {
     },
     "debate_rollout": {"debate_protocol", "pydantic"},
     "debate_report": {
-        "debate_protocol", "debate_rewards", "jinja2", "markupsafe", "pyarrow", "yaml", "zstandard",
+        "debate_protocol", "debate_rewards", "jinja2", "markupsafe", "pyarrow", "tokenizers",
+        "yaml", "zstandard",
     },
     "debate_train": {
         "debate_protocol", "debate_report", "debate_rewards", "debate_rollout", "bitsandbytes",

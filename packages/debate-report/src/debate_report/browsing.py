@@ -95,10 +95,7 @@ def blocks_of(debates: Debates) -> Blocks:
 
 def _credited_ids(recorded: Sequence[Recorded]) -> set[int]:
     """Select the debates with tokens' advantages, evenly spread over all that have any."""
-    credited = []
-    for debate in recorded:
-        if any(turn.get("tokens") for turn in debate.credit.values()):
-            credited.append(debate)
+    credited = [debate for debate in recorded if debate.has_token_credit]
     if len(credited) > MOST_CREDITED:
         positions = [number * len(credited) // MOST_CREDITED for number in range(MOST_CREDITED)]
         credited = [credited[position] for position in positions]
@@ -225,7 +222,7 @@ def _turn(debate: Recorded, key: TurnKey, *, with_credit: bool) -> dict[str, obj
     unread_reason = debate.unread.get(key)
     if unread_reason:
         problems.append(f"answer not read: {unread_reason}")
-    credit = debate.credit.get(key, {})
+    credit = debate.credit_of(key) if with_credit else debate.credit.get(key, {})
     values = {
         "agent": key.agent,
         "round": key.round,

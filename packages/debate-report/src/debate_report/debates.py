@@ -99,6 +99,22 @@ class Recorded:
         """The debate itself."""
         return self.read.transcript
 
+    @property
+    def has_token_credit(self) -> bool:
+        """Whether advantages of tokens, or of the whole imported reply, are known."""
+        if self.imported:
+            meta = self.transcript.meta
+            is_by_token = isinstance(meta.get("advantages"), list)
+            return is_by_token or finite(meta.get("advantage")) is not None
+        return any(turn.get("tokens") for turn in self.credit.values())
+
+    def credit_of(self, key: TurnKey) -> Mapping[str, Any]:
+        """Collect the credit of a turn: token starts, and runs of tokens with their advantages.
+
+        That of imported replies is made here, since only some are shown of a large file.
+        """
+        return _imported_credit(self.transcript) if self.imported else self.credit.get(key, {})
+
 
 @dataclass(slots=True)
 class Debates:
@@ -148,14 +164,10 @@ class Debates:
                 )
 
     def add_imported(self, debates: Sequence[Transcript]) -> None:
-        """Read rollouts of a file; their rows have the credit of tokens or replies."""
+        """Read rollouts of a file."""
         for debate in debates:
-            turns = []
-            for turn in debate.turns:
-                key = {"agent": turn.agent, "round": turn.round}
-                turns.append(key | _imported_credit(debate))
             reward = finite(debate.meta.get("reward"))
-            debate_credit = {"turns": turns, "returns": [] if reward is None else [reward]}
+            debate_credit = {"returns": [] if reward is None else [reward]}
             step = finite(debate.meta.get("step"))
             try:
                 details = self._details(debate, debate_credit, {"streams": ["reply"]})

@@ -46,31 +46,36 @@ Section = tuple[str, str, Markup]
 """A section of the page: its anchor, heading and contents."""
 
 
-def write_report(run_dir: Path, path: Path | None = None) -> Path:
+def write_report(run_dir: Path, path: Path | None = None, *, tokenizer: Path | None = None) -> Path:
     """Write the report of a run, an evaluation or rollouts, and return its path.
 
     Args:
         run_dir: The folder, or a file.
         path: The file to write; None is `report.html` in the folder, or `FILE.html` next to a file.
+        tokenizer: The tokenizer of rollouts that are token ids alone: its file, or its folder.
 
     Raises:
         FileNotFoundError: The folder is neither a run, nor an evaluation, nor has rollouts.
         UsageError: A file of rollouts cannot be read.
     """
-    page = make_page(read_source(run_dir))
+    page = make_page(read_source(run_dir, tokenizer))
     return _write_page(path or _default_output(run_dir), page)
 
 
-def write_comparison(run_dirs: Sequence[Path], path: Path) -> Path:
+def write_comparison(
+    run_dirs: Sequence[Path], path: Path, *, tokenizer: Path | None = None
+) -> Path:
     """Write one page of several runs, and return its path.
 
     Raises:
         FileNotFoundError: One of the folders is not a run directory.
     """
-    return _write_page(path, make_comparison(_read_named(run_dirs)))
+    return _write_page(path, make_comparison(_read_named(run_dirs, tokenizer)))
 
 
-def write_charts(sources: Sequence[Path], *, csv: Path | None, svg: Path | None) -> list[Path]:
+def write_charts(
+    sources: Sequence[Path], *, csv: Path | None, svg: Path | None, tokenizer: Path | None = None
+) -> list[Path]:
     """Write every chart of runs or rollouts as data and as figures, and return the paths.
 
     Charts of several sources are laid over each other.
@@ -79,12 +84,13 @@ def write_charts(sources: Sequence[Path], *, csv: Path | None, svg: Path | None)
         sources: Folders or files.
         csv: The file for the points of all charts.
         svg: The folder for an image of each chart.
+        tokenizer: The tokenizer of rollouts that are token ids alone.
 
     Raises:
         FileNotFoundError: One of the sources is neither a run, nor has rollouts.
         UsageError: A file of rollouts cannot be read, or there is no chart.
     """
-    plots = _overlaid_plots(_read_named(sources))
+    plots = _overlaid_plots(_read_named(sources, tokenizer))
     if not plots:
         names = ", ".join(map(str, sources))
         raise UsageError(f"{names}: found no chart; expected two steps, or groups of rollouts")
@@ -97,9 +103,9 @@ def write_charts(sources: Sequence[Path], *, csv: Path | None, svg: Path | None)
     return paths
 
 
-def _read_named(sources: Sequence[Path]) -> list[RunFiles]:
+def _read_named(sources: Sequence[Path], tokenizer: Path | None) -> list[RunFiles]:
     """Read runs or rollouts, and distinguish those of one name by their folders."""
-    runs = [read_source(source) for source in sources]
+    runs = [read_source(source, tokenizer) for source in sources]
     name_counts = Counter(run.name for run in runs)
     named_runs = []
     for run, source in zip(runs, sources, strict=True):
@@ -323,16 +329,18 @@ def report_main(argv: Sequence[str] | None = None) -> int:
         arguments = parser.parse_args(argv)
         heed_options(arguments)
         run_dirs: list[Path] = arguments.run_dirs
+        tokenizer: Path | None = arguments.tokenizer
         is_comparison = len(run_dirs) > 1
         default_output = Path("comparison.html") if is_comparison else _default_output(run_dirs[0])
         output: Path = arguments.output or default_output
         try:
             if is_comparison:
-                paths = [write_comparison(run_dirs, output)]
+                paths = [write_comparison(run_dirs, output, tokenizer=tokenizer)]
             else:
-                paths = [write_report(run_dirs[0], output)]
+                paths = [write_report(run_dirs[0], output, tokenizer=tokenizer)]
             if arguments.csv is not None or arguments.svg is not None:
-                paths += write_charts(run_dirs, csv=arguments.csv, svg=arguments.svg)
+                charts = {"csv": arguments.csv, "svg": arguments.svg}
+                paths += write_charts(run_dirs, **charts, tokenizer=tokenizer)
         except (FileNotFoundError, UsageError) as error:
             complain(parser.prog, error)
             return BAD_USAGE
@@ -350,7 +358,7 @@ def command_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="debate-report",
         description="Write one page of a run, of several runs, of an evaluation, or of "
-        "rollouts of TRL, verl, verifiers and prime-rl.",
+        "rollouts of TRL, verl, verifiers, prime-rl and other programs.",
     )
     parser.add_argument(
         "run_dirs",
@@ -371,6 +379,12 @@ def command_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--svg", type=Path, metavar="FOLDER", help="also write each chart as an image"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="FILE",
+        help="tokenizer.json or a model's folder, for rollouts that are token ids alone",
     )
     add_options(parser, "debate_report")
     return parser

@@ -37,6 +37,7 @@ class PageReply:
         logprob_gap: Mean distance of the trainer's and the sampler's log-probabilities of a token.
         is_cut: Whether it ended at its token limit.
         failure: Why sampling failed; empty where it did not.
+        caveats: What a reader of its file's figures has to know, in sentences.
     """
 
     number: int
@@ -56,6 +57,7 @@ class PageReply:
     logprob_gap: float | None
     is_cut: bool
     failure: str
+    caveats: Sequence[str]
 
     @property
     def step(self) -> int | None:
@@ -132,6 +134,7 @@ def _page_reply(number: int, debate: Recorded) -> PageReply:
         logprob_gap=finite(meta.get("logprob_gap")),
         is_cut=meta.get("finish") == "length",
         failure=failure,
+        caveats=_texts(meta.get("caveats")),
     )
 
 
@@ -150,6 +153,10 @@ def _num_tokens(transcript: Transcript) -> int | None:
     if not counts or None in counts:
         return None
     return sum(count[1] for count in counts if count is not None)
+
+
+def _texts(values: object) -> list[str]:
+    return [str(value) for value in values] if isinstance(values, list) else []
 
 
 def _whole(value: object) -> int | None:

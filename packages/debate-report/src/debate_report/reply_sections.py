@@ -104,7 +104,8 @@ def _verdicts(page: PageReplies) -> str:
             f"We can check {len(both):,} of the file's verdicts, by the last \\boxed{{}} and the "
             f"right answer, and agree with {num_equal:,}."
         )
-    return " ".join(parts)
+    caveats = dict.fromkeys(caveat for reply in page.replies for caveat in reply.caveats)
+    return " ".join([*parts, *caveats])
 
 
 def _example(page: PageReplies, reply: PageReply) -> dict[str, object]:

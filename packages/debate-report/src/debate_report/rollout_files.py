@@ -27,7 +27,14 @@ TRANSCRIPT_KEYS = frozenset({"question", "turns"})
 
 
 def debates_in(
-    path: Path, key: str, *, contract: str = "boxed", kind: str | None = None, answer: str | None
+    path: Path,
+    key: str,
+    *,
+    contract: str = "boxed",
+    kind: str | None = None,
+    answer: str | None,
+    tokenizer: Path | None = None,
+    allow_no_text: bool = False,
 ) -> list[Transcript]:
     """Read the debates of a file, in order; other programs' rows are imported.
 
@@ -37,6 +44,8 @@ def debates_in(
         contract: How replies of rollouts mark their answers.
         kind: How answers of rollouts are compared.
         answer: The column of rollouts with the right answer.
+        tokenizer: The tokenizer of rollouts that are ids alone.
+        allow_no_text: Whether rollouts may have no text.
 
     Raises:
         UsageError: There is no such file, or it cannot be read.
@@ -45,7 +54,14 @@ def debates_in(
         raise UsageError(f"{key}: found no file {str(path)!r}; expected one of debates")
     if is_transcript_file(path):
         return list(transcripts_in("debate-report", str(path)))
-    return import_rollouts(path, contract=contract, kind=kind, answer=answer)
+    return import_rollouts(
+        path,
+        contract=contract,
+        kind=kind,
+        answer=answer,
+        tokenizer=tokenizer,
+        allow_no_text=allow_no_text,
+    )
 
 
 def files_of(path: Path, key: str) -> list[Path]:
@@ -149,7 +165,13 @@ def _refuse_several_kinds(folder: Path, files: list[Path]) -> None:
 
 
 def import_rollouts(
-    path: Path, *, contract: str = "boxed", kind: str | None = None, answer: str | None = None
+    path: Path,
+    *,
+    contract: str = "boxed",
+    kind: str | None = None,
+    answer: str | None = None,
+    tokenizer: Path | None = None,
+    allow_no_text: bool = False,
 ) -> list[Transcript]:
     """Read the replies of a file as transcripts of one turn each; episodes are debates.
 
@@ -165,6 +187,8 @@ def import_rollouts(
         kind: Kind of the questions, as in `Question.meta`; None is mathematics.
         answer: The column with the right answer; None takes the format's own. Rows without one
             have no right answer, and only figures that need none.
+        tokenizer: `tokenizer.json`, or a model's folder, for files of token ids without text.
+        allow_no_text: Whether files without text are read, for what else they say.
 
     Raises:
         UsageError: The file cannot be read, or is in no format that is known (`DataError`, a kind
@@ -176,7 +200,14 @@ def import_rollouts(
         raise UsageError(f"contract: {error}") from error
     rows = rows_in(path)
     reader = reader_of(rows, path)
-    settings = ReadSettings(path=path, contract=rules.name, kind=kind, answer=answer)
+    settings = ReadSettings(
+        path=path,
+        contract=rules.name,
+        kind=kind,
+        answer=answer,
+        tokenizer=tokenizer,
+        allow_no_text=allow_no_text,
+    )
     return list(reader.read(rows, settings))
 
 

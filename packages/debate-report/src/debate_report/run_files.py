@@ -11,7 +11,7 @@ from debate_protocol.parsing import find_contract
 from debate_protocol.transcripts.files import read_lines
 from debate_protocol.types import Transcript
 from debate_report.evaluation_tables import cross_play_tables, figure_table
-from debate_report.imports.formats import NoRepliesError
+from debate_report.imports.rollout import NoRepliesError
 from debate_report.json_values import as_list, as_mapping, parse_json, read_object, read_text
 from debate_report.rollout_files import RUN_FILES, debates_in, is_pattern, rollout_files_of
 from debate_rewards.reward import check_turns
@@ -124,8 +124,12 @@ def _sort_transcripts(folder: Path, phases: Sequence[str]) -> list[Path]:
     return sorted(folder.glob("*.jsonl"), key=sort_key)
 
 
-def read_source(path: Path) -> RunFiles:
+def read_source(path: Path, tokenizer: Path | None = None) -> RunFiles:
     """Read a run, a finished evaluation, or rollouts or debates by file, folder or pattern.
+
+    Args:
+        path: The folder or file.
+        tokenizer: The tokenizer of rollouts that are token ids alone.
 
     Raises:
         FileNotFoundError: The path is none of them.
@@ -145,14 +149,14 @@ def read_source(path: Path) -> RunFiles:
                 cross_play=tuple(cross_play_tables(results)),
             )
     if path.is_file():
-        imported = debates_in(path, "FILE", answer=None)
+        imported = debates_in(path, "FILE", answer=None, tokenizer=tokenizer, allow_no_text=True)
         return RunFiles(name=path.name, tokens=path.parent, imported=tuple(imported))
     is_run = any((path / name).is_file() for name in RUN_FILES)
     may_hold_rollouts = is_pattern(path) or (path.is_dir() and not is_run)
     rollout_files = rollout_files_of(path) if may_hold_rollouts else []
     if not rollout_files:
         return read_run(path)
-    imported, damaged_files = _debates_of_folder(rollout_files)
+    imported, damaged_files = _debates_of_folder(rollout_files, tokenizer)
     return RunFiles(
         name=str(path) if is_pattern(path) else path.resolve().name,
         tokens=path,
@@ -161,7 +165,9 @@ def read_source(path: Path) -> RunFiles:
     )
 
 
-def _debates_of_folder(files: Sequence[Path]) -> tuple[list[Transcript], list[str]]:
+def _debates_of_folder(
+    files: Sequence[Path], tokenizer: Path | None
+) -> tuple[list[Transcript], list[str]]:
     """Read a folder of rollouts; other files in it, such as aggregates, have none.
 
     Returns:
@@ -174,7 +180,9 @@ def _debates_of_folder(files: Sequence[Path]) -> tuple[list[Transcript], list[st
     problems: list[UsageError] = []
     for file in files:
         try:
-            debates += debates_in(file, "FILE", answer=None)
+            debates += debates_in(
+                file, "FILE", answer=None, tokenizer=tokenizer, allow_no_text=True
+            )
         except UsageError as problem:
             problems.append(problem)
     if not debates:

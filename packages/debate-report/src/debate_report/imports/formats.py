@@ -11,7 +11,9 @@ from debate_protocol.command_line import UsageError
 from debate_report.imports.episodes import Episodes
 from debate_report.imports.evaluations import Inspect, Lighteval, LmEval
 from debate_report.imports.replies import Art, MsSwift, NemoRl, ReplyRows, SkyRl, Verl
-from debate_report.imports.rollout import Reader
+from debate_report.imports.rollout import NoRepliesError, Reader
+from debate_report.imports.tinker import TinkerEvaluation, TinkerTraining
+from debate_report.imports.token_rows import Atropos, TokenExports
 from debate_report.imports.values import Record
 
 ENTRY_POINTS = "debate_report.readers"
@@ -26,23 +28,20 @@ READERS: tuple[Reader, ...] = (
     LmEval(),
     Lighteval(),
     Inspect(),
+    TokenExports(),
+    Atropos(),
+    TinkerTraining(),
+    TinkerEvaluation(),
     ReplyRows(),
 )
 # Files that hold no replies, by the columns that name them.
 WITHOUT_REPLIES: tuple[tuple[frozenset[str], str], ...] = (
-    (frozenset({"token_ids", "export_sequence_idx"}), "prime-rl's token export, ids without text"),
     (frozenset({"task_key", "valid", "reason"}), "a report of vf-validate"),
-    (frozenset({"tokens", "masks", "scores"}), "groups of Atropos, ids without text"),
-    (frozenset({"group_idx", "traj_idx", "total_reward"}), "tinker-cookbook's summaries"),
     (frozenset({"results", "configs", "n-shot"}), "aggregate results of lm-evaluation-harness"),
 )
 LONGEST_INTEGER = 300
 ZSTD_METHOD = 93
 LOCAL_HEADER_BYTES = 30
-
-
-class NoRepliesError(UsageError):
-    """A file can be read, and is in no format that holds replies."""
 
 
 def reader_of(rows: Sequence[Record], path: Path) -> Reader:

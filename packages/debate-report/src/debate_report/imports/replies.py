@@ -15,6 +15,7 @@ from debate_report.imports.rollout import (
     verdict_of,
 )
 from debate_report.imports.values import (
+    LARGEST_NUMBER,
     Record,
     as_int,
     first_of_one,
@@ -432,5 +433,9 @@ def _masked_mean(row: Record) -> float | None:
 
 
 def _known_numbers(values: Sequence[object]) -> list[float]:
-    known_numbers = [number(value) for value in values]
+    # Lists have a number for each token: one that is plainly a number is not looked at again.
+    known_numbers = [
+        value if type(value) is float and abs(value) <= LARGEST_NUMBER else number(value)
+        for value in values
+    ]
     return [value for value in known_numbers if value is not None]

@@ -17,7 +17,7 @@ VERDICTS = {True: "right", False: "wrong"}
 DESCRIBING_KEYS = frozenset(
     {
         *("reward", "step", "group", "advantage", "verdict", "verdict_by", "finish", "error"),
-        *("replies", "version", "logprob_gap", "tokens", "advantages"),
+        *("replies", "version", "logprob_gap", "tokens", "advantages", "caveats"),
     }
 )
 
@@ -31,12 +31,16 @@ class ReadSettings:
         contract: How replies mark their answers.
         kind: How answers are compared; None for mathematics.
         answer: The column with the right answer; None for the format's own.
+        tokenizer: `tokenizer.json` of the model, or its folder, for files of ids without text.
+        allow_no_text: Whether replies without text are read, for their figures.
     """
 
     path: Path
     contract: str
     kind: str | None
     answer: str | None
+    tokenizer: Path | None = None
+    allow_no_text: bool = False
 
     def golds(self, row: Record, *columns: str, where: str) -> list[str]:
         """Read the right answers of a row from the first of its columns that has any.
@@ -80,6 +84,7 @@ class ImportedReply:
         is_cut: Whether the reply ended at its token limit.
         error: Why sampling failed.
         num_replies: Replies of a conversation, of which this is the last.
+        caveats: What a reader of the figures has to know of the file, in sentences.
     """
 
     prompt: Sequence[Message]
@@ -103,6 +108,11 @@ class ImportedReply:
     error: str = ""
     num_replies: int = 1
     between: Sequence[Message] = ()
+    caveats: Sequence[str] = ()
+
+
+class NoRepliesError(UsageError):
+    """A file can be read, and is in no format that holds replies."""
 
 
 class Reader(typing.Protocol):
@@ -208,6 +218,7 @@ def meta_of(rollout: ImportedReply) -> dict[str, object]:
         "finish": "length" if rollout.is_cut else None,
         "error": rollout.error or None,
         "replies": rollout.num_replies if rollout.num_replies > 1 else None,
+        "caveats": list(rollout.caveats) or None,
     }
     meta |= {name: value for name, value in known.items() if value is not None}
     if rollout.tokens and len(rollout.tokens) == len(rollout.advantages):

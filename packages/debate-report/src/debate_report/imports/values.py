@@ -12,9 +12,21 @@ Record = Mapping[str, object]
 
 # Beyond this, sums and differences overflow.
 LARGEST_NUMBER = 1e300
-# ChatML, which many templates write: <|im_start|>ROLE, a line end, the text, <|im_end|>.
-CHATML_MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>|\Z)", re.DOTALL)
-CHATML_END = "<|im_end|>"
+# A message of a template: its role, a line end, the text, and the end marker.
+TEMPLATE_MESSAGES = (
+    # ChatML (Qwen, SmolLM2 and many others)
+    re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>|\Z)", re.DOTALL),
+    # Llama 3
+    re.compile(
+        r"<\|start_header_id\|>(\w+)<\|end_header_id\|>\n\n(.*?)(?:<\|eot_id\|>|\Z)", re.DOTALL
+    ),
+    # Gemma, whose assistant is `model`
+    re.compile(r"<start_of_turn>(\w+)\n(.*?)(?:<end_of_turn>|\Z)", re.DOTALL),
+)
+END_MARKERS = (
+    *("<|im_end|>", "<|eot_id|>", "<end_of_turn>"),
+    *("<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>"),
+)
 # What is left of a template whose markers were dropped as special tokens.
 ROLE_LINE = re.compile(r"^(system|user|assistant|tool)$", re.MULTILINE)
 # Objects that hold a right answer hold it under one of these.
@@ -122,10 +134,10 @@ def read_messages(value: object, role: Role, where: str) -> list[Message]:
 def template_messages(prompt: str) -> list[Message]:
     """Split a prompt that a chat template wrote into its messages.
 
-    Templates are known by ChatML's markers, or by lines that are role words where the markers were
-    dropped. A prompt without either is one message of the user.
+    Templates are known by their markers, or by lines that are role words where these were dropped.
+    A prompt without either is one message of the user.
     """
-    marked = CHATML_MESSAGE.findall(prompt)
+    marked = next(filter(None, (form.findall(prompt) for form in TEMPLATE_MESSAGES)), [])
     if marked:
         pairs: Sequence[tuple[str, str]] = marked
     elif re.match(r"(?:system|user)\n", prompt):
@@ -140,8 +152,9 @@ def template_messages(prompt: str) -> list[Message]:
 
 
 def without_markers(reply: str) -> str:
-    """Drop ChatML's end marker of a reply."""
-    return reply.removesuffix(CHATML_END)
+    """Drop the markers at the end of a reply."""
+    ends = [marker for marker in END_MARKERS if reply.endswith(marker)]
+    return without_markers(reply.removesuffix(ends[0])) if ends else reply
 
 
 def _after_role_lines(prompt: str) -> Iterator[tuple[str, str]]:
@@ -152,5 +165,6 @@ def _after_role_lines(prompt: str) -> Iterator[tuple[str, str]]:
 
 
 def _message(role: object, content: str) -> Message:
+    role = "assistant" if role == "model" else role
     known_role = cast(Role, role) if role in get_args(Role) else "user"
     return Message(role=known_role, content=content)
