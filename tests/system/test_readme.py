@@ -31,10 +31,10 @@ from debate_report import report_main
 from debate_rewards.cli import main as rewards
 from debate_studies.command import main as study
 from debate_studies.theory import main as theory
-from debate_train.commands.ask import command_parser as ask_parser
 from debate_train.commands.ask import main as request
 from debate_train.commands.cli import main as train
 from debate_train.commands.evaluate import main as evaluate
+from debate_train.commands.options import ask_parser
 from debate_train.commands.preflight import main as preflight
 from debate_train.commands.rollout import main as rollout
 from debate_train.models.gguf import PACKAGED

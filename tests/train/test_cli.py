@@ -215,22 +215,30 @@ def test_check_imports_nothing_heavy(recipe: str) -> None:
     assert heavy_imports_after(code) == "[]"
 
 
-@pytest.mark.parametrize("module", ["cli", "rollout", "preflight", "evaluate", "ask"])
-def test_help_and_version_import_nothing_heavy(module: str) -> None:
+COMMANDS = ("train", "rollout", "preflight", "evaluate", "ask")
+
+
+@pytest.mark.parametrize(
+    ("command", "argument"),
+    [
+        *((command, option) for command in COMMANDS for option in ("--help", "--version")),
+        ("train", "--chek"),
+        ("train", "recipes"),
+    ],
+)
+def test_help_version_misuse_and_list_import_no_library(command: str, argument: str) -> None:
     code = f"""
+import sys
 from contextlib import suppress
-from debate_train.commands.{module} import main
-for option in ("--help", "--version"):
-    with suppress(SystemExit):
-        main([option])
-        raise AssertionError("expected the option to end the command")
+from debate_train import __main__
+sys.argv = ["debate", {argument!r}]
+with suppress(SystemExit):
+    assert __main__.{command}() == 0
+libraries = {{'debate_train.recipe', 'pydantic', 'yaml', 'numpy', 'torch'}}
+print(sorted(libraries & sys.modules.keys()))
 """
-    assert heavy_imports_after(code) == "[]"
-
-
-def test_list_of_recipes_imports_nothing_heavy() -> None:
-    code = "from debate_train.commands.cli import main\nassert main(['recipes']) == 0\n"
-    assert heavy_imports_after(code) == "[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import argparse
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -13,17 +14,21 @@ from debate_report import page as report
 from debate_rewards import cli as rewards
 from debate_studies import command as studies
 from debate_studies import theory as theory
-from debate_train.commands import ask as asking
-from debate_train.commands import cli, preflight
-from debate_train.commands import compare as comparison
-from debate_train.commands import evaluate as evaluating
-from debate_train.commands import rollout as rollout_cli
-from debate_train.commands.cli import COMMANDS, part_parser
+from debate_train.commands import cli
+from debate_train.commands.options import (
+    PARSERS,
+    SPLITS,
+    TRAIN_PARTS,
+    compare_parser,
+    part_parser,
+)
+from debate_train.data.source import Split
 from debate_train.monitoring.progress import Progress
 
-MODULES = (
-    *(cli, rollout_cli, evaluating, asking, preflight, report, protocol, rewards),
-    *(comparison, studies, theory),
+BUILDERS = (
+    *PARSERS.values(),
+    compare_parser,
+    *(module.command_parser for module in (report, protocol, rewards, studies, theory)),
 )
 DEBATES = Path(__file__).resolve().parents[2] / "examples/data/debates.jsonl"
 
@@ -38,13 +43,18 @@ def _as_it_was() -> Iterator[None]:
 
 def parsers() -> Iterator[argparse.ArgumentParser]:
     """Those of every command and of every part of one."""
-    for module in MODULES:
-        parser = module.command_parser()
+    for build in BUILDERS:
+        parser = build()
         yield parser
         for action in parser._actions:
             if isinstance(action.choices, dict):
                 yield from action.choices.values()
-    yield from map(part_parser, COMMANDS)
+    yield from map(part_parser, TRAIN_PARTS)
+
+
+def test_options_name_the_parts_and_splits_that_there_are() -> None:
+    assert TRAIN_PARTS.keys() == cli.PARTS.keys()
+    assert get_args(Split) == SPLITS
 
 
 @pytest.mark.parametrize("parser", parsers(), ids=lambda parser: parser.prog)

@@ -9,8 +9,9 @@ from pydantic import BaseModel
 from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
 from debate_train.recipe.describe import description, summary
-from debate_train.recipe.files import SHIPPED, load_recipe
+from debate_train.recipe.files import load_recipe
 from debate_train.recipe.problems import Schema, annotation_of, schema_of
+from debate_train.recipe_names import SHIPPED
 
 
 def test_recipes_lists_every_recipe_with_its_heading(

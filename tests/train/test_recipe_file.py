@@ -14,14 +14,13 @@ from pydantic import Field
 from debate_train.errors import RecipeError
 from debate_train.recipe import Recipe
 from debate_train.recipe.files import (
-    SHIPPED,
     LoadedRecipe,
     find_recipe,
     load_recipe,
-    named_recipe,
     resolved_yaml,
 )
 from debate_train.recipe.problems import Schema, merge
+from debate_train.recipe_names import SHIPPED, named_recipe
 from train.small_recipes import Plain, Small, Strict, Tracking, Zero, write
 
 

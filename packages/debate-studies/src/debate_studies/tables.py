@@ -14,7 +14,7 @@ from debate_report.timeline import PhaseAxis, phase_axis, plain_axis
 from debate_studies.lines import FinishedRun, Runs, holm, interval, seeds_of, table, with_interval
 from debate_studies.study_file import BEFORE, Compared, Study
 from debate_train.checkpoints.whole_files import write_whole
-from debate_train.recipe.files import opening
+from debate_train.recipe_names import opening
 
 LEVEL = 0.05
 """Differences up to this adjusted p are marked."""

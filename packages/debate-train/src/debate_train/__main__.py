@@ -5,12 +5,15 @@ import sys
 from functools import partial
 from importlib import import_module
 
+from debate_train.commands.options import refuse_misuse
 from debate_train.interrupts import leave_on_interrupt
 
 
-def _run(module: str) -> int:
+def _run(name: str, module: str) -> int:
     """Run the command of a module, which is imported when an interrupt ends it without a trace."""
     leave_on_interrupt()
+    # Libraries take seconds to import, which help and a mistyped option need not wait for.
+    refuse_misuse(name, sys.argv[1:])
     # GNU's OpenMP threads, which torch has on Linux, spin where they wait for each other. Beside
     # other work the one they wait for may have no core: two threads on two cores with two other
     # processes took over seven times as long as one. A short spin costs idle cores a tenth at most.
@@ -20,11 +23,16 @@ def _run(module: str) -> int:
 
 
 # Of the console scripts, each returns its exit code.
-train = partial(_run, "cli")
-rollout = partial(_run, "rollout")
-preflight = partial(_run, "preflight")
-evaluate = partial(_run, "evaluate")
-ask = partial(_run, "ask")
+rollout = partial(_run, "rollout", "rollout")
+preflight = partial(_run, "preflight", "preflight")
+evaluate = partial(_run, "eval", "evaluate")
+ask = partial(_run, "ask", "ask")
+
+
+def train() -> int:
+    """Run `debate-train`, of which the list of recipes needs no library."""
+    return _run("train", "recipe_list" if sys.argv[1:2] == ["recipes"] else "cli")
+
 
 if __name__ == "__main__":
     sys.exit(train())

@@ -7,7 +7,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +19,8 @@ from debate_rewards.reward import ReadDebate, read_debate
 from debate_rollout.engine import Request
 from debate_rollout.routing import HeardEngine
 from debate_train.commands.evaluate import named_policy
-from debate_train.commands.recipe_command import DONE, FAILED, add_overrides, command, plain_parser
+from debate_train.commands.options import ASK_FORMS, ASK_RECIPE, ask_parser
+from debate_train.commands.recipe_command import DONE, FAILED, command
 from debate_train.errors import UsageError
 from debate_train.models.policies import folder_problems
 from debate_train.recipe import Recipe
@@ -30,6 +30,8 @@ from debate_train.running.open_engines import open_sampling
 
 Spoken = Callable[[TurnRequest, Reply], None]
 """Is called with each turn as it comes."""
+
+_EQUALS = "{type: simultaneous, num_agents: 3, max_rounds: 2, contract: five_section}"
 
 
 def settings_of(arguments: argparse.Namespace) -> list[str]:
@@ -54,9 +56,9 @@ def settings_of(arguments: argparse.Namespace) -> list[str]:
         "rollout.max_tokens": arguments.max_tokens,
         "seed": arguments.seed,
     }
-    rounds = FORMS.get(arguments.form)
+    rounds = ASK_FORMS.get(arguments.form)
     form = [f"debate={{type: {arguments.form}, max_rounds: {rounds}}}"] if rounds else []
-    if arguments.recipe == PLAIN and not form:
+    if arguments.recipe == ASK_RECIPE and not form:
         form = [f"debate={_EQUALS}"]
     # A word as it was given, which is how messages show it.
     return form + [
@@ -273,33 +275,9 @@ def _shown(text: str) -> str:
     return "\n".join(escaped(line) for line in text.splitlines())
 
 
-_DESCRIPTION = """\
-Let agents debate one question; print each turn as it comes, then the answer and its votes.
-
-Any engine or endpoint speaks, and each agent can have a model of its own. Without --recipe three
-agents answer, and then read, criticise and compare each other's answers."""
-
-_EPILOG = """\
-examples:
-  debate-ask "What is 17 * 23?" --model Qwen/Qwen3-4B --kind number
-  debate-ask "What is 17 * 23?" --url http://localhost:8000/v1 --model Qwen/Qwen3-4B --json
-  debate-ask "Is 91 prime?" --kind yes_no --form judged --model runs/a --model runs/judge --agents 4
-  debate-ask "Is 91 prime?" --kind yes_no --model runs/a --model runs/b --agents 5 --topology ring
-
---url takes its key from OPENAI_API_KEY where that is set. Without an answer the exit code is 1."""
-
-PLAIN = str(Path(__file__).with_name("ask.yaml"))
-"""The recipe where none is named: it has no model."""
-_EQUALS = "{type: simultaneous, num_agents: 3, max_rounds: 2, contract: five_section}"
-DECISIONS = ("judged", "majority", "peer_vote", "bradley_terry", "confidence", "central")
-FORMS = {"conl": 4, "judged": 3}
-"""Rounds of the forms that have a name here."""
-KINDS = ("math", "choice", "yes_no", "number", "text")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return command("debate-ask", command_parser(), argv, _main)
+    return command("debate-ask", ask_parser(), argv, _main)
 
 
 def _main(arguments: argparse.Namespace) -> int:
@@ -307,7 +285,7 @@ def _main(arguments: argparse.Namespace) -> int:
         raise UsageError("QUESTION: found no text; expected a question")
     overrides = [*settings_of(arguments), *arguments.overrides]
     names_model = any(one.startswith(("model", "rollout.engine")) for one in overrides)
-    if arguments.recipe == PLAIN and not names_model:
+    if arguments.recipe == ASK_RECIPE and not names_model:
         raise UsageError(
             "found no --model; expected a run, a folder or a hub id, with --url what the endpoint "
             "calls the model, or a --recipe that has one"
@@ -322,31 +300,3 @@ def _main(arguments: argparse.Namespace) -> int:
     found = ask(recipe, question, printer.turn, **how)
     printer.end(found)
     return DONE if found["answer"] is not None else FAILED
-
-
-def command_parser() -> argparse.ArgumentParser:
-    """Return what the command takes."""
-    parser = plain_parser("debate-ask", _DESCRIPTION, _EPILOG)
-    add = parser.add_argument
-    add("question", metavar="QUESTION", help="what is debated")
-    add_overrides(parser)
-    recipe = "whose model, debate and rollout are used: a file or one of `debate-train recipes`"
-    add("--recipe", metavar="RECIPE", default=PLAIN, help=recipe)
-    model = (
-        "a run directory (its last checkpoint, or RUN@STEP), a checkpoint, a folder or hub id; "
-        "given several times, agents have them in turn"
-    )
-    add("--model", action="append", default=[], metavar="MODEL", help=model)
-    add("--url", metavar="URL", help="an OpenAI-compatible endpoint that serves the models")
-    add("--agents", type=int, metavar="N", help="agents")
-    add("--rounds", type=int, metavar="R", help="rounds at most, the first answers included")
-    add("--form", choices=tuple(FORMS), help="how they debate; of judged, --agents are the judges")
-    add("--topology", metavar="NAME", help="who sees whom: all, ring, sparse, central")
-    add("--max-tokens", type=int, metavar="T", help="most tokens of a turn")
-    add("--seed", type=int, metavar="S", help="of all sampling; 0 by default")
-    add("--kind", choices=KINDS, default="text", help="of the answer, which says when two agree")
-    add("--choice", action="append", metavar="TEXT", help="one of the answers to choose from")
-    add("--decision", choices=DECISIONS, help="whose answer counts: by default the peers' vote")
-    add("--until-agreed", action="store_true", help="end as soon as all agents agree")
-    add("--json", action="store_true", help="print one JSON object")
-    return parser

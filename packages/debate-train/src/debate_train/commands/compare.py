@@ -27,7 +27,8 @@ from debate_train.commands.evaluation_files import (
     at_equal_tokens,
     read_found,
 )
-from debate_train.commands.recipe_command import DONE, command, plain_parser
+from debate_train.commands.options import compare_parser
+from debate_train.commands.recipe_command import DONE, command
 from debate_train.data.benchmarks import BENCHMARKS
 from debate_train.errors import UsageError
 from debate_train.evaluation.settings import full_name
@@ -72,15 +73,6 @@ def read_finished(path: Path) -> FinishedEvaluation:
     return FinishedEvaluation(path, results, {name: one["values"] for name, one in found.items()})
 
 
-_DESCRIPTION = """\
-Compare policies that debate-eval has measured, figure by figure, on the same questions.
-
-Each side is the folder of an evaluation, with all policies in it, or FOLDER:POLICY. The first
-policy is the one that all others are compared with.
-
-example: debate-eval compare evaluations/first:before evaluations/first:after"""
-
-
 @dataclass(frozen=True, slots=True)
 class Side:
     """One policy of one evaluation."""
@@ -103,7 +95,7 @@ class ComparedRow:
 
 def compare_main(argv: Sequence[str]) -> int:
     """Run `debate-eval compare`; return its exit code."""
-    return command("debate-eval compare", command_parser(), argv, _compare)
+    return command("debate-eval compare", compare_parser(), argv, _compare)
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -202,15 +194,6 @@ def _print(before: Side, after: Side, rows: Sequence[ComparedRow]) -> None:
     if not is_quiet():
         console.print("p: McNemar's exact test; with * from questions resampled in pairs")
         console.print("each p is of one figure: of twenty without any difference one is below .05")
-
-
-def command_parser() -> argparse.ArgumentParser:
-    """Return what the command takes."""
-    parser = plain_parser("debate-eval compare", _DESCRIPTION)
-    parser.add_argument("sides", nargs="+", metavar="FOLDER[:POLICY]", help="what is compared")
-    parser.add_argument("--all", action="store_true", help="also figures that tables do not list")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
-    return parser
 
 
 TABLE = "benchmarks.csv"

@@ -8,23 +8,21 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from debate_protocol.plugins import did_you_mean
 from debate_train.checkpoints import MANIFEST, RefusedCheckpoint, file_hashes, verify
 from debate_train.checkpoints.run_directory import new_folder, refuse_used
 from debate_train.commands.compare import chosen_benchmarks, compare_main, finished_table
 from debate_train.commands.evaluation_files import NAME, NamedPolicy
+from debate_train.commands.options import eval_parser
 from debate_train.commands.recipe_command import (
     DONE,
     CheckedRecipe,
     command,
-    positive,
-    recipe_parser,
     run_recipe,
     say_loading,
 )
-from debate_train.data.source import Split
 from debate_train.errors import UsageError
 from debate_train.interrupts import interruptible
 from debate_train.models.model_files import ADAPTER, is_folder, is_meant_as_path
@@ -172,27 +170,12 @@ def weights_hash(model: str, option: str) -> str:
     return hashlib.sha256(repr(hashes).encode()).hexdigest()
 
 
-_DESCRIPTION = """\
-Measure policies as a recipe's `evaluation` says, and keep what is found so that it can be compared.
-
-Every mode of `evaluation.modes` is played on the same held-out questions with the recipe's engine;
-nothing is trained. Without --policy the recipe's own model is measured."""
-
-_EPILOG = """\
-A policy is [NAME=]RUN_DIR[@STEP|@best], a checkpoint, a folder or hub id of a model, or recipe.
-
-examples:
-  debate-eval quickstart --policy before=runs/first@280 --policy after=runs/first
-  debate-eval own.yaml --benchmark math500 --benchmark aime24,evaluation.direct_samples=32
-  debate-eval compare evaluations/first:before evaluations/first:after"""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:1] == ["compare"]:
         return compare_main(argv[1:])
-    return command("debate-eval", command_parser(), argv, _main)
+    return command("debate-eval", eval_parser(), argv, _main)
 
 
 def _main(arguments: argparse.Namespace) -> int:
@@ -256,33 +239,3 @@ def _wanted(recipe: "Recipe", arguments: argparse.Namespace) -> "Evaluating":
     against = [named_policy(text, "--against") for text in arguments.against]
     phase = with_opponents(measured_phase(recipe, arguments.questions), against)
     return Evaluating(phase, named_policies(arguments.policy), arguments.split, against)
-
-
-def command_parser() -> argparse.ArgumentParser:
-    """Return what the command takes."""
-    parser = recipe_parser("debate-eval", _DESCRIPTION, _EPILOG)
-    add = parser.add_argument
-    add(
-        "--policy",
-        action="append",
-        default=[],
-        metavar="POLICY",
-        help="what is measured, once for each; by default the recipe's own model",
-    )
-    against = "also measure in each seat among opponents that are this policy"
-    add("--against", action="append", default=[], metavar="POLICY", help=against)
-    add("--split", choices=get_args(Split), default="test", help="questions (default: test)")
-    add("--questions", type=positive, metavar="N", help="most questions (default: the recipe's)")
-    add(
-        "--benchmark",
-        action="append",
-        default=[],
-        metavar="NAME[,key=value]",
-        help="a published benchmark, or gym.TASK of reasoning-gym, in place of the recipe's data, "
-        "with changes of the recipe; of several there is a table with their average",
-    )
-    add("--all", action="store_true", help="print also figures that the table does not list")
-    folder = "new or empty folder; with --resume that of an evaluation that was stopped"
-    add("--output", type=Path, metavar="DIR", help=folder)
-    add("--resume", action="store_true", help="measure only what --output does not hold yet")
-    return parser

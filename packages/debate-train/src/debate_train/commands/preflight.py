@@ -5,19 +5,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from debate_protocol.plugins import did_you_mean
 from debate_train.checkpoints.run_directory import plain
 from debate_train.commands.evaluate import named_policy
+from debate_train.commands.options import preflight_parser
 from debate_train.commands.recipe_command import (
     DONE,
     FAILED,
     CheckedRecipe,
     command,
-    positive,
-    recipe_parser,
     run_recipe,
 )
 from debate_train.errors import UsageError
@@ -28,18 +26,6 @@ if TYPE_CHECKING:
     from debate_train.recipe import Recipe
 
 
-_DESCRIPTION = """\
-Measure whether a recipe's start can learn from its debates, on some training questions.
-
-Debates are played with the recipe's engine and model, scored by its reward, and one update is
-made, of which nothing is kept. Each figure is green, amber or red, with what to do about it."""
-
-_EPILOG = """\
-example: debate-preflight quickstart --policy runs/first@280 --json preflight.json
-
-The exit code is 0 where nothing is red, 1 where something is."""
-
-_QUESTIONS = 64
 _UNBOUNDED = (
     "offline/",
     "context/longest",
@@ -53,7 +39,7 @@ _UNBOUNDED = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return command("debate-preflight", command_parser(), argv, _main)
+    return command("debate-preflight", preflight_parser(), argv, _main)
 
 
 def _main(arguments: argparse.Namespace) -> int:
@@ -135,18 +121,3 @@ def _lines(figures: Mapping[str, float], phase: "Recipe") -> list[str]:
 
 def _written(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def command_parser() -> argparse.ArgumentParser:
-    """Return what the command takes."""
-    parser = recipe_parser("debate-preflight", _DESCRIPTION, _EPILOG)
-    add = parser.add_argument
-    first = "default: the first that plays debates with the policy"
-    add("--phase", metavar="NAME", help=first)
-    weights = "other weights than the recipe's: RUN_DIR[@STEP] or a checkpoint of its model"
-    add("--policy", metavar="POLICY", help=weights)
-    count = f"training questions (default: {_QUESTIONS})"
-    add("--questions", type=positive, default=_QUESTIONS, metavar="N", help=count)
-    add("--no-update", action="store_true", help="leave out the update")
-    add("--json", type=Path, metavar="FILE", help="write what was found there")
-    return parser

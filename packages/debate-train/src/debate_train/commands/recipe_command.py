@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from debate_protocol.command_line import add_options, heed_options, is_quiet, typed_name
+from debate_protocol.command_line import heed_options, is_quiet, typed_name
 from debate_protocol.transcripts.showing import escaped
 from debate_rewards.reward import ScoreError
 from debate_rollout.engine import EngineFailure, RolloutError
@@ -20,9 +20,6 @@ from debate_train.recipe.check import CheckReport
 from debate_train.recipe.describe import explain
 from debate_train.recipe.files import LoadedRecipe, load_recipe, resolved_yaml
 
-_EXIT_CODES = """\
-exit codes:
-  0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, what is done is kept"""
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_FILE = {errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST}
@@ -34,49 +31,6 @@ class CheckedRecipe:
 
     recipe: Recipe
     text: str
-
-
-def plain_parser(program: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
-    """Return a parser with the options of all commands."""
-    parser = argparse.ArgumentParser(
-        prog=program,
-        description=description,
-        epilog=f"{epilog}\n\n{_EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_options(parser, "debate_train")
-    return parser
-
-
-def recipe_parser(program: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Return a parser for RECIPE, key=value and --check."""
-    parser = plain_parser(program, description, epilog)
-    add = parser.add_argument
-    # --explain needs no recipe.
-    add("recipe", nargs="?", metavar="RECIPE", help="a YAML file, or one of `debate-train recipes`")
-    add_overrides(parser)
-    check = "say what the recipe would do and whether it can, then stop; loads no weights"
-    add("--check", action="store_true", help=check)
-    whole = "print the whole recipe, with what it extends, overrides and defaults, then stop"
-    add("--print", action="store_true", help=whole)
-    add(
-        "--explain", metavar="KEY", help="say what a key means, such as reward.components, and stop"
-    )
-    return parser
-
-
-def positive(text: str) -> int:
-    """Return the count that an option was given."""
-    if (count := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"found {count}; expected at least 1")
-    return count
-
-
-def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """Let a parser take `key=value`; without a default argparse calls them required."""
-    settings = "settings that replace the recipe's"
-    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=settings)
 
 
 def command(

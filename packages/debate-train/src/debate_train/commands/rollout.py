@@ -14,11 +14,11 @@ from debate_rollout.engine import Engine, streaming
 from debate_train.checkpoints.resumes import recipe_changes
 from debate_train.checkpoints.whole_files import cut_torn_line
 from debate_train.commands.evaluation_files import RECIPE, ResumableFolder
+from debate_train.commands.options import rollout_parser
 from debate_train.commands.recipe_command import (
     DONE,
     CheckedRecipe,
     command,
-    recipe_parser,
     run_recipe,
     say_loading,
 )
@@ -185,23 +185,9 @@ def _keep(
             last = now
 
 
-_DESCRIPTION = """\
-Collect transcripts of debates as a recipe says, with any engine; nothing is trained.
-
-Plays steps x data.batch_size training questions of the recipe, with its model, debate and
-rollout; its phases, reward and trainer are not used, and gates always go on. Each debate is
-appended to DIR/transcripts.jsonl as it ends. The same command goes on after any stop, and with a
-larger `steps` after its end; no debate is played or written twice."""
-
-_EPILOG = """\
-examples:
-  debate-rollout recipes/selfplay_v2.yaml steps=4 --output debates
-  debate-protocol show debates/transcripts.jsonl"""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return command("debate-rollout", command_parser(), argv, _main)
+    return command("debate-rollout", rollout_parser(), argv, _main)
 
 
 def _main(arguments: argparse.Namespace) -> int:
@@ -213,11 +199,3 @@ def _main(arguments: argparse.Namespace) -> int:
         return DONE
 
     return run_recipe(arguments, check_collecting, act)
-
-
-def command_parser() -> argparse.ArgumentParser:
-    """Return what the command takes."""
-    parser = recipe_parser("debate-rollout", _DESCRIPTION, _EPILOG)
-    folder = "new or empty folder, or that of an earlier call to go on with"
-    parser.add_argument("--output", type=Path, metavar="DIR", help=folder)
-    return parser

@@ -16,24 +16,6 @@ from debate_train.recipe.check_parts import used_policies
 _PROCESSES = 8
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what a job needs to know."""
-    add = parser.add_argument_group("SLURM").add_argument
-    where = "run as a job: nodes that train, and further ones that serve vLLM, such as 2+2"
-    add("--slurm", type=_nodes, metavar="NODES", help=where)
-    option = "a line of the job file, such as --sbatch=--partition=gpu; may be repeated"
-    add("--sbatch", action="append", default=[], metavar="OPTION", help=option)
-    add("--dry-run", action="store_true", help="print the job file and submit nothing")
-
-
-def _nodes(text: str) -> tuple[int, int]:
-    train, _, serve = text.partition("+")
-    found = int(train), int(serve or 0)
-    if found[0] < 1 or found[1] < 0:
-        raise argparse.ArgumentTypeError(f"found {text}; expected such as 2 or 2+2")
-    return found
-
-
 def submit(arguments: argparse.Namespace, recipe: Recipe) -> None:
     """Write the job file into the output directory and submit it, or print it.
 

@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from debate_train.errors import RecipeError
 from debate_train.recipe import PARTS, Recipe
-from debate_train.recipe.files import load_recipe, opening
+from debate_train.recipe.files import load_recipe
 from debate_train.recipe.problems import (
     NOWHERE,
     PHASES,
@@ -29,6 +29,7 @@ from debate_train.recipe.problems import (
     schema_of,
     unknown_key,
 )
+from debate_train.recipe_names import opening
 
 _SECTION = re.compile(r"^(?:Args|Attributes):\n((?:[ ].*\n?|\n)+)", re.MULTILINE)
 _ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)

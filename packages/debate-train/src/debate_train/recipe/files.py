@@ -4,7 +4,6 @@ OmegaConf reads YAML and interpolates; the merge rule is ours (`problems.merge`)
 what is valid. `extends: other.yaml` makes a file a mapping of differences.
 """
 
-import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ from debate_train.recipe.problems import (
     holds,
     value_at,
 )
+from debate_train.recipe_names import named_recipe, recipe_names
 
 Overrides = Sequence[str] | Mapping[str, Any]
 """`key=value` arguments, or a mapping of differences."""
@@ -209,24 +209,6 @@ def _resolved(
     return values if isinstance(held, DictConfig) else list(values.values())
 
 
-HERE = Path("recipes")
-"""Where recipes are looked up by name first, below the working directory."""
-SHIPPED = Path(__file__).resolve().parents[1] / "recipes"
-"""The recipes that are installed with the package."""
-
-
-def named_recipe(name: str) -> Path | None:
-    """Return the file of a recipe by its name, such as `quickstart` or `evaluation/sdrl`."""
-    path = Path(name)
-    if path.is_absolute() or ".." in path.parts or not path.name:
-        return None
-    for folder in (HERE, SHIPPED):
-        for candidate in (folder / path, folder / path.with_name(f"{path.name}.yaml")):
-            if candidate.is_file():
-                return candidate
-    return None
-
-
 def find_recipe(name: str | Path) -> Path:
     """Return the file of a recipe given by path or by name.
 
@@ -244,33 +226,6 @@ def find_recipe(name: str | Path) -> Path:
         f"{path}: no such recipe; expected a YAML file or a name (debate-train recipes)"
         f"{did_you_mean(str(path), known)}"
     )
-
-
-def recipe_names() -> list[str]:
-    """Return the names of all recipes, without `.yaml`."""
-    files = [
-        file.relative_to(folder).with_suffix("")
-        for folder in (HERE, SHIPPED)
-        for file in (*folder.glob("*.yaml"), *folder.glob("*/*.yaml"))
-    ]
-    return sorted({file.as_posix() for file in files}, key=lambda name: ("/" in name, name))
-
-
-def headings() -> dict[str, str]:
-    """Return what each recipe says in the first sentences of its opening comment, by name."""
-    return {name: _heading(find_recipe(name)) for name in recipe_names()}
-
-
-def opening(path: Path) -> list[str]:
-    """Return the lines of a recipe's opening comment, without their marks."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    said = itertools.takewhile(lambda line: line.startswith("#"), lines)
-    return [line[1:].removeprefix(" ").rstrip() for line in said]
-
-
-def _heading(path: Path) -> str:
-    """Return the first paragraph of the opening comment."""
-    return " ".join(line.strip() for line in itertools.takewhile(bool, opening(path)))
 
 
 M = TypeVar("M", bound=BaseModel)
