@@ -1,6 +1,5 @@
-"""`debate-report`: one HTML file that needs nothing else, and runs no script but its own."""
+"""One HTML file that needs nothing else, and runs no script but its own."""
 
-import argparse
 import base64
 import hashlib
 import os
@@ -11,16 +10,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from debate_protocol.command_line import (
-    BAD_USAGE,
-    DONE,
-    FAILED,
-    UsageError,
-    add_options,
-    complain,
-    heed_options,
-    run_command,
-)
+from debate_protocol.command_line import UsageError
 from debate_report.browsing import Browser, browser, read_all
 from debate_report.charts import Plot, line_chart
 from debate_report.comparison import as_text, comparison, results, setting_of, shared_setting
@@ -38,9 +28,18 @@ from debate_report.reply_sections import facts, facts_table, groups, overview, r
 from debate_report.rollout_files import folder_of, is_pattern
 from debate_report.run_files import RunFiles, read_run, read_source
 from debate_report.society import society
+from debate_report.what_if_sections import (
+    ReplayChoices,
+    lazy_policies,
+    replay,
+    replay_facts,
+    rewards_table,
+    sign_changes,
+)
 
 MAX_RECIPE_CHARS = 100_000
 MAX_FACT_CHARS = 300
+REPORT_NAME = "report.html"
 
 Section = tuple[str, str, Markup]
 """A section of the page: its anchor, heading and contents."""
@@ -59,7 +58,31 @@ def write_report(run_dir: Path, path: Path | None = None, *, tokenizer: Path | N
         UsageError: A file of rollouts cannot be read.
     """
     page = make_page(read_source(run_dir, tokenizer))
-    return _write_page(path or _default_output(run_dir), page)
+    return _write_page(path or default_output(run_dir), page)
+
+
+def write_what_if(
+    source: Path, path: Path | None = None, *, choices: ReplayChoices, tokenizer: Path | None = None
+) -> Path:
+    """Write what each reward says of recorded debates or replies, and return the page's path.
+
+    Args:
+        source: A run, or a file or folder of debates or of other programs' rollouts.
+        path: The page; None is `what-if.html` in the folder, or `FILE.what-if.html`.
+        choices: The rewards, and which debates.
+        tokenizer: The tokenizer of rollouts that are token ids alone.
+
+    Raises:
+        FileNotFoundError: The folder is neither a run, nor an evaluation, nor has rollouts.
+        UsageError: A file cannot be read, or nothing in it can be compared.
+    """
+    run = read_source(source, tokenizer)
+    page = make_what_if(run, choices)
+    if path is None:
+        report = default_output(source)
+        is_of_folder = report.name == REPORT_NAME
+        path = report.with_name("what-if.html" if is_of_folder else f"{report.stem}.what-if.html")
+    return _write_page(path, page)
 
 
 def write_comparison(
@@ -129,11 +152,12 @@ def _plots_of(run: RunFiles) -> list[Plot]:
     return [*plots_of(page), *weight_plots(page)]
 
 
-def _default_output(source: Path) -> Path:
+def default_output(source: Path) -> Path:
+    """Name the page of a folder or file."""
     if is_pattern(source):
         source = folder_of(source)
     if source.is_dir():
-        return source / "report.html"
+        return source / REPORT_NAME
     return source.with_name(f"{source.name}.html")
 
 
@@ -187,6 +211,30 @@ def _reply_page(run: RunFiles, page: PageReplies, reply_browser: Browser) -> str
         ("debates", "Replies", reply_browser.shown),
     ]
     return _render_page(run.name, _part(lambda: facts(page)), sections, reply_browser, "Rollouts")
+
+
+def make_what_if(run: RunFiles, choices: ReplayChoices) -> str:
+    """Render the page of rewards on the debates or replies of a run or file.
+
+    Raises:
+        UsageError: Nothing can be compared, or a reward does not fit these debates.
+    """
+    try:
+        replays = replay(read_all(run), choices)
+    except ValueError as error:
+        raise UsageError(f"{run.name}: {error}") from error
+    if not replays.transcripts:
+        raise UsageError(
+            f"{run.name}: found nothing to compare; expected recorded debates, or several replies "
+            "to one question"
+        )
+    sections = [
+        ("rewards", "Rewards side by side", _part(lambda: rewards_table(replays))),
+        ("lazy", "What lazy policies earn", _part(lambda: lazy_policies(replays))),
+        ("signs", "What changes its sign", _part(lambda: sign_changes(replays))),
+    ]
+    facts = _part(lambda: replay_facts(replays))
+    return _render_page(run.name, facts, sections, Browser(), "Rewards on recorded replies")
 
 
 def _warning_and_results(run: RunFiles) -> Markup:
@@ -315,76 +363,3 @@ def _facts(run: RunFiles) -> Markup:
         started = str(run.environment["started"])[:16].replace("T", " ")
         facts.append(("started", f"{started} UTC"))
     return render("facts.html", facts=facts)
-
-
-def report_main(argv: Sequence[str] | None = None) -> int:
-    """Write the report of one run, or one page of several, and print its path.
-
-    Returns:
-        0 when written, 2 when a folder is not a run directory, 1 when it cannot be written.
-    """
-    parser = command_parser()
-
-    def run() -> int:
-        arguments = parser.parse_args(argv)
-        heed_options(arguments)
-        run_dirs: list[Path] = arguments.run_dirs
-        tokenizer: Path | None = arguments.tokenizer
-        is_comparison = len(run_dirs) > 1
-        default_output = Path("comparison.html") if is_comparison else _default_output(run_dirs[0])
-        output: Path = arguments.output or default_output
-        try:
-            if is_comparison:
-                paths = [write_comparison(run_dirs, output, tokenizer=tokenizer)]
-            else:
-                paths = [write_report(run_dirs[0], output, tokenizer=tokenizer)]
-            if arguments.csv is not None or arguments.svg is not None:
-                charts = {"csv": arguments.csv, "svg": arguments.svg}
-                paths += write_charts(run_dirs, **charts, tokenizer=tokenizer)
-        except (FileNotFoundError, UsageError) as error:
-            complain(parser.prog, error)
-            return BAD_USAGE
-        except OSError as error:
-            complain(parser.prog, f"cannot write {output}: {error.strerror}")
-            return FAILED
-        print("\n".join(map(str, paths)))
-        return DONE
-
-    return run_command(parser.prog, run)
-
-
-def command_parser() -> argparse.ArgumentParser:
-    """Build the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="debate-report",
-        description="Write one page of a run, of several runs, of an evaluation, or of "
-        "rollouts of TRL, verl, verifiers, prime-rl and other programs.",
-    )
-    parser.add_argument(
-        "run_dirs",
-        type=Path,
-        nargs="+",
-        metavar="RUN",
-        help="folder of a run or evaluation, or rollouts: a file, a folder, or a quoted pattern "
-        "such as 'rollouts/step_*/train/all'",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="the page (default report.html of one run's folder, comparison.html of several)",
-    )
-    parser.add_argument(
-        "--csv", type=Path, metavar="FILE", help="also write the points of all charts as data"
-    )
-    parser.add_argument(
-        "--svg", type=Path, metavar="FOLDER", help="also write each chart as an image"
-    )
-    parser.add_argument(
-        "--tokenizer",
-        type=Path,
-        metavar="FILE",
-        help="tokenizer.json or a model's folder, for rollouts that are token ids alone",
-    )
-    add_options(parser, "debate_report")
-    return parser

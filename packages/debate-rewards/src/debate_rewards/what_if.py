@@ -25,11 +25,16 @@ from debate_rewards.group_advantages import group_mean
 from debate_rewards.metrics import answers_given
 from debate_rewards.reward import Credit, ReadDebate, ReadTurn, Reward, score_debates
 
-__all__ = ["HABITS", "Disagreement", "RewardReplay", "SignChange", "seeds_needed", "what_if"]
+__all__ = [
+    *("HABITS", "Disagreement", "RewardReplay", "SignChange"),
+    *("advice", "seeds_needed", "what_if", "write_r_squared"),
+]
 
 # Two values of one group that differ by less are equal: sums of floats differ in their last digits.
 TOLERANCE = 1e-9
 NUM_EXAMPLES = 3
+# Beyond this share of the gradient, other streams hardly learn.
+LARGEST_STREAM_SHARE = 0.8
 
 # Quantiles of the normal distribution for a two-sided test at 5 % with a power of 80 %.
 Z_TEST = 1.959964
@@ -121,6 +126,7 @@ def what_if(
     *,
     with_habits: bool = True,
     seed: int = 0,
+    verdicts: Sequence[Mapping[TurnKey, bool]] | None = None,
 ) -> list[RewardReplay]:
     """Score recorded debates under each reward.
 
@@ -132,6 +138,7 @@ def what_if(
         rewards: Rewards by name; the first is the one that others are compared with.
         with_habits: Also score debates whose judges vote without reading.
         seed: Repeats the resampling of the intervals.
+        verdicts: Which turns of each debate are right, as another program found; None checks them.
 
     Returns:
         One replay for each reward, in order.
@@ -141,7 +148,8 @@ def what_if(
     """
     given = answers_given(transcripts, across_rounds=True)
     debates = [answers.debate for answers in given]
-    truth = [answers.right or {} for answers in given]
+    checked = [answers.right or {} for answers in given]
+    truth: Sequence[Mapping[TurnKey, bool]] = checked if verdicts is None else verdicts
     classes = [answers.classes for answers in given]
     replays: list[RewardReplay] = []
     first_advantages: list[_Advantage] | None = None
@@ -181,6 +189,48 @@ def what_if(
             )
         )
     return replays
+
+
+def advice(
+    replay: RewardReplay, truth_gain: float | None = None, deviation: float | None = None
+) -> list[str]:
+    """Say what the values can teach, and which stream takes nearly all of an update.
+
+    Args:
+        replay: What a reward says of debates.
+        truth_gain: What verified answers would gain, to count seeds.
+        deviation: Standard deviation over seeds of a difference of two arms.
+    """
+    lines = []
+    if replay.truth is not None:
+        fraction = max(replay.truth.value, 0.0)
+        line = (
+            f"{replay.name}: values follow the truth with R² {replay.truth.value**2:.2f}: "
+            f"expect about {fraction:.2f} of what truth would gain"
+        )
+        if replay.truth.value < 0:
+            line = f"{replay.name}: values point away from the truth: expect no gain"
+        if truth_gain is not None and deviation is not None and fraction * truth_gain > 0:
+            num_seeds = seeds_needed(fraction * truth_gain, deviation)
+            line += f" ({fraction * truth_gain:.3f}); to see that takes {num_seeds} seeds"
+        lines.append(line)
+    for stream, share in (replay.stream_shares or {}).items():
+        if share > LARGEST_STREAM_SHARE and len(replay.stream_shares or {}) > 1:
+            lines.append(
+                f"{replay.name}: stream {stream} takes {share:.2f} of the gradient: "
+                "set the weights of advantage.streams on purpose"
+            )
+    return lines
+
+
+def write_r_squared(replay: RewardReplay) -> str:
+    """Write R² with the truth and its interval, `not known` without verdicts."""
+    if replay.truth is None:
+        return "not known"
+    # The square of an interval with 0 inside begins at 0.
+    ends = sorted((replay.truth.low**2, replay.truth.high**2))
+    low = 0.0 if replay.truth.low <= 0 <= replay.truth.high else ends[0]
+    return f"{replay.truth.value**2:.3f} [{low:.3f}, {ends[1]:.3f}]"
 
 
 def seeds_needed(difference: float, deviation: float) -> int:
@@ -333,10 +383,12 @@ def _disagreement(
         if abs(value) > TOLERANCE and abs(second_values.get(turn, 0.0)) > TOLERANCE
     ]
     changed = [turn for turn in both if first_values[turn] * second_values[turn] < 0]
-    # The largest changes are those worth reading.
+    # The largest changes are those worth reading, some of each direction.
     changed.sort(key=lambda turn: -abs(first_values[turn] - second_values[turn]))
+    now_lower = [turn for turn in changed if first_values[turn] > 0]
+    now_higher = [turn for turn in changed if first_values[turn] < 0]
     examples = []
-    for turn in changed[:NUM_EXAMPLES]:
+    for turn in now_lower[:NUM_EXAMPLES] + now_higher[:NUM_EXAMPLES]:
         number, key, stream = turn
         transcript = debates[number].transcript
         text = next((t.text for t in transcript.turns if t.key == key), "")

@@ -11,7 +11,7 @@ from debate_protocol.command_line import UsageError, transcripts_in
 from debate_protocol.transcripts.showing import escaped, escaped_json
 from debate_protocol.types import Transcript
 from debate_rewards.reward import Reward
-from debate_rewards.what_if import HABITS, RewardReplay, seeds_needed, what_if
+from debate_rewards.what_if import HABITS, RewardReplay, advice, what_if, write_r_squared
 
 # One of each kind of signal: votes four ways, votes as wins, the majority, verified answers.
 DEFAULT_REWARDS = (
@@ -36,8 +36,16 @@ def add_what_if(parser: argparse.ArgumentParser, command: str, build_reward: Bui
         "files",
         nargs="+",
         metavar="RUN|FILE",
-        help="a run directory, a folder of transcripts, transcripts as JSON Lines, or -",
+        help="a run directory, a folder of transcripts, transcripts as JSON Lines, or - "
+        "(a page, and rollouts of other programs: debate-report FILE --what-if)",
     )
+    add_replay_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object per reward")
+    parser.set_defaults(run=partial(_run, command, build_reward))
+
+
+def add_replay_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the choice of rewards and debates, and what counts seeds, to a parser."""
     parser.add_argument(
         "--reward",
         action="append",
@@ -59,17 +67,30 @@ def add_what_if(parser: argparse.ArgumentParser, command: str, build_reward: Bui
         metavar="S",
         help="standard deviation over seeds of a difference of two arms",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object per reward")
-    parser.set_defaults(run=partial(_run, command, build_reward))
+
+
+def named_rewards(texts: Sequence[str], build_reward: BuildReward) -> dict[str, Reward]:
+    """Build the rewards of `NAME:FIELD=VALUE,...` by these texts."""
+    rewards = {}
+    for text in texts:
+        name, colon, fields = text.partition(":")
+        rewards[text] = build_reward(name, fields.split(",") if colon else [])
+    return rewards
+
+
+def check_seed_options(truth_gain: float | None, deviation: float | None) -> None:
+    """Check that the two numbers that count seeds come together.
+
+    Raises:
+        UsageError: One of them is missing.
+    """
+    if (truth_gain is None) != (deviation is None):
+        raise UsageError("--truth-gain and --seed-deviation: found one of them, expected both")
 
 
 def _run(command: str, build_reward: BuildReward, arguments: argparse.Namespace) -> None:
-    if (arguments.truth_gain is None) != (arguments.seed_deviation is None):
-        raise UsageError("--truth-gain and --seed-deviation: found one of them, expected both")
-    rewards = {}
-    for text in arguments.reward or DEFAULT_REWARDS:
-        name, colon, fields = text.partition(":")
-        rewards[text] = build_reward(name, fields.split(",") if colon else [])
+    check_seed_options(arguments.truth_gain, arguments.seed_deviation)
+    rewards = named_rewards(arguments.reward or DEFAULT_REWARDS, build_reward)
     transcripts = _transcripts(command, arguments.files, arguments.phase)
     replays = what_if(transcripts, rewards, seed=arguments.seed)
     if arguments.json:
@@ -117,7 +138,7 @@ def _lines(
     for replay in usable:
         shares = replay.stream_shares or {}
         yield (
-            f"{replay.name:{width}}  {_r_squared(replay):20}  {replay.num_answers:7,}  "
+            f"{replay.name:{width}}  {write_r_squared(replay):20}  {replay.num_answers:7,}  "
             f"{replay.signal:16.2f}  {replay.dead_questions:14.2f}  "
             + ", ".join(f"{stream} {share:.2f}" for stream, share in shares.items())
         )
@@ -125,19 +146,10 @@ def _lines(
     yield from _disagreement_lines(usable)
     yield ""
     for replay in usable:
-        yield from _advice(replay, truth_gain, deviation)
+        yield from advice(replay, truth_gain, deviation)
     for replay in replays:
         if replay.problem is not None:
             yield f"{replay.name}: no values: {escaped(replay.problem)}"
-
-
-def _r_squared(replay: RewardReplay) -> str:
-    if replay.truth is None:
-        return "not known"
-    # The square of an interval with 0 inside begins at 0.
-    ends = sorted((replay.truth.low**2, replay.truth.high**2))
-    low = 0.0 if replay.truth.low <= 0 <= replay.truth.high else ends[0]
-    return f"{replay.truth.value**2:.3f} [{low:.3f}, {ends[1]:.3f}]"
 
 
 def _habit_lines(replays: Sequence[RewardReplay], width: int) -> Iterator[str]:
@@ -173,26 +185,4 @@ def _disagreement_lines(replays: Sequence[RewardReplay]) -> Iterator[str]:
                 f"round {change.key.round + 1}, {change.stream} "
                 f"{'-' if change.first < 0 else '+'} -> {'-' if change.second < 0 else '+'}, "
                 f"answer {rightness}: {escaped(text)}"
-            )
-
-
-def _advice(
-    replay: RewardReplay, truth_gain: float | None, deviation: float | None
-) -> Iterator[str]:
-    """Say what the values can teach, and which stream takes nearly all of an update."""
-    if replay.truth is not None:
-        fraction = max(replay.truth.value, 0.0)
-        advice = (
-            f"{replay.name}: values follow the truth with R² {replay.truth.value**2:.2f}: "
-            f"expect about {fraction:.2f} of what truth would gain"
-        )
-        if truth_gain is not None and deviation is not None and fraction * truth_gain > 0:
-            num_seeds = seeds_needed(fraction * truth_gain, deviation)
-            advice += f" ({fraction * truth_gain:.3f}); to see that takes {num_seeds} seeds"
-        yield advice
-    for stream, share in (replay.stream_shares or {}).items():
-        if share > 0.8 and len(replay.stream_shares or {}) > 1:
-            yield (
-                f"{replay.name}: stream {stream} takes {share:.2f} of the gradient: "
-                "set the weights of advantage.streams on purpose"
             )

@@ -54,6 +54,7 @@ class TinkerTraining:
         scores = numbers(row.get("trajectory_metrics"))
         texts = []
         for step in steps:
+            # Environments say in the last step whether the trajectory is right.
             scores |= numbers(step.get("metrics"))
             texts += [value for value in mapping(step.get("logs")).values() if value]
         lengths = [as_int(step.get("ac_len")) for step in steps]
@@ -105,6 +106,7 @@ class TinkerEvaluation:
         last = replies[-1] if replies else len(turns)
         error = text_of(row.get("error"))
         scores = numbers(row.get("metrics"))
+        # A failed example has reward 0, which nobody earned.
         reward = None if error else number(row.get("reward"))
         is_right, verdict_by = file_verdict(scores, reward)
         logs = mapping(row.get("logs"))

@@ -62,6 +62,7 @@ class TokenExports:
         is_sampled = [counts is True for counts in mask]
         prompt, texts, sampled = _parted(token_ids, is_sampled, token_texts)
         advantages = _numbers_of(row.get("advantages"), is_sampled)
+        # Off the mask they compare with log-probabilities of 0, and say nothing.
         measures = {}
         for name in EXPORTED_MEASURES:
             values = _numbers_of(row.get(name), is_sampled)
@@ -69,6 +70,7 @@ class TokenExports:
                 measures[name] = fmean(values)
         rewards = _numbers_of(row.get("rewards"), is_sampled)
         reward = fmean(rewards) if rewards else None
+        # A run's step may take several of the trainer: the run's own is `export_step`.
         step = row.get("step") if row.get("export_step") is None else row["export_step"]
         return ImportedReply(
             prompt=prompt,
@@ -143,6 +145,7 @@ class Atropos:
         caveats = [self.caveat]
         if settings.tokenizer is None:
             messages = _messages(row.get("messages"), where)
+            # Without markers of a template nothing separates prompt and reply in one text.
             num_asked = num_before_replies(messages)
             if num_asked < len(messages):
                 prompt = messages[:num_asked]
@@ -196,6 +199,7 @@ def _parted(
     start = is_sampled.index(True) if True in is_sampled else len(is_sampled)
     texts = token_texts(token_ids)
     reply_texts = texts[start:]
+    # Their tokens stay, so that advantages keep their places.
     for position in range(len(reply_texts) - 1, -1, -1):
         if reply_texts[position] not in END_MARKERS:
             break
@@ -216,6 +220,7 @@ def _numbers_of(column: object, is_sampled: Sequence[bool]) -> list[float]:
     """Read the numbers of sampled tokens; the others are fillers of the trainer."""
     if not isinstance(column, list) or len(column) != len(is_sampled):
         return []
+    # One that is not finite is null in these files.
     values = [number(value) for value, counts in zip(column, is_sampled, strict=True) if counts]
     return [value for value in values if value is not None]
 
