@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.reward import Credit, Score
+from debate_rollout.engines import ScriptedEngine
 from debate_train.advantages import Advantage, Advantages
 from debate_train.commands.preflight import main
 from debate_train.commands.preflight_measuring import signal
@@ -292,3 +294,51 @@ def test_table_of_checks_is_whole() -> None:
     assert len({check.name for check in CHECKS}) == len(CHECKS)
     assert all(check.red is not None or check.amber is not None for check in CHECKS)
     assert all(not check.when or hasattr(Facts(), check.when) for check in CHECKS)
+
+
+def test_command_says_how_far_votes_follow_the_truth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    # Scripted replies have no log-probabilities to train on, but their votes can be looked at.
+    capabilities = frozenset({"tokens", "seeds", "logps"})
+    monkeypatch.setattr(ScriptedEngine, "capabilities", capabilities)
+    rows = [{"question": f"make {n} Q 1 2 3 4", "answer": "+ + +"} for n in range(4)]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    first_replies = {
+        f"{agent}/0": f" <solution> {signs} </solution>"
+        "\n <evaluation> N/A </evaluation>\n <comparison> N/A </comparison>"
+        for agent, signs in enumerate(["+ + +", "- + +", "- - +"])
+    }
+    second_replies = {
+        f"{agent}/1": " <solution> + + + </solution>"
+        f"\n <evaluation> {left} no {right} no </evaluation>"
+        f"\n <comparison> {left} > {right} </comparison>"
+        for agent, left, right in [
+            (0, "Agent 1", "Agent 2"),
+            (1, "Agent 0", "Agent 2"),
+            (2, "Agent 0", "Agent 1"),
+        ]
+    }
+    replies = first_replies | second_replies
+    recipe = yaml.safe_load(SMALL)
+    recipe["data"] = {"type": "questions", "path": str(data), "batch_size": 3, "kind": "text"}
+    recipe["rollout"] = {"engine": {"type": "scripted", "replies": replies}, "max_tokens": 64}
+    recipe["phases"] = {"play": {}}
+    path, json_path = tmp_path / "votes.yaml", tmp_path / "figures.json"
+    path.write_text(yaml.safe_dump(recipe))
+
+    command = [str(path), "--questions", "3", "--no-update", "--json", str(json_path)]
+    assert main([*command, "--truth-gain", "0.1", "--seed-deviation", "0.05"]) < 2
+
+    # By hand: votes value the answers 1, 0 and -1, of which the first is right: r = 3 / √12.
+    printed = capsys.readouterr().out
+    assert json.loads(json_path.read_text())["figures"].get(
+        "signal/truth", printed
+    ) == pytest.approx(0.75**0.5)
+    # (2.8016 · 0.05 / 0.0866)² + 1.92 = 4.54
+    assert (
+        "  v2: values follow the truth with R² 0.75: expect about 0.87 of what truth would gain "
+        "(0.087); to see that takes 5 seeds\n" in printed
+    )

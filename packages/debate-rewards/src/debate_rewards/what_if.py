@@ -27,7 +27,7 @@ from debate_rewards.reward import Credit, ReadDebate, ReadTurn, Reward, score_de
 
 __all__ = [
     *("HABITS", "Disagreement", "RewardReplay", "SignChange"),
-    *("advice", "seeds_needed", "what_if", "write_r_squared"),
+    *("advice", "seeds_needed", "truth_advice", "what_if", "write_r_squared"),
 ]
 
 # Two values of one group that differ by less are equal: sums of floats differ in their last digits.
@@ -194,26 +194,11 @@ def what_if(
 def advice(
     replay: RewardReplay, truth_gain: float | None = None, deviation: float | None = None
 ) -> list[str]:
-    """Say what the values can teach, and which stream takes nearly all of an update.
-
-    Args:
-        replay: What a reward says of debates.
-        truth_gain: What verified answers would gain, to count seeds.
-        deviation: Standard deviation over seeds of a difference of two arms.
-    """
+    """Say what the values can teach, and which stream takes nearly all of an update."""
     lines = []
-    if replay.truth is not None:
-        fraction = max(replay.truth.value, 0.0)
-        line = (
-            f"{replay.name}: values follow the truth with R² {replay.truth.value**2:.2f}: "
-            f"expect about {fraction:.2f} of what truth would gain"
-        )
-        if replay.truth.value < 0:
-            line = f"{replay.name}: values point away from the truth: expect no gain"
-        if truth_gain is not None and deviation is not None and fraction * truth_gain > 0:
-            num_seeds = seeds_needed(fraction * truth_gain, deviation)
-            line += f" ({fraction * truth_gain:.3f}); to see that takes {num_seeds} seeds"
-        lines.append(line)
+    truth_line = truth_advice(replay, truth_gain, deviation)
+    if truth_line is not None:
+        lines.append(truth_line)
     for stream, share in (replay.stream_shares or {}).items():
         if share > LARGEST_STREAM_SHARE and len(replay.stream_shares or {}) > 1:
             lines.append(
@@ -221,6 +206,31 @@ def advice(
                 "set the weights of advantage.streams on purpose"
             )
     return lines
+
+
+def truth_advice(
+    replay: RewardReplay, truth_gain: float | None = None, deviation: float | None = None
+) -> str | None:
+    """Say what share of the truth's gain the values can teach; None where no answer has a verdict.
+
+    Args:
+        replay: What a reward says of debates.
+        truth_gain: What verified answers would gain, to count seeds.
+        deviation: Standard deviation over seeds of a difference of two arms.
+    """
+    if replay.truth is None:
+        return None
+    fraction = replay.truth.value
+    if fraction < 0:
+        return f"{replay.name}: values point away from the truth: expect no gain"
+    line = (
+        f"{replay.name}: values follow the truth with R² {fraction**2:.2f}: "
+        f"expect about {fraction:.2f} of what truth would gain"
+    )
+    if truth_gain is not None and deviation is not None and fraction * truth_gain > 0:
+        num_seeds = seeds_needed(fraction * truth_gain, deviation)
+        line += f" ({fraction * truth_gain:.3f}); to see that takes {num_seeds} seeds"
+    return line
 
 
 def write_r_squared(replay: RewardReplay) -> str:

@@ -8,6 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from debate_protocol.plugins import did_you_mean
+from debate_rewards.what_if import truth_advice
+from debate_rewards.what_if_command import check_seed_options
 from debate_train.checkpoints.run_directory import plain
 from debate_train.commands.evaluate import named_policy
 from debate_train.commands.options import preflight_parser
@@ -23,9 +25,11 @@ from debate_train.monitoring.health import Result, results, verdict, wanted
 from debate_train.recipe.check import check
 
 if TYPE_CHECKING:
+    from debate_rewards.what_if import RewardReplay
     from debate_train.recipe import Recipe
 
 
+# How names of figures begin that no check has bounds for.
 _UNBOUNDED = (
     "offline/",
     "context/longest",
@@ -34,15 +38,15 @@ _UNBOUNDED = (
     "time/play_s",
     "time/train_s",
 )
-"""How names of figures begin that no check has bounds for."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+    """Run the command and return its exit code."""
     return command("debate-preflight", preflight_parser(), argv, _main)
 
 
 def _main(arguments: argparse.Namespace) -> int:
+    check_seed_options(arguments.truth_gain, arguments.seed_deviation)
     return run_recipe(arguments, check, partial(_act, arguments), says_plan=arguments.check)
 
 
@@ -50,74 +54,93 @@ def _act(arguments: argparse.Namespace, checked: CheckedRecipe) -> int:
     from debate_train.commands.preflight_measuring import measure
     from debate_train.running.step_metrics import facts_of
 
-    name, phase = _phase(checked.recipe, arguments.phase)
+    phase_name, phase = _phase(checked.recipe, arguments.phase)
     policy = None if arguments.policy is None else named_policy(arguments.policy)
+    policy_name = "the recipe's model" if policy is None else policy.source
     measured = measure(phase, arguments.questions, policy, with_update=not arguments.no_update)
-    found = list(results(facts_of(phase), measured.figures, measured.intervals))
-    who = "the recipe's model" if policy is None else policy.source
-    colour = verdict(found)
-    counts = {c: sum(one.status == c for one in found) for c in ("red", "amber", "green")}
-    said = ", ".join(f"{count} {c}" for c, count in counts.items())
+    check_results = list(results(facts_of(phase), measured.figures, measured.intervals))
+    worst = verdict(check_results)
+
+    statuses = [result.status for result in check_results]
+    counts = ", ".join(f"{statuses.count(c)} {c}" for c in ("red", "amber", "green"))
     print(
-        f"{'no-go' if colour == 'red' else 'go'}: {said}; preflight of phase {name}: "
-        f"{measured.questions} training questions, {who}"
+        f"{'no-go' if worst == 'red' else 'go'}: {counts}; preflight of phase {phase_name}: "
+        f"{measured.questions} training questions, {policy_name}"
     )
-    print(*map(_line, found), *_lines(measured.figures, phase), sep="\n")
+    signal_lines = _signal_lines(measured.replay, arguments.truth_gain, arguments.seed_deviation)
+    lines = [*map(_line, check_results), *signal_lines, *_lines(measured.figures, phase)]
+    print(*lines, sep="\n")
+
     if arguments.json is not None:
         content = {
-            "phase": name,
-            "policy": who,
+            "phase": phase_name,
+            "policy": policy_name,
             "questions": measured.questions,
-            "verdict": colour,
-            "checks": [asdict(one) for one in found],
+            "verdict": worst,
+            "checks": [asdict(result) for result in check_results],
             "figures": measured.figures,
         }
         try:
             arguments.json.write_text(json.dumps(plain(content), indent=2) + "\n")
         except OSError as error:
             raise UsageError(f"--json: cannot write {arguments.json}: {error.strerror}") from error
-    return FAILED if colour == "red" else DONE
+    return FAILED if worst == "red" else DONE
 
 
-def _phase(recipe: "Recipe", named: str | None) -> "tuple[str, Recipe]":
-    """Return the phase of a name, or the first that plays debates with the policy.
+def _phase(recipe: "Recipe", name: str | None) -> "tuple[str, Recipe]":
+    """Look up a phase by its name, or the first that plays debates with the policy.
 
     Raises:
         UsageError: There is none.
     """
     playing = {
-        name: one
-        for name, one in recipe.phase_recipes().items()
-        if one.rollout.engine.is_sampled
-        and one.steps
-        and (one.offline is None or one.offline.path is None)
+        phase_name: phase
+        for phase_name, phase in recipe.phase_recipes().items()
+        if phase.rollout.engine.is_sampled
+        and phase.steps
+        and (phase.offline is None or phase.offline.path is None)
     }
-    found = next(iter(playing), None) if named is None else named
-    if found in playing:
-        return found, playing[found]
+    if name is None and playing:
+        return next(iter(playing.items()))
+    if name in playing:
+        return name, playing[name]
     raise UsageError(
-        f"--phase: found {named!r}; expected one that plays debates with the policy: "
-        f"{', '.join(playing) or 'there is none'}{did_you_mean(named or '', playing)}"
+        f"--phase: found {name!r}; expected one that plays debates with the policy: "
+        f"{', '.join(playing) or 'there is none'}{did_you_mean(name or '', playing)}"
     )
 
 
-def _line(found: Result) -> str:
-    """Return a line that shows what a check found."""
-    interval = "" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]"
-    said = f"  {found.status:5}  {found.name}: {found.value:.3f}{interval}"
-    return said if found.bound is None else f"{said}, expected {wanted(found)}: {found.advice}"
+def _line(result: Result) -> str:
+    """Write a check's figure, and what to do where it missed a bound."""
+    interval = "" if result.low is None else f" [{result.low:.3f}, {result.high:.3f}]"
+    line = f"  {result.status:5}  {result.name}: {result.value:.3f}{interval}"
+    if result.bound is None:
+        return line
+    return f"{line}, expected {wanted(result)}: {result.advice}"
+
+
+def _signal_lines(
+    replay: "RewardReplay | None", truth_gain: float | None, deviation: float | None
+) -> list[str]:
+    """Write how far the reward's values follow the truth, and how much text they move."""
+    if replay is None:
+        return []
+    text = f"text with an advantage: {replay.signal:.2f}"
+    lines = [f"  {text}; questions without any: {replay.dead_questions:.2f}"]
+    truth_line = truth_advice(replay, truth_gain, deviation)
+    if truth_line is not None:
+        lines.insert(0, f"  {truth_line}")
+    return lines
 
 
 def _lines(figures: Mapping[str, float], phase: "Recipe") -> list[str]:
-    """Return what has no bounds: examples, memory, time."""
-    others = [name for name in figures if name.startswith(_UNBOUNDED)]
+    """List the figures without bounds: examples, memory, time."""
+    lines = []
+    for name, value in figures.items():
+        if name.startswith(_UNBOUNDED):
+            written = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+            lines.append(f"  {name}: {written}")
     left_out = "evaluations" if "time/train_s" in figures else "updates and evaluations"
     hours = f"about {figures['time/hours']:.2f} hours without {left_out}"
-    return [
-        *(f"  {name}: {_written(figures[name])}" for name in others),
-        f"  {phase.steps:,} steps in {hours}",
-    ]
-
-
-def _written(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    lines.append(f"  {phase.steps:,} steps in {hours}")
+    return lines

@@ -11,6 +11,7 @@ import torch
 from debate_protocol.types import DebateRun, Transcript
 from debate_rewards.metrics import debate_statistics
 from debate_rewards.reward import Score, score_debates
+from debate_rewards.what_if import RewardReplay, what_if
 from debate_rollout.engine import Engine
 from debate_train.advantages import Advantages
 from debate_train.batches.rows import Step, build_batch
@@ -42,157 +43,192 @@ class Measured:
     figures: dict[str, float] = field(default_factory=dict)
     intervals: dict[str, Interval] = field(default_factory=dict)
     questions: int = 0
+    replay: RewardReplay | None = None
+    """How far the values of the reward follow the truth; None for sets of examples."""
 
 
 def measure(
-    phase: Recipe, count: int, policy: NamedPolicy | None, *, with_update: bool
+    phase: Recipe, num_questions: int, policy: NamedPolicy | None, *, with_update: bool
 ) -> Measured:
-    """Play, score and learn from some training questions of a phase; nothing is kept.
+    """Play, score and learn from some training questions of a phase; nothing is saved.
 
     Args:
         phase: Plays debates with the policy.
-        count: Questions.
-        policy: Whose weights are measured, None for the recipe's own.
-        with_update: Make one update, which shows what memory and time it takes.
+        num_questions: Training questions to play.
+        policy: The weights to measure, None for the recipe's.
+        with_update: Make one update, which shows its memory and time.
     """
     refuse_unusable_engine(phase)
-    asked = phase.model_copy(update={"data": phase.data.model_copy(update={"batch_size": count})})
-    source = asked.data.open(asked.seed)
-    loaded = asked.model.load(asked.seed)
+    data = phase.data.model_copy(update={"batch_size": num_questions})
+    small_phase = phase.model_copy(update={"data": data})
+    source = small_phase.data.open(small_phase.seed)
+    loaded = small_phase.model.load(small_phase.seed)
     if policy is not None and policy.model is not None:
         refuse_other_base(Path(policy.model), loaded)
         load_policy(Path(policy.model), loaded)
-    seed_all(asked.seed)
-    with closing(open_engine(asked, loaded)) as engine, Progress() as progress:
+    seed_all(small_phase.seed)
+
+    with closing(open_engine(small_phase, loaded)) as engine, Progress() as progress:
         engine.load(export_weights(loaded, 0))
         progress.start("preflight")
-        began = time.perf_counter()
 
         def watched(debates: list[DebateRun]) -> list[DebateRun]:
-            return progress.watch(debates, asked.debate.turn_count(), "turns")
+            return progress.watch(debates, small_phase.debate.turn_count(), "turns")
 
-        played = play_step(asked, source, 0, engine, watched)
-        play_s = time.perf_counter() - began
-        found = Measured(questions=len({one.question.id for one in played}))
-        _add_direct(found, asked, source, engine, progress)
-        step = _scored(found, asked, played, loaded)
-        train_s = _add_update(found, asked, step, loaded) if with_update else None
-    row, _ = step_metrics(replace(step, metrics=dict(step.metrics)), asked, play_s)
-    found.figures |= {k: float(v) for k, v in derived(row).items() if not k.startswith("time/")}
-    found.figures["memory/peak_gib"] = peak_memory_gib()
-    _add_context(found, asked, played)
-    found.figures["time/play_s"] = play_s
+        start_s = time.perf_counter()
+        played = play_step(small_phase, source, 0, engine, watched)
+        play_s = time.perf_counter() - start_s
+        measured = Measured(questions=len({transcript.question.id for transcript in played}))
+        _add_direct(measured, small_phase, source, engine, progress)
+        step = _score(measured, small_phase, played, loaded)
+        train_s = _add_update(measured, small_phase, step, loaded) if with_update else None
+
+    row, _ = step_metrics(replace(step, metrics=dict(step.metrics)), small_phase, play_s)
+    for name, value in derived(row).items():
+        if not name.startswith("time/"):
+            measured.figures[name] = float(value)
+    measured.figures["memory/peak_gib"] = peak_memory_gib()
+    _add_context(measured, small_phase, played)
+    measured.figures["time/play_s"] = play_s
     if train_s is not None:
-        found.figures["time/train_s"] = train_s
-    found.figures["time/hours"] = _seconds(phase, found.questions, play_s, train_s or 0.0) / 3600
-    return found
+        measured.figures["time/train_s"] = train_s
+    phase_s = _phase_seconds(phase, measured.questions, play_s, train_s or 0.0)
+    measured.figures["time/hours"] = phase_s / 3600
+    return measured
 
 
-def _seconds(phase: Recipe, played: int, play_s: float, train_s: float) -> float:
-    """Return the time of a phase, scaled from that of some questions and of one update of these."""
-    questions = phase.steps * phase.data.batch_size
+def _phase_seconds(phase: Recipe, num_played: int, play_s: float, train_s: float) -> float:
+    """Scale the time of some questions, and of one update of these, to the whole phase."""
+    num_played = max(1, num_played)
     if phase.offline is None:
-        return questions / max(1, played) * (play_s + train_s)
-    return (phase.offline.questions or PLAYED) / max(1, played) * play_s + phase.steps * train_s
+        num_questions = phase.steps * phase.data.batch_size
+        return num_questions / num_played * (play_s + train_s)
+    num_questions = phase.offline.questions or PLAYED
+    return num_questions / num_played * play_s + phase.steps * train_s
 
 
 def _add_direct(
-    found: Measured, phase: Recipe, source: DataSource, engine: Engine, progress: Progress
+    measured: Measured, phase: Recipe, source: DataSource, engine: Engine, progress: Progress
 ) -> None:
     """Measure single replies to the same questions, where the recipe's evaluation has them."""
     setup = phase.evaluated()
-    if DIRECT in setup.modes and phase.debate.turn_count() > 1:
-        alone = replace(setup, modes={DIRECT: setup.modes[DIRECT]}, runs=1)
-        unique = list({one.id: one for one in source.batch(0)}.values())
-        for name, one in evaluate(alone, engine, unique, "preflight", progress.watch).found.items():
-            found.figures[name], found.intervals[name] = one.mean, (one.low, one.high)
+    if DIRECT not in setup.modes or phase.debate.turn_count() == 1:
+        return
+    direct_only = replace(setup, modes={DIRECT: setup.modes[DIRECT]}, runs=1)
+    questions = {question.id: question for question in source.batch(0)}
+    measures = evaluate(direct_only, engine, list(questions.values()), "preflight", progress.watch)
+    for name, estimate in measures.found.items():
+        measured.figures[name] = estimate.mean
+        measured.intervals[name] = (estimate.low, estimate.high)
 
 
-def _scored(
-    found: Measured, phase: Recipe, played: Sequence[Transcript], loaded: LoadedModel
+def _score(
+    measured: Measured, phase: Recipe, played: Sequence[Transcript], loaded: LoadedModel
 ) -> Step:
     """Score the debates as a step does, or take examples of them; measure what they can teach."""
-    for name, one in debate_statistics(played).items():
-        full = name if name.startswith("judge/") else f"train/{name}"
-        found.intervals[full] = (one.low, one.high)
+    for name, estimate in debate_statistics(played).items():
+        metric = name if name.startswith("judge/") else f"train/{name}"
+        measured.intervals[metric] = (estimate.low, estimate.high)
     if phase.offline is not None:
-        return _taken(found, phase.offline, played)
+        return _take_examples(measured, phase.offline, played)
+
     scores = score_debates(phase.reward, played)
     advantage = phase.advantage
-    compared = advantage.compute(played, scores, {})
-    taught = compared.trained_turns(played)
-    batch = build_batch(taught, compared.turns, advantage.streams, loaded.tokenizer, phase.seed)
+    advantages = advantage.compute(played, scores, {})
+    taught = advantages.trained_turns(played)
+    batch = build_batch(taught, advantages.turns, advantage.streams, loaded.tokenizer, phase.seed)
     batch = divide_gradient(batch, phase.loss, advantage.shares)
     weights = {name: stream.weight for name, stream in advantage.streams.items()}
-    found.figures["signal/value"] = signal(played, scores, compared, weights)
+    measured.figures["signal/value"] = signal(played, scores, advantages, weights)
+
+    (replay,) = what_if(played, {phase.reward.type: phase.reward}, with_habits=False)
+    if replay.problem is None:
+        measured.replay = replay
+        measured.figures["signal/text"] = replay.signal
+    if replay.truth is not None:
+        measured.figures["signal/truth"] = replay.truth.value
+        measured.intervals["signal/truth"] = (replay.truth.low, replay.truth.high)
     return Step(0, played, scores, batch, {}, {}, time.perf_counter())
 
 
-def _taken(found: Measured, offline: OfflineSettings, played: Sequence[Transcript]) -> Step:
+def _take_examples(
+    measured: Measured, offline: OfflineSettings, played: Sequence[Transcript]
+) -> Step:
     """Take the examples of the debates, and measure what these would teach."""
     taken = offline.take(played)
     rows = [example.to_json() for example in taken.examples]
     counts = summed([{**counted(taken, ExampleSet(), played), "examples": rows}])
-    found.intervals |= intervals_of(derived(counts), len(taken.examples))
-    asked = {example.meta["question"] for example in taken.examples}
-    found.figures["signal/value"] = len(asked) / max(1, found.questions)
-    first = [one for one in taken.examples if one.chosen.token_ids][: offline.batch_size]
+    measured.intervals |= intervals_of(derived(counts), len(taken.examples))
+    questions = {example.meta["question"] for example in taken.examples}
+    measured.figures["signal/value"] = len(questions) / max(1, measured.questions)
+    with_tokens = [example for example in taken.examples if example.chosen.token_ids]
+    batch = example_batch(with_tokens[: offline.batch_size], 0)
     scores = [Score(())] * len(played)
-    return Step(0, played, scores, example_batch(first, 0), counts, {}, time.perf_counter())
+    return Step(0, played, scores, batch, counts, {}, time.perf_counter())
 
 
 def signal(
     played: Sequence[Transcript],
     scores: Sequence[Score],
-    compared: Advantages,
+    advantages: Advantages,
     weights: Mapping[str, float],
 ) -> float:
-    """Return the share of questions that teach more than that some turns failed.
+    """Compute the share of questions that teach more than that some turns failed.
 
     Turns of these have advantages other than 0, and not because of penalties alone.
     """
-    moved = dict.fromkeys((one.question.id for one in played), False)
-    values: dict[str, set[float]] = {question: set() for question in moved}
-    earned: dict[str, set[float]] = {question: set() for question in moved}
-    for transcript, score, turns in zip(played, scores, compared.turns, strict=True):
+    has_advantage = dict.fromkeys((transcript.question.id for transcript in played), False)
+    values: dict[str, set[float]] = {question: set() for question in has_advantage}
+    values_without_penalties: dict[str, set[float]] = {question: set() for question in values}
+    for transcript, score, turns in zip(played, scores, advantages.turns, strict=True):
         question = transcript.question.id
-        moved[question] |= any(one.value for own in turns.values() for one in own)
-        for one in score.credits:
-            if one.value is not None and weights.get(one.stream):
-                values[question].add(one.value)
-                earned[question] |= set() if one.penalty else {one.value}
-    taught = [len(earned[q]) > 1 or earned[q] == values[q] for q, moves in moved.items() if moves]
-    return sum(taught) / max(1, len(moved))
+        for turn_advantages in turns.values():
+            if any(advantage.value for advantage in turn_advantages):
+                has_advantage[question] = True
+        for credit in score.credits:
+            if credit.value is None or not weights.get(credit.stream):
+                continue
+            values[question].add(credit.value)
+            if not credit.penalty:
+                values_without_penalties[question].add(credit.value)
+    num_taught = 0
+    for question, moves in has_advantage.items():
+        earned = values_without_penalties[question]
+        if moves and (len(earned) > 1 or earned == values[question]):
+            num_taught += 1
+    return num_taught / max(1, len(has_advantage))
 
 
-def _add_update(found: Measured, phase: Recipe, step: Step, loaded: LoadedModel) -> float | None:
-    """Make one update; return its seconds, None without one. What does not fit is a figure, too."""
+def _add_update(measured: Measured, phase: Recipe, step: Step, loaded: LoadedModel) -> float | None:
+    """Make one update and time it in seconds; None without one, or where it does not fit."""
     if (phase.loss.learns_from != "samples" and phase.offline is None) or not step.batch.rows:
         return None
     learner = replace(loaded, training=trained_adapters(phase.model.lora, phase.debate))
-    whole = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
+    total_memory = 0
+    if torch.cuda.is_available():
+        total_memory = torch.cuda.get_device_properties(0).total_memory
     try:
         with closing(phase.trainer.open(learner, phase.loss, phase.steps)) as trainer:
-            began = time.perf_counter()
+            start_s = time.perf_counter()
             step.metrics.update(trainer.step(step.batch))
-            seconds = time.perf_counter() - began
+            seconds = time.perf_counter() - start_s
     except torch.OutOfMemoryError:
-        found.figures["memory/share"] = 1.0
+        measured.figures["memory/share"] = 1.0
         return None
-    if whole:
-        found.figures["memory/share"] = torch.cuda.max_memory_reserved() / whole
+    if total_memory:
+        measured.figures["memory/share"] = torch.cuda.max_memory_reserved() / total_memory
     return seconds
 
 
-def _add_context(found: Measured, phase: Recipe, played: Sequence[Transcript]) -> None:
-    """Add the longest context, and how many turns found no room."""
-    turns = [turn for one in played for turn in one.sampled_turns()]
+def _add_context(measured: Measured, phase: Recipe, played: Sequence[Transcript]) -> None:
+    """Add the longest context, and how many turns overflowed the window."""
+    turns = [turn for transcript in played for turn in transcript.sampled_turns()]
     lengths = [sum(turn.token_counts) for turn in turns if turn.token_counts is not None]
     window = context_window(phase.model).tokens
     if lengths:
-        found.figures["context/longest"] = float(max(lengths))
+        measured.figures["context/longest"] = float(max(lengths))
         if window is not None:
-            found.figures["context/share"] = max(lengths) / window
+            measured.figures["context/share"] = max(lengths) / window
     if turns:
-        over = sum(turn.failure == "context_overflow" for turn in turns)
-        found.figures["context/overflow"] = over / len(turns)
+        num_overflows = sum(turn.failure == "context_overflow" for turn in turns)
+        measured.figures["context/overflow"] = num_overflows / len(turns)
