@@ -342,6 +342,20 @@ def test_plain_rows_are_read_and_unknown_numbers_are_not_zero(tmp_path: Path) ->
     assert unknown.meta == endless.meta == {}
 
 
+def test_reward_of_an_episode_is_the_weighted_sum_when_a_part_or_metric_has_that_name(
+    tmp_path: Path,
+) -> None:
+    episode = json.loads((FILES / "verifiers-0.4.0-traces.jsonl").read_text().splitlines()[0])
+    (trace,) = episode["traces"]
+    trace["rewards"] = {
+        "reward": {"score": 0.25, "weight": 1.0}, "other": {"score": 1.0, "weight": 0.5},
+    }  # fmt: skip
+    trace["metrics"] = {"reward": 9.0}
+    (reply,) = import_rollouts(written(tmp_path / "traces.jsonl", episode))
+    assert reply.meta["reward"] == 0.25 * 1 + 1 * 0.5
+    assert (reply.meta["reward (part)"], reply.meta["reward (metric)"]) == (0.25, 9.0)
+
+
 def test_questions_of_two_environments_with_one_id_stay_two(tmp_path: Path) -> None:
     def row(task: str, prompt: str, reply: str, answer: str) -> dict[str, Any]:
         return {

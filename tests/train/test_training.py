@@ -144,6 +144,14 @@ def test_score_of_a_function_is_checked_where_rewards_enter(two_turns: Transcrip
         score(0.0, part=(math.inf,))
 
 
+def test_agents_of_a_score_are_the_means_of_its_credits_when_it_leaves_them_out(
+    two_turns: Transcript,
+) -> None:
+    credits = (Credit(0, 0, "generator", 1.0), Credit(0, 0, "judge", 0.5))
+    (score,) = score_debates(FunctionReward.of(lambda _: Score(credits)), [two_turns])
+    assert score.agents == (0.75, None)
+
+
 def test_run_that_a_score_stops_goes_on_from_a_checkpoint_that_works(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
