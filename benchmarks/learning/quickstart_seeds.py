@@ -4,7 +4,7 @@ For every seed and arm: `debate-train` from random weights through warm-start an
 
 - `peers`: recipes/quickstart_three.yaml as it ships.
 - `shuffled`: the same, each question's vote values permuted among its agents (the control).
-- `mixed`: recipes/quickstart_mixed.yaml, 0.7 peers and 0.3 truth.
+- `mixed`: recipes/papers/quickstart_mixed.yaml, 0.7 peers and 0.3 truth.
 
 Each seed has its own initial weights, training questions and held-out questions (`data.seed`), so
 the spread over seeds holds the noise of training and that of the test questions. The arithmetics
@@ -44,7 +44,7 @@ ARMS: Mapping[str, tuple[str, ...]] = {
         "reward.type=v2_control",
         "reward.shuffle_votes=true",
     ),
-    "mixed": ("recipes/quickstart_mixed.yaml",),
+    "mixed": ("recipes/papers/quickstart_mixed.yaml",),
 }
 MEASURES = {
     "direct": "eval/direct/accuracy",

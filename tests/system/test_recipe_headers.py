@@ -80,21 +80,21 @@ CODE: dict[str, Any] = {
 }
 SOURCES = {
     "sdrl_freq_math": SDRL | {"debate.pairing": "freq"},
-    "sdrl_freq_math_code": SDRL | {"debate.pairing": "freq"},
-    "sdrl_rand_math": SDRL | {"debate.pairing": "rand"},
+    "papers/sdrl_freq_math_code": SDRL | {"debate.pairing": "freq"},
+    "papers/sdrl_rand_math": SDRL | {"debate.pairing": "rand"},
     "sdrl_freq_puzzle": SDRL | {"debate.pairing": "freq"},
-    "sdrl_rand_puzzle": SDRL | {"debate.pairing": "rand"},
+    "papers/sdrl_rand_puzzle": SDRL | {"debate.pairing": "rand"},
     "dapo_math": DAPO,
-    "grpo_math": DAPO,
+    "papers/grpo_math": DAPO,
     "dapo_puzzle": DAPO,
-    "dapo_sdrl_puzzle": DAPO,
+    "papers/dapo_sdrl_puzzle": DAPO,
     "selfplay_v2": V2,
-    "selfplay_v2_n3": V2,
-    "selfplay_v2_easier": V2
+    "papers/selfplay_v2_n3": V2,
+    "papers/selfplay_v2_easier": V2
     | {"debate.max_rounds": 2, "trainer.learning_rate": 5.0e-5, "data.batch_size": 32},
-    "selfplay_v2_harder": V2 | {"debate.num_agents": 5},
-    "selfplay_win_rate": FORM,
-    "selfplay_win_minus_loss": FORM,
+    "papers/selfplay_v2_harder": V2 | {"debate.num_agents": 5},
+    "papers/selfplay_win_rate": FORM,
+    "papers/selfplay_win_minus_loss": FORM,
     "quickstart": V2,
 }
 NAMED = {
@@ -116,7 +116,9 @@ def header(name: str) -> str:
     lines = (RECIPES / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     own = [line.removeprefix("#").strip() for line in lines if line.startswith("#")]
     extended = [line.split()[1] for line in lines if line.startswith("extends:")]
-    return " ".join([*own, *(header(Path(file).stem) for file in extended)])
+    return " ".join(
+        [*own, *(header(str((Path(name).parent / file).with_suffix(""))) for file in extended)]
+    )
 
 
 def differing(name: str, source: dict[str, Any]) -> list[str]:
@@ -135,9 +137,8 @@ def test_dapo_recipe_has_the_numbers_of_its_source() -> None:
     assert recipe.steps == 200 and 200 * recipe.trainer.update_count(256 * 8) == 3200
 
 
-@pytest.mark.parametrize("pairing", ["freq", "rand"])
-def test_sdrl_recipes_have_the_numbers_of_their_source(pairing: str) -> None:
-    name = f"sdrl_{pairing}_math"
+@pytest.mark.parametrize("name", ["sdrl_freq_math", "papers/sdrl_rand_math"])
+def test_sdrl_recipes_have_the_numbers_of_their_source(name: str) -> None:
     assert differing(name, SOURCES[name]) == []
     recipe = load_recipe(str(RECIPES / f"{name}.yaml"), [], model=Recipe).recipe
     keeping, debating = recipe.rollout.select.rules
@@ -151,8 +152,8 @@ def test_sdrl_recipes_have_the_numbers_of_their_source(pairing: str) -> None:
 def test_sdrl_recipe_of_the_authors_code_has_what_it_says() -> None:
     changed = CODE.keys() & SDRL.keys()
     assert changed == {"rollout.max_tokens", "loss.aggregation"}
-    assert differing("sdrl_freq_math_code", SDRL | {"debate.pairing": "freq"} | CODE) == []
-    recipe = load_recipe(str(RECIPES / "sdrl_freq_math_code.yaml"), [], model=Recipe).recipe
+    assert differing("papers/sdrl_freq_math_code", SDRL | {"debate.pairing": "freq"} | CODE) == []
+    recipe = load_recipe(str(RECIPES / "papers/sdrl_freq_math_code.yaml"), [], model=Recipe).recipe
     assert recipe.rollout.select.rules[1].go_on == recipe.data.batch_size
     assert recipe.reward.parts()["length"].max_tokens == 8192
 
@@ -160,9 +161,9 @@ def test_sdrl_recipe_of_the_authors_code_has_what_it_says() -> None:
 def test_dapo_beside_the_sdrl_puzzle_differs_in_what_is_played_alone() -> None:
     loaded = {
         name: load_recipe(str(RECIPES / f"{name}.yaml"), [], model=Recipe).recipe.phase_recipes()
-        for name in ("sdrl_freq_puzzle", "dapo_sdrl_puzzle")
+        for name in ("sdrl_freq_puzzle", "papers/dapo_sdrl_puzzle")
     }
-    ours, other = loaded["dapo_sdrl_puzzle"], loaded["sdrl_freq_puzzle"]
+    ours, other = loaded["papers/dapo_sdrl_puzzle"], loaded["sdrl_freq_puzzle"]
     for phase in other:
         parts = [x for x in Recipe.model_fields if x not in ("name", "phases")]
         found = [x for x in parts if getattr(ours[phase], x) != getattr(other[phase], x)]
@@ -170,13 +171,13 @@ def test_dapo_beside_the_sdrl_puzzle_differs_in_what_is_played_alone() -> None:
 
 
 def test_grpo_recipes_leave_out_what_dapo_adds() -> None:
-    for name in ("grpo_math", "grpo_puzzle"):
+    for name in ("papers/grpo_math", "grpo_puzzle"):
         recipe = load_recipe(str(RECIPES / f"{name}.yaml"), [], model=Recipe).recipe
         phase = list(recipe.phase_recipes().values())[-1]
         assert (phase.rollout.select, phase.rollout.oversample) == (None, 1)
         assert (phase.reward.type, phase.loss.type) == ("verifiable", "grpo")
     changed = ["loss.type", "loss.clip_high", "loss.kl.weight", "loss.aggregation"]
-    assert differing("grpo_math", DAPO) == changed
+    assert differing("papers/grpo_math", DAPO) == changed
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -200,8 +201,8 @@ def test_header_names_every_setting_that_is_another_than_the_sources(name: str) 
             "selfplay_v2",
             ("leave_one_out", "mask", "ties: half", "duplicates: one", "agents 2 to 4"),
         ),
-        ("selfplay_v2_n3", ("Agent 2 in round 0", "save_every = 100")),
-        ("selfplay_win_rate", ("personas", "conversation: append", "duplicates: one")),
+        ("papers/selfplay_v2_n3", ("Agent 2 in round 0", "save_every = 100")),
+        ("papers/selfplay_win_rate", ("personas", "conversation: append", "duplicates: one")),
     ],
 )
 def test_header_says_how_the_reward_departs_from_the_text(

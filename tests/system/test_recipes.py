@@ -15,7 +15,7 @@ from debate_train.recipe import Recipe
 from debate_train.recipe.files import load_recipe, resolved_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+RECIPES = sorted([*(ROOT / "recipes").glob("*.yaml"), *(ROOT / "recipes/papers").glob("*.yaml")])
 TINY = [
     "steps=400",
     "model={type: scratch, hidden_size: 16, layers: 1, heads: 2, kv_heads: 1}",
@@ -29,6 +29,10 @@ TINY = [
 @pytest.fixture(autouse=True)
 def _at_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+
+
+def test_few_recipes_stand_at_the_first_level() -> None:
+    assert 0 < len(list((ROOT / "recipes").glob("*.yaml"))) <= 20
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -74,7 +78,7 @@ def test_phase_of_guided_pairs_is_taken_back_where_debates_got_worse() -> None:
 
 
 def test_phase_of_another_variant_gets_the_defaults_of_that_variant() -> None:
-    loaded = load_recipe("recipes/selfplay_v2_harder.yaml", model=Recipe)
+    loaded = load_recipe("recipes/papers/selfplay_v2_harder.yaml", model=Recipe)
     phases = loaded.recipe.phase_recipes()
     assert phases["supervised"].loss.aggregation == "token_mean_batch"
     assert phases["self_play"].loss.aggregation == "token_sum"

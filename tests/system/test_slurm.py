@@ -213,7 +213,7 @@ def test_job_file_keeps_what_servers_are_started_with(
     ("arguments", "said"),
     [
         (
-            ["selfplay_stronger_judge", "--slurm", "1+1", "--output", "out"],
+            ["papers/selfplay_stronger_judge", "--slurm", "1+1", "--output", "out"],
             "policy 'judge' has a vllm_server",
         ),
         (["selfplay_v2", "--nproc", "1", "--slurm", "2"], "--slurm: expected --output"),

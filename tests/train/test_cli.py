@@ -107,9 +107,19 @@ def test_main_returns_2_with_one_message_when_recipe_is_wrong(
     assert calls == []
 
 
-def test_main_returns_2_when_recipe_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recipes/quickstrat.yaml"]) == 2
-    assert "did you mean 'recipes/quickstart.yaml'?" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("recipes/quickstrat.yaml", "did you mean 'recipes/quickstart.yaml'?"),
+        ("recipes/grpo_math.yaml", "is in recipes/papers now; expected papers/grpo_math\n"),
+        ("grpo_math", "is in recipes/papers now; expected papers/grpo_math\n"),
+    ],
+)
+def test_main_returns_2_when_recipe_is_not_there(
+    capsys: pytest.CaptureFixture[str], name: str, message: str
+) -> None:
+    assert main([name]) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [[], ["--chek"], ["r.yaml", "--output"]])

@@ -25,20 +25,20 @@ def test_recipes_lists_every_recipe_with_its_heading(
     }
     assert lines["sdrl_freq_puzzle"].startswith("SDRL-freq on the signs puzzle: one tiny model")
     assert main(["recipes", "MACA"]) == 0
-    assert capsys.readouterr().out.split()[0] == "baseline_maca_llama3_8b_boolq"
+    assert capsys.readouterr().out.split()[0] == "papers/baseline_maca_llama3_8b_boolq"
 
 
 def test_print_writes_the_whole_recipe_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["quickstart_mixed", "seed=7", "--print", "--nproc", "2"]) == 0
+    assert main(["papers/quickstart_mixed", "seed=7", "--print", "--nproc", "2"]) == 0
     printed = capsys.readouterr().out
     self_play = yaml.safe_load(printed)["phases"]["self_play"]
     assert self_play["reward"]["components"]["truth"]["weight"] == 0.3
     Path("again.yaml").write_text(printed)
     again = load_recipe("again.yaml", model=Recipe).recipe.phase_recipes()
-    loaded = load_recipe("quickstart_mixed", ["seed=7"], model=Recipe).recipe.phase_recipes()
+    loaded = load_recipe("papers/quickstart_mixed", ["seed=7"], model=Recipe).recipe.phase_recipes()
     assert again == loaded
 
 
@@ -129,7 +129,7 @@ def test_explain_of_a_recipe_shows_its_own_variant_and_value(
     size = explained(capsys, "quickstart", "data.batch_size=7", "--explain", "data.batch_size")
     assert "questions, benchmark" not in size and "  here: 7\n" in size
     deep = "phases.self_play.reward.components.truth.weight"
-    assert "  here: 0.3\n" in explained(capsys, "quickstart_mixed", "--explain", deep)
+    assert "  here: 0.3\n" in explained(capsys, "papers/quickstart_mixed", "--explain", deep)
     assert "here: type v2, with the keys" in explained(capsys, "quickstart", "--explain", "reward")
     argv = ["quickstart", "tracking.notes=${oc.env:A_SECRET}", "--explain", "tracking.notes"]
     assert "hidden-value" not in explained(capsys, *argv)

@@ -200,8 +200,8 @@ def test_check_counts_the_turns_tokens_and_context_of_all_modes() -> None:
     ("name", "headline"),
     [
         ("quickstart", ["direct/accuracy", "judge/accuracy"]),
-        ("own_judge_puzzle", ["direct/accuracy"]),  # Its judges are not trained.
-        ("sdrl_rand_puzzle", ["maj/last", "maj/delta", "direct/accuracy"]),
+        ("papers/own_judge_puzzle", ["direct/accuracy"]),  # Its judges are not trained.
+        ("papers/sdrl_rand_puzzle", ["maj/last", "maj/delta", "direct/accuracy"]),
         ("acc_debate_puzzle", ["last_round/accuracy", "direct/accuracy"]),
         ("dapo_puzzle", ["direct/accuracy"]),
     ],

@@ -23,10 +23,16 @@ QWEN3_8B = {
     "max_position_embeddings": 40960,
 }  # fmt: skip
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
-TWO_MODELS = "selfplay_stronger_judge"
+TWO_MODELS = "papers/selfplay_stronger_judge"
 """Made for two GPUs; --plan loads the configuration of its judge from the hub, too."""
-SEVERAL = ("selfplay_v2_8gpu", "selfplay_v2_2x8gpu")
-LARGE = sorted({path.stem for path in RECIPES.glob("selfplay_*.yaml")} - {TWO_MODELS, *SEVERAL})
+SEVERAL = ("selfplay_v2_8gpu", "papers/selfplay_v2_2x8gpu")
+LARGE = sorted(
+    {
+        path.relative_to(RECIPES).with_suffix("").as_posix()
+        for path in RECIPES.rglob("selfplay_*.yaml")
+    }
+    - {TWO_MODELS, *SEVERAL}
+)
 SERVED = "rollout.engine={type: vllm_server, devices: '7', max_lora_rank: 32}"
 
 
@@ -114,7 +120,10 @@ def test_plan_fits_the_hardware_that_a_recipe_names_when_made_for_it(
     [
         # (72 - 16.56) GB / 147,456 bytes; without adapters 16.38 GB.
         ("selfplay_v2_8gpu", ("4 trainer ranks, 4 GPUs for", "44.59 fits", "about 376,003")),
-        ("selfplay_v2_2x8gpu", ("8 trainer ranks, 8 GPUs for", "60.89 fits", "about 377,187")),
+        (
+            "papers/selfplay_v2_2x8gpu",
+            ("8 trainer ranks, 8 GPUs for", "60.89 fits", "about 377,187"),
+        ),
     ],
 )
 def test_plan_fits_several_gpus_of_which_half_serve(

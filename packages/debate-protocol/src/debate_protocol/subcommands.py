@@ -116,6 +116,7 @@ def _explain(arguments: Sequence[str]) -> int:
     if not parser.parse_args(arguments).version:
         parser.print_help()
         return DONE
+    # In the order of the subcommands, each once.
     packages = dict.fromkeys(["debate_protocol", *(c.package for c in SUBCOMMANDS.values())])
     for package in packages:
         if find_spec(package) is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from debate_protocol.command_line import add_options
 
 TRAIN = "debate-train"
+# The values of `debate_train.data.source.Split`, which takes half a second to import.
 SPLITS = ("train", "dev", "test")
 PREFLIGHT_QUESTIONS = 64
 ASK_RECIPE = str(Path(__file__).with_name("ask.yaml"))
@@ -139,6 +140,7 @@ def train_parser() -> argparse.ArgumentParser:
         help=f"of each (default: {PLAN_GPU_MEMORY:g})",
     )
     _add_slurm_options(parser)
+    # Launchers pass these two to each process that they start.
     parser.add_argument("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--interrupts", type=Path, help=argparse.SUPPRESS)
     return parser

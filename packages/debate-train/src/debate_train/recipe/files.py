@@ -221,6 +221,10 @@ def find_recipe(name: str | Path) -> Path:
         return found
     if os.path.lexists(path):
         raise RecipeError(f"{path}: found no file that can be read; expected a recipe file (.yaml)")
+    # Recipes that were at the first level before.
+    moved = named_recipe(f"papers/{path.name}") if path.name else None
+    if moved is not None:
+        raise RecipeError(f"{path}: is in recipes/papers now; expected papers/{moved.stem}")
     known = [*recipe_names(), *map(str, path.parent.glob("*.yaml"))]
     raise RecipeError(
         f"{path}: no such recipe; expected a YAML file or a name (debate-train recipes)"
