@@ -192,7 +192,7 @@ def test_check_refuses_another_engine_and_missing_demonstrations_in_a_phase(
         "lacking": demonstrate | {"data": {"type": "questions", "path": str(path)}},
         "other": {"rollout": {"engine": {"max_batch": 3}}},
     }
-    lacking, other = check(recipe(phases=phases)).errors
+    other, lacking = check(recipe(phases=phases)).errors
     assert lacking.startswith("phases.lacking.rollout.engine.type: found demonstrations")
     assert other.startswith("phases.other.rollout.engine: found a difference")
 

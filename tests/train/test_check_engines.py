@@ -9,7 +9,9 @@ from pydantic import ValidationError
 from debate_rollout.drivers import Auto, FreeRunning, LockStep
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
-from debate_train.recipe.check_parts import adapter_warnings, process_errors
+from debate_train.recipe.conflicts import sampling_problems
+from debate_train.recipe.doubts import adapter_warnings
+from debate_train.recipe.refusals import Launch, run_errors
 
 
 def recipe(**rollout: Any) -> Recipe:
@@ -40,14 +42,14 @@ def test_check_refuses_an_engine_that_training_cannot_use(
     assert message in error
 
 
-def test_process_errors_name_what_knows_of_one_process_only() -> None:
+def test_run_errors_name_what_knows_of_one_process_only() -> None:
     shared = recipe(engine={"type": "vllm"})
-    trainer, engine = process_errors(shared, 2)
+    engine, trainer = run_errors(shared, Launch(num_processes=2))
     assert "trainer.type: found torch in 2 processes; expected deepspeed" in trainer
     assert "rollout.engine.type: found vllm in 2 processes" in engine
-    assert process_errors(shared, 1) == []
+    assert list(run_errors(shared, Launch())) == []
     own = recipe(engine={"type": "vllm_server"})
-    assert len(process_errors(own, 2)) == 1
+    assert len(list(run_errors(own, Launch(num_processes=2)))) == 1
 
 
 def test_driver_is_chosen_by_type_and_auto_when_none_is_given() -> None:
@@ -69,8 +71,8 @@ def test_temperature_that_vllm_would_raise_is_refused(temperature: float, is_ref
             recipe().model_dump(exclude_unset=True)
             | {"debate": debate, "rollout": {"engine": {"type": engine}}}
         )
-        problem = checked.sampling_problem()
-        assert (problem is not None and "raises to 0.01" in problem) is expected
+        problems = list(sampling_problems(checked))
+        assert any("raises to 0.01" in problem for problem in problems) is expected
 
 
 @pytest.mark.parametrize(("dtype", "is_warned"), [("bfloat16", True), ("float32", False)])

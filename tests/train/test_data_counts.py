@@ -11,7 +11,8 @@ from debate_protocol.types import Question
 from debate_train.data import DataSource
 from debate_train.data.source import Split
 from debate_train.recipe import Recipe
-from debate_train.recipe.check import check, split_warnings
+from debate_train.recipe.check import check
+from debate_train.recipe.doubts import split_warnings
 
 
 def written(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -12,7 +12,7 @@ from debate_train.commands.cli import main
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.monitoring.tracking import Tracker, Tracking
 from debate_train.recipe import Recipe
-from debate_train.recipe.check_parts import missing_libraries
+from debate_train.recipe.policies import missing_libraries
 from debate_train.running import run as runs
 from debate_train.running.open_engines import open_engine
 from debate_train.running.run_context import RunContext

@@ -23,8 +23,8 @@ from debate_train.models.scratch import word_tokenizer
 from debate_train.playing import Rollout, direct_form
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
-from debate_train.recipe.check_parts import used_policies
 from debate_train.recipe.files import load_recipe
+from debate_train.recipe.policies import used_policies
 from report.report_runs import drawn
 
 QUESTIONS = SignsPuzzle().open().split("dev", 2)

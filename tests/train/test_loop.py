@@ -21,7 +21,7 @@ from debate_train.evaluation.modes import CurvePoint
 from debate_train.models.scratch import word_tokenizer
 from debate_train.playing import start_debates
 from debate_train.recipe import Recipe
-from debate_train.recipe.check import warnings_of
+from debate_train.recipe.doubts import warnings_of
 from debate_train.running import loop
 from debate_train.running.loop import train
 from debate_train.running.run_context import RunContext, open_phase

@@ -13,7 +13,7 @@ from debate_train.evaluation import Opponents
 from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe import Recipe
-from debate_train.recipe.check_parts import used_policies
+from debate_train.recipe.policies import used_policies
 
 QUESTIONS = SignsPuzzle().open().split("dev", 2)
 STRONG, WEAK = (question.id for question in QUESTIONS)

@@ -20,6 +20,7 @@ from debate_train.models import ScratchModel
 from debate_train.playing import start_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
+from debate_train.recipe.conflicts import sampling_problems
 from debate_train.running.open_engines import open_engine
 from debate_train.running.step_metrics import role_rewards
 from train.small_runs import AHEAD, RECIPE, end_of
@@ -229,8 +230,7 @@ def test_policies_of_phases_and_evaluations_are_the_runs() -> None:
 
 
 def test_recipe_in_which_nothing_is_trained_is_refused() -> None:
-    problem = recipe({"a": {"train": False, "count": 2}}).sampling_problem()
-    assert problem is not None
+    (problem,) = sampling_problems(recipe({"a": {"train": False, "count": 2}}))
     assert "found no role that is trained on" in problem
 
 

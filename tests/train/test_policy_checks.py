@@ -10,8 +10,7 @@ from debate_rollout import engine as engines
 from debate_train.commands.cli import main
 from debate_train.errors import RecipeError
 from debate_train.recipe.check import check
-from debate_train.recipe.check_parts import refuse_absent_devices
-from debate_train.running.open_engines import refuse_unusable_engine
+from debate_train.recipe.refusals import Launch, refuse, refuse_absent_devices
 from train.test_plan import QWEN3_8B
 from train.test_policies import LEARNER_AGAINST_START, OTHER, TWO_MODELS, recipe
 
@@ -37,7 +36,7 @@ def test_policies_share_no_process_with_a_second_vllm(monkeypatch: pytest.Monkey
     with pytest.raises(
         RecipeError, match=r"rollout\.policies\.rival\.engine\.type: found vllm_server"
     ):
-        refuse_unusable_engine(recipe(TWO_MODELS, policies={"rival": own}))
+        refuse(recipe(TWO_MODELS, policies={"rival": own}), Launch(is_here=True))
 
 
 def test_check_compares_each_policy_with_its_own_window() -> None:

@@ -24,8 +24,9 @@ from debate_train.commands.recipe_command import DONE, FAILED, command
 from debate_train.errors import UsageError
 from debate_train.models.policies import folder_problems
 from debate_train.recipe import Recipe
-from debate_train.recipe.check_parts import missing_libraries, refuse_absent_devices
 from debate_train.recipe.files import load_recipe
+from debate_train.recipe.policies import missing_libraries
+from debate_train.recipe.refusals import refuse_absent_devices
 from debate_train.running.open_engines import open_sampling
 
 Spoken = Callable[[TurnRequest, Reply], None]

@@ -34,8 +34,8 @@ from debate_train.errors import UsageError
 from debate_train.models.gguf import PACKAGED, fetch
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import CheckReport, check
-from debate_train.recipe.check_parts import process_errors
 from debate_train.recipe.describe import template
+from debate_train.recipe.refusals import Launch
 from debate_train.recipe_names import named_recipe
 from debate_train.trainers.launching import heed_interrupts, launch
 from debate_train.trainers.processes import Place, end_at_once, own_place, serve, stop_workers
@@ -151,9 +151,8 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
         return run_recipe(arguments, lambda _: CheckReport(), act)
     processes = arguments.nproc or (PLAN_GPUS if arguments.slurm else place.size)
     take_own_recipe(arguments)
-    return run_recipe(
-        arguments, lambda recipe: _check(recipe, processes, with_tokenizer=not arguments.plan), act
-    )
+    launch_settings = Launch(num_processes=processes, with_tokenizer=not arguments.plan)
+    return run_recipe(arguments, lambda recipe: check(recipe, launch_settings), act)
 
 
 def take_own_recipe(arguments: argparse.Namespace) -> None:
@@ -179,9 +178,3 @@ def _check_data(recipe: Recipe) -> int:
     lines, are_right = judged_answers(source, get_contract(recipe.debate.protocol().contract).kind)
     print(*dict.fromkeys(source.notes), *map(escaped, lines), sep="\n")
     return DONE if are_right else FAILED
-
-
-def _check(recipe: Recipe, processes: int, with_tokenizer: bool) -> CheckReport:
-    found = check(recipe, with_tokenizer=with_tokenizer)
-    found.errors += process_errors(recipe, processes)
-    return found

@@ -33,9 +33,12 @@ from debate_train.models.policies import START, ModelPolicy
 from debate_train.monitoring.progress import Progress
 from debate_train.playing.shared_turns import SharedTurns
 from debate_train.recipe import Recipe
-from debate_train.recipe.check import CheckReport, check_model, evaluation_line
-from debate_train.recipe.check_parts import Windows, missing_libraries, policy_errors
+from debate_train.recipe.arithmetic import evaluation_line
+from debate_train.recipe.check import CheckReport, check_model
 from debate_train.recipe.context import look_at_data, many
+from debate_train.recipe.policies import missing_libraries
+from debate_train.recipe.refusals import Launch, policy_errors
+from debate_train.recipe.windows import Windows
 from debate_train.running.open_engines import open_engine, open_sampling
 
 
@@ -278,7 +281,7 @@ def check_evaluating(wanted: Evaluating) -> CheckReport:
         check_model(recipe.model, found)
     view = look_at_data(recipe.data, trains=False)
     found.lines += view.lines
-    found.errors += [*view.errors, *policy_errors(recipe)]
+    found.errors += [*view.errors, *policy_errors(recipe, Launch())]
     named = [policy.source for policy in wanted.policies if policy.model is not None]
     if named and not engine.capabilities.intersection(_WEIGHTS):
         found.errors.append(
@@ -300,7 +303,7 @@ def check_evaluating(wanted: Evaluating) -> CheckReport:
         windows, known = Windows(found.lines, found.errors), []
         for _, plays in sorted(setup.plays(), key=lambda one: -one[1].form.turn_count()):
             if plays.form not in known:
-                windows.look(recipe, plays.form, view.longest, "evaluation: ")
+                windows.compare(recipe, plays.form, view.longest, "evaluation: ")
                 known.append(plays.form)
     found.lines = [*dict.fromkeys(found.lines)]  # Seats of one mode have much in common.
     found.warnings += missing_libraries(recipe)

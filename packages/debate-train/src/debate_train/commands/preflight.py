@@ -23,6 +23,7 @@ from debate_train.commands.recipe_command import (
 from debate_train.errors import UsageError
 from debate_train.monitoring.health import Result, results, verdict, wanted
 from debate_train.recipe.check import check
+from debate_train.recipe.refusals import Launch, refuse
 
 if TYPE_CHECKING:
     from debate_rewards.what_if import RewardReplay
@@ -55,6 +56,8 @@ def _act(arguments: argparse.Namespace, checked: CheckedRecipe) -> int:
     from debate_train.running.step_metrics import facts_of
 
     phase_name, phase = _phase(checked.recipe, arguments.phase)
+    # The whole recipe, because a phase may compare itself with one before it (keep_if.since).
+    refuse(checked.recipe, Launch(is_here=True))
     policy = None if arguments.policy is None else named_policy(arguments.policy)
     policy_name = "the recipe's model" if policy is None else policy.source
     measured = measure(phase, arguments.questions, policy, with_update=not arguments.no_update)

@@ -32,7 +32,7 @@ from debate_train.offline.offline_set import PLAYED, ExampleSet, OfflineSettings
 from debate_train.playing import play_step
 from debate_train.recipe import Recipe
 from debate_train.recipe.context import context_window
-from debate_train.running.open_engines import open_engine, refuse_unusable_engine
+from debate_train.running.open_engines import open_engine
 from debate_train.running.step_metrics import step_metrics
 
 
@@ -58,7 +58,6 @@ def measure(
         policy: The weights to measure, None for the recipe's.
         with_update: Make one update, which shows its memory and time.
     """
-    refuse_unusable_engine(phase)
     data = phase.data.model_copy(update={"batch_size": num_questions})
     small_phase = phase.model_copy(update={"data": data})
     source = small_phase.data.open(small_phase.seed)

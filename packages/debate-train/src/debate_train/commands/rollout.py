@@ -28,7 +28,7 @@ from debate_train.monitoring.progress import Progress
 from debate_train.playing import named_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check_collecting
-from debate_train.recipe.check_parts import refuse_absent_devices
+from debate_train.recipe.refusals import refuse_absent_devices
 from debate_train.running.open_engines import open_sampling
 
 TRANSCRIPTS = "transcripts.jsonl"

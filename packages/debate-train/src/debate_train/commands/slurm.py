@@ -11,7 +11,7 @@ from pathlib import Path
 from debate_train.errors import RunFailure, UsageError
 from debate_train.models.policies import TrainedPolicy
 from debate_train.recipe import Recipe
-from debate_train.recipe.check_parts import used_policies
+from debate_train.recipe.policies import used_policies
 
 _PROCESSES = 8
 

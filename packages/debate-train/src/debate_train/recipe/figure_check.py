@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from debate_protocol.types import Question, Transcript
 from debate_train.evaluation.measuring import start_debates
 from debate_train.evaluation.settings import Setup, full_name
-from debate_train.recipe import Recipe
 from debate_train.recipe.context import hold
+from debate_train.recipe.recipe import Recipe
 from debate_train.recipe.signal_check import (
     MOST_TURNS,
     ScriptedAgents,

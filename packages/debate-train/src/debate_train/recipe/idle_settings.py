@@ -8,8 +8,8 @@ from pydantic import BaseModel
 
 from debate_train.evaluation.modes import DebateChanges
 from debate_train.evaluation.settings import DIRECT
-from debate_train.recipe import Recipe
-from debate_train.recipe.check_parts import used_policies
+from debate_train.recipe.policies import used_policies
+from debate_train.recipe.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from debate_train.models.loaded_model import Lora, lora_config
 from debate_train.models.model_files import reason_of
 from debate_train.models.policies import TrainedPolicy
 from debate_train.recipe import Recipe
-from debate_train.recipe.check_parts import process_errors, used_policies
 from debate_train.recipe.context import longest_prompt, look_at_data, step_counts, token_counter
+from debate_train.recipe.policies import used_policies
+from debate_train.recipe.refusals import Launch, run_errors
 from debate_train.trainers.trainer import bucket_size
 
 if TYPE_CHECKING:
@@ -335,7 +336,8 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
         f"activations ({shape.activation_bytes(True):,} with gradient_checkpointing) and "
         f"{shape.cache_bytes_per_token:,} of key-value cache a token"
     ]
-    lines += [f"as it is, the recipe is refused: {e}" for e in process_errors(recipe, ranks)]
+    launch = Launch(num_processes=ranks, with_tokenizer=False)
+    lines += [f"as it is, the recipe is refused: {e}" for e in run_errors(recipe, launch)]
     sleeps = "sleeps" in recipe.rollout.engine.capabilities and not recipe.pipeline.max_staleness
     free, longest = gpu_memory * 1e9 - sum(takes.reserved for *_, takes in served[sleeps:]), 0
     for name, phase in recipe.phase_recipes().items():

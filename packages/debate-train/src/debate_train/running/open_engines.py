@@ -6,28 +6,10 @@ from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.routing import RoutedEngine
 from debate_train.data import DataSource
-from debate_train.errors import RecipeError
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.policies import TrainedPolicy, brings_model, open_on
 from debate_train.recipe import Recipe
-from debate_train.recipe.check_parts import (
-    engine_errors,
-    missing_libraries,
-    policy_errors,
-    used_policies,
-)
-
-
-def refuse_unusable_engine(recipe: Recipe) -> None:
-    """Refuse an engine or a tracker that cannot be opened, before a model is loaded for it.
-
-    Raises:
-        RecipeError: A library is missing, or the engine has not what training needs.
-    """
-    errors = [*engine_errors(recipe), *policy_errors(recipe), *missing_libraries(recipe)]
-    errors += recipe.tracking.missing_libraries()
-    if errors:
-        raise RecipeError("\n".join(errors))
+from debate_train.recipe.policies import used_policies
 
 
 def open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:

@@ -38,10 +38,10 @@ from debate_train.monitoring.progress import Progress
 from debate_train.monitoring.tracking import Tracker
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
-from debate_train.recipe.check_parts import refuse_absent_devices
 from debate_train.recipe.files import Overrides, load_recipe, resolved_yaml
 from debate_train.recipe.problems import WHOLE_PHASES
-from debate_train.running.open_engines import open_engine, refuse_unusable_engine
+from debate_train.recipe.refusals import Launch, refuse
+from debate_train.running.open_engines import open_engine
 from debate_train.running.phases import run_phases
 from debate_train.running.run_context import RunContext, StepEnd
 from debate_train.trainers.processes import Init, broadcast
@@ -70,7 +70,7 @@ def run(
     if resume and output is None:
         raise RecipeError("--resume: found no directory of a run; expected one, or --output")
     path = output or new_folder(recipe.name)
-    _refuse_early(recipe)
+    refuse(recipe, Launch(is_here=True))
     directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
     with _held(directory, is_new=not resume):
         if resume:
@@ -141,17 +141,6 @@ def _held(directory: RunDirectory, is_new: bool) -> Iterator[None]:
         logging.getLogger("vllm").removeHandler(log)
         log.close()
         directory.close()
-
-
-def _refuse_early(recipe: Recipe) -> None:
-    """Refuse before a model is loaded, which takes minutes and may not fit beside another."""
-    refuse_unusable_engine(recipe)
-    for phase in recipe.phase_recipes().values():
-        if problem := phase.sampling_problem():
-            raise RecipeError(problem)
-    for problem in recipe.keep_problems():
-        raise RecipeError(problem)
-    refuse_absent_devices(recipe)
 
 
 def _interrupts(recipe: Recipe, echo_s: float) -> Interrupts:
