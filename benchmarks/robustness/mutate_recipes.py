@@ -24,8 +24,9 @@ from typing import Any
 from benchmarks.robustness.mutations import Log, Outcome, quiet_environment, tried
 from debate_train.commands.cli import main as command
 from debate_train.recipe import Recipe
-from debate_train.recipe.files import load_recipe, resolved_yaml
-from debate_train.recipe.problems import PHASES, Schema, annotation_of, schema_of
+from debate_train.recipe.files import load_recipe
+from debate_train.recipe.resolved import resolved_yaml
+from debate_train.recipe.schema import PHASES, Schema, annotation_of, schema_of
 
 BASE = """\
 name: t

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from debate_train.recipe import Recipe
 from debate_train.recipe.describe import facts, summary
-from debate_train.recipe.problems import PHASES, Schema, annotation_of, schema_of
+from debate_train.recipe.schema import PHASES, Schema, annotation_of, schema_of
 
 PAGE = Path(__file__).with_name("keys.md")
 HEAD = """# Recipe keys

@@ -89,7 +89,9 @@ def test_answers_of_other_questions_are_not_looked_at(hold, caplog) -> None:
 
 
 def test_what_is_silent_on_the_rest_alone_is_no_silence(hold) -> None:
-    use = RewardContext(hold([""] * 3, VOTES).protocol, max_tokens=8)
+    context = RewardContext(hold([""] * 3, VOTES).protocol, max_tokens=8)
     rest = Overlong(max_tokens=10, buffer=1)  # No reply is long enough.
-    assert Labelled(share=0.1, rest=rest).why_no_signal("generator", use) is None
-    assert "overlong" in (Labelled(share=0, rest=rest).why_no_signal("generator", use) or "")
+    assert not list(Labelled(share=0.1, rest=rest).notes(context))
+    (note,) = Labelled(share=0, rest=rest).notes(context)
+    assert (note.kind, note.stream) == ("no_signal", "generator")
+    assert "overlong" in note.text

@@ -95,5 +95,7 @@ def test_it_stands_beside_the_majority(hold) -> None:
 
 def test_two_agents_have_no_majority_to_name(hold) -> None:
     two, five = (RewardContext(hold([""] * n, n=n).protocol) for n in (2, 5))
-    assert "nobody is outvoted" in (MajorityJudge().why_no_signal("judge", two) or "")
-    assert MajorityJudge().why_no_signal("judge", five) is None
+    (note,) = MajorityJudge().notes(two)
+    assert (note.kind, note.stream) == ("no_signal", "judge")
+    assert "nobody is outvoted" in note.text
+    assert not list(MajorityJudge().notes(five))

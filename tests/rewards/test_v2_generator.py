@@ -178,6 +178,7 @@ def test_votes_of_one_role_alone_value_turns(hold) -> None:
     assert valued(V2(votes_of="judge")) == {0: -1.0, 1: 1.0, 2: None, 3: None}
     # All: agent 0 wins one of three, with a tie against 2: (1 + 1/2 - 1 - 1/2) / 3 = 0.
     assert valued(V2()) == {0: 0.0, 1: 0.0, 2: 0.0, 3: None}
-    use = RewardContext(debate.protocol)
-    assert V2(votes_of="judge").why_no_signal("generator", use) is None
-    assert "did you mean 'judge'" in (V2(votes_of="juge").why_no_signal("generator", use) or "")
+    context = RewardContext(debate.protocol)
+    assert all(note.stream != "generator" for note in V2(votes_of="judge").notes(context))
+    (note,) = [n for n in V2(votes_of="juge").notes(context) if n.stream == "generator"]
+    assert note.kind == "no_signal" and "did you mean 'judge'" in note.text

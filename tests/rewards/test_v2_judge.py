@@ -9,7 +9,8 @@ FIVE = [""] * 5
 
 
 def few_judges(agents: int, weight: float, **settings) -> str | None:
-    return V2(**settings).few_judges(RewardContext(Protocol(agents), judge_weight=weight))
+    notes = V2(**settings).notes(RewardContext(Protocol(agents), judge_weight=weight))
+    return next((note.text for note in notes if note.kind == "few_judges"), None)
 
 
 def judge(transcript: Transcript, **options) -> dict[tuple[int, int], float | None]:

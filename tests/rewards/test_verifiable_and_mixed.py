@@ -67,6 +67,10 @@ def test_verifiable_counts_unreadable_predictions_apart(hold):
     assert score.metrics["verifiable/unreadable_predictions"] == 1
 
 
+def weights_of(reward):
+    return {name: part.weight for name, part in reward.parts().items()}
+
+
 def mixed(**options):
     config = {
         "type": "mixed",
@@ -161,7 +165,7 @@ def test_fading_weight_is_that_of_the_step(hold):
         assert score.agents == pytest.approx((-weight, weight, -weight))
         assert score.metrics["reward/weight/truth"] == pytest.approx(weight)
         assert "reward/weight/peers" not in score.metrics
-    assert reward.part_weights() == {"truth": 0.6, "peers": 1.0}
+    assert weights_of(reward) == {"truth": 0.6, "peers": 1.0}
     later = {"truth": {**parts["truth"], "weight": {"start": 0, "end": 1, "steps": 2}}}
-    assert mixed(components=later).part_weights() == {"truth": 1.0}
+    assert weights_of(mixed(components=later)) == {"truth": 1.0}
     assert mixed().at(7) == mixed()

@@ -83,7 +83,8 @@ def test_v2_without_judge_stream_keeps_the_votes_for_the_generator(hold):
     assert "reward/judge/mean" not in score.metrics
     assert score.metrics["v2/missing_comparisons"] == 1
     assert V2(consensus="none").streams == ("generator",)
-    assert V2(consensus="none").few_judges(RewardContext(Protocol(3))) is None
+    notes = V2(consensus="none").notes(RewardContext(Protocol(3)))
+    assert all(note.kind != "few_judges" for note in notes)
 
 
 def test_v2_history_of_one_round_judges_that_round_only(hold):

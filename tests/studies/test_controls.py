@@ -143,8 +143,9 @@ def test_votes_from_truth_leave_out_a_question_without_a_usable_answer(hold, cap
 
 
 def test_votes_from_truth_need_answers_and_rates():
-    assert V2().needed() == {"votes"}
-    assert V2Control(votes_from=VotesFrom(tpr=1, fpr=0)).needed() == {"votes", "answers"}
+    assert V2().needs().votes and not V2().needs().answers
+    needs = V2Control(votes_from=VotesFrom(tpr=1, fpr=0)).needs()
+    assert needs.votes and needs.answers
     for settings in ({"tpr": 1.1, "fpr": 0}, {"tpr": 0.5}, {"tpr": 1, "fpr": 0, "errors": "some"}):
         with pytest.raises(ValidationError):
             V2Control(votes_from=settings)

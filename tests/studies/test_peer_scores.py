@@ -160,10 +160,10 @@ def test_v2_takes_peer_scores_as_values_that_are_centred_already(kind, hold):
     judge = [c for score in scores for c in score.credits if c.stream == "judge" and c.round == 1]
     assert all(credit.centred for credit in judge)
     assert all(credit.value is not None and credit.value > 0 for credit in judge)
-    assert V2PeerScores(consensus=kind).least_questions == PARTS[kind] + 1
+    assert V2PeerScores(consensus=kind).needs().num_questions == PARTS[kind] + 1
     rules = batch[0].protocol
     reward, few = V2PeerScores(consensus=kind), RewardContext(rules, questions=PARTS[kind])
-    silent = reward.why_no_signal("judge", few)
-    assert silent is not None and f"expected data.batch_size above {PARTS[kind]}" in silent
+    (silent,) = [note.text for note in reward.notes(few) if note.stream == "judge"]
+    assert f"expected data.batch_size above {PARTS[kind]}" in silent
     enough = RewardContext(rules, questions=PARTS[kind] + 1)
-    assert reward.why_no_signal("judge", enough) is None
+    assert all(note.stream != "judge" for note in reward.notes(enough))

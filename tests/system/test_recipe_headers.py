@@ -131,7 +131,7 @@ def differing(name: str, source: dict[str, Any]) -> list[str]:
 def test_dapo_recipe_has_the_numbers_of_its_source() -> None:
     assert differing("dapo_math", DAPO) == []
     recipe = load_recipe(str(RECIPES / "dapo_math.yaml"), [], model=Recipe).recipe
-    overlong = recipe.reward.parts()["length"].model_dump()
+    overlong = recipe.reward.parts()["length"].reward.model_dump()
     assert (overlong["max_tokens"], overlong["buffer"], overlong["factor"]) == (8196, 2048, 1.0)
     # 256 x 8 responses in the paper's mini-batches of 128: 16 updates a step.
     assert recipe.steps == 200 and 200 * recipe.trainer.update_count(256 * 8) == 3200
@@ -155,7 +155,7 @@ def test_sdrl_recipe_of_the_authors_code_has_what_it_says() -> None:
     assert differing("papers/sdrl_freq_math_code", SDRL | {"debate.pairing": "freq"} | CODE) == []
     recipe = load_recipe(str(RECIPES / "papers/sdrl_freq_math_code.yaml"), [], model=Recipe).recipe
     assert recipe.rollout.select.rules[1].go_on == recipe.data.batch_size
-    assert recipe.reward.parts()["length"].max_tokens == 8192
+    assert recipe.reward.parts()["length"].reward.max_tokens == 8192
 
 
 def test_dapo_beside_the_sdrl_puzzle_differs_in_what_is_played_alone() -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
-from debate_train.recipe.files import load_recipe, resolved_yaml
+from debate_train.recipe.files import load_recipe
+from debate_train.recipe.resolved import resolved_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted([*(ROOT / "recipes").glob("*.yaml"), *(ROOT / "recipes/papers").glob("*.yaml")])

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from debate_protocol.plugins import Config
 from debate_train.recipe import Recipe
-from debate_train.recipe.problems import annotation_of, schema_of
+from debate_train.recipe.schema import annotation_of, schema_of
 
 PACKAGES = Path(__file__).parents[2] / "packages"
 MAY_BE_INFINITE = {("TorchTrainer", "max_grad_norm"), ("DeepSpeedTrainer", "max_grad_norm")}

@@ -24,7 +24,7 @@ from debate_train.losses import Dapo, Dpo, Grpo, ImportanceSampling, Kl, PpoClip
 from debate_train.models import PretrainedModel
 from debate_train.models.fused_lora import fuse
 from debate_train.models.loaded_model import Lora, lora_config
-from debate_train.recipe.plan import shape_of
+from debate_train.recipe.model_shape import shape_of
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.torch_session import (
     KnownLogps,

@@ -14,7 +14,7 @@ from debate_rewards.answer_checking import check
 from debate_train.data import Benchmark
 from debate_train.data.benchmarks import BENCHMARKS
 from debate_train.errors import DataError
-from debate_train.recipe.context import look_at_data
+from debate_train.recipe.data_view import look_at_data
 
 ROW: dict[str, dict[str, Any]] = {
     "gsm8k": {"question": "2 bags of 600?", "answer": "2*600 = <<2*600=1200>>1200\n#### 1,200"},

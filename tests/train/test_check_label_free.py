@@ -40,7 +40,7 @@ def recipe(reward: dict[str, Any], agents: int = 5, **changes: Any) -> Recipe:
 def test_check_is_content_with_rewards_without_answers(phase: Recipe) -> None:
     assert not any("teach" in text or "learned" in text for text in check(phase).warnings)
     lessons = SignalCheck.of(phase)
-    assert lessons is not None and lessons.taught == set(lessons.given)
+    assert lessons is not None and lessons.taught == set(lessons.trained)
 
 
 def test_check_warns_of_a_majority_of_two() -> None:
@@ -52,8 +52,8 @@ def test_check_warns_of_a_majority_of_two() -> None:
 def test_check_plays_as_many_questions_as_judges_need(consensus: str) -> None:
     phase = recipe({"type": "v2_peer_scores", "consensus": consensus})
     lessons = SignalCheck.of(phase)
-    assert lessons is not None and lessons.taught == set(lessons.given)
-    assert ("judge", "") in lessons.given
+    assert lessons is not None and lessons.taught == set(lessons.trained)
+    assert ("judge", "") in lessons.trained
     too_few = recipe(
         {"type": "v2_peer_scores", "consensus": consensus},
         data={"type": "signs_puzzle", "batch_size": 2},

@@ -8,7 +8,8 @@ import pytest
 
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
-from debate_train.recipe.signal_check import SignalCheck, scripted_step, small_recipe, use_of
+from debate_train.recipe.scripted_debates import scripted_step, small_recipe
+from debate_train.recipe.signal_check import SignalCheck, reward_context
 
 PLAIN = {"style": "compact", "personas": "none"}
 V2, VERIFIABLE = {"type": "v2"}, {"type": "verifiable"}
@@ -167,7 +168,7 @@ def test_check_is_content_where_every_value_may_reach_a_token(changes: dict[str,
     warnings = check(recipe(**changes)).warnings
     assert not any("teach" in text or "learned" in text for text in warnings)
     lessons = SignalCheck.of(recipe(**changes))
-    assert lessons is not None and lessons.taught == set(lessons.given)
+    assert lessons is not None and lessons.taught == set(lessons.trained)
 
 
 @pytest.mark.parametrize(
@@ -298,9 +299,10 @@ def test_check_counts_demonstrations_that_weigh_nothing(tmp_path: Path) -> None:
 
 def test_few_judges_of_a_large_ring_are_those_of_a_small_one() -> None:
     ring = recipe(debate={"num_agents": 128, "topology": "ring"})
-    assert "at most 1 agents" in (ring.reward.few_judges(use_of(ring)) or "")
+    (note,) = [n for n in ring.reward.notes(reward_context(ring)) if n.kind == "few_judges"]
+    assert "at most 1 agents" in note.text
     wide = recipe(debate={"num_agents": 128, "topology": "sparse", "degree": 8})
-    assert wide.reward.few_judges(use_of(wide)) is None
+    assert all(note.kind != "few_judges" for note in wide.reward.notes(reward_context(wide)))
 
 
 def test_scripted_debates_stay_small() -> None:

@@ -13,7 +13,8 @@ from debate_train.checkpoints.policy_files import save_policy
 from debate_train.errors import RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel, ScratchModel
-from debate_train.recipe.plan import memory, shape_of
+from debate_train.recipe.model_shape import shape_of
+from debate_train.recipe.plan import memory
 from debate_train.trainers import DeepSpeedTrainer
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
 from debate_train.recipe.describe import description, summary
 from debate_train.recipe.files import load_recipe
-from debate_train.recipe.problems import Schema, annotation_of, schema_of
+from debate_train.recipe.schema import Schema, annotation_of, schema_of
 from debate_train.recipe_names import SHIPPED
 
 

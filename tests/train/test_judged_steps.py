@@ -15,7 +15,7 @@ from debate_train.data import SignsPuzzle
 from debate_train.models.scratch import word_tokenizer
 from debate_train.playing import play_step
 from debate_train.recipe import Recipe
-from debate_train.recipe.context import hold
+from debate_train.recipe.scripted_debates import play_debate
 
 
 def test_copies_share_what_comes_before_the_round_that_is_paid() -> None:
@@ -85,4 +85,4 @@ def test_what_a_judge_is_paid_reaches_its_decision(said: str, paid: str) -> None
         return Reply(f"\\boxed{{{request.agent}}}" if request.agent < 2 else said)
 
     question = Question("q", "?", "0", {"kind": "number"})
-    assert paid_text(hold(Judged(judges=1).start(question, seed=0), say), 2) == paid
+    assert paid_text(play_debate(Judged(judges=1).start(question, seed=0), say), 2) == paid

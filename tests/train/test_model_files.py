@@ -18,7 +18,7 @@ from debate_train.errors import ModelError
 from debate_train.models import PretrainedModel
 from debate_train.models.model_files import check_template
 from debate_train.models.scratch import word_tokenizer
-from debate_train.recipe.plan import shape_of
+from debate_train.recipe.model_shape import shape_of
 
 Damage = Callable[[Path], None]
 TWO_LAYERS: dict[str, Any] = {

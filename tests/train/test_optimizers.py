@@ -186,7 +186,7 @@ def test_8_bit_optimizer_says_what_to_install_when_it_is_missing(
     ],
 )
 def test_plan_counts_what_the_optimizer_keeps(optimizer: dict[str, Any], each: float) -> None:
-    from debate_train.recipe.plan import Shape
+    from debate_train.recipe.model_shape import Shape
 
     shape = Shape(1000, 100, 4, layers=1, hidden=1, queries=1, keys=1, ffn=1)
     kept = trainer(optimizer).optimizer.state_layout().bytes_each

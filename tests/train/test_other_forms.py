@@ -13,7 +13,7 @@ from debate_train.models.scratch import word_tokenizer
 from debate_train.playing import named_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
-from debate_train.recipe.context import step_counts
+from debate_train.recipe.step_counts import step_counts
 from train.contexts import Trainer, context, trained
 
 SAID: dict[str, Any] = {"contract": "five_section", "style": "compact", "personas": "none"}

@@ -13,7 +13,8 @@ from debate_train.commands.cli import main
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel, ScratchModel
 from debate_train.models.loaded_model import Lora, with_adapter
-from debate_train.recipe.plan import memory, shape_of
+from debate_train.recipe.model_shape import shape_of
+from debate_train.recipe.plan import memory
 from debate_train.trainers import TorchTrainer
 
 QWEN3_8B = {

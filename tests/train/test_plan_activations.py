@@ -9,7 +9,7 @@ import torch
 
 from debate_train.losses import ImportanceSampling
 from debate_train.models import PretrainedModel, ScratchModel
-from debate_train.recipe.plan import shape_of
+from debate_train.recipe.model_shape import shape_of
 from debate_train.trainers.torch_session import (
     KnownLogps,
     StepStats,

@@ -7,7 +7,8 @@ from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
 from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 
-from debate_train.recipe.plan import Shape, memory
+from debate_train.recipe.model_shape import Shape
+from debate_train.recipe.plan import memory
 from debate_train.trainers.trainer import bucket_size
 
 # 1000 weights of 2 bytes in 1 layer. It keeps of a token two norms of 4·10 + 2·10 bytes and their

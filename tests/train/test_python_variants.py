@@ -24,7 +24,8 @@ from debate_train.errors import UsageError
 from debate_train.evaluation import EvaluationMode, Plays, Values
 from debate_train.losses import LossInputs, PpoClip, TokenLoss
 from debate_train.recipe import Recipe
-from debate_train.recipe.files import load_recipe, resolved_yaml
+from debate_train.recipe.files import load_recipe
+from debate_train.recipe.resolved import resolved_yaml
 from train.small_runs import RECIPE
 
 SMALL = yaml.safe_load(RECIPE) | {"steps": 1, "evaluation": {"questions": 0}}

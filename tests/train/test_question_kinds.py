@@ -10,7 +10,7 @@ from debate_protocol.types import Question
 from debate_rewards.answer_checking import check
 from debate_train.data.questions import Questions
 from debate_train.errors import DataError
-from debate_train.recipe.context import look_at_data
+from debate_train.recipe.data_view import look_at_data
 
 GOOD = [{"question": f"What is {n} + 1?", "answer": n + 1} for n in range(40)]
 

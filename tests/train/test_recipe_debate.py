@@ -9,7 +9,8 @@ import yaml
 from debate_train.errors import RecipeError
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
-from debate_train.recipe.files import LoadedRecipe, load_recipe, resolved_yaml
+from debate_train.recipe.files import LoadedRecipe, load_recipe
+from debate_train.recipe.resolved import resolved_yaml
 
 OWN = """\
 name: own

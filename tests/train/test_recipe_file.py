@@ -13,13 +13,10 @@ from pydantic import Field
 
 from debate_train.errors import RecipeError
 from debate_train.recipe import Recipe
-from debate_train.recipe.files import (
-    LoadedRecipe,
-    find_recipe,
-    load_recipe,
-    resolved_yaml,
-)
-from debate_train.recipe.problems import Schema, merge
+from debate_train.recipe.files import LoadedRecipe, find_recipe, load_recipe
+from debate_train.recipe.merging import merge
+from debate_train.recipe.resolved import resolved_yaml
+from debate_train.recipe.schema import Schema
 from debate_train.recipe_names import SHIPPED, named_recipe
 from train.small_recipes import Plain, Small, Strict, Tracking, Zero, write
 

@@ -8,7 +8,8 @@ import yaml
 
 from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
-from debate_train.recipe.files import load_recipe, resolved_yaml
+from debate_train.recipe.files import load_recipe
+from debate_train.recipe.resolved import resolved_yaml
 from train.small_recipes import FILE
 
 

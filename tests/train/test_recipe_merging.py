@@ -7,7 +7,8 @@ import yaml
 
 from debate_train.errors import RecipeError
 from debate_train.recipe import Recipe
-from debate_train.recipe.files import LoadedRecipe, load_recipe, resolved_yaml
+from debate_train.recipe.files import LoadedRecipe, load_recipe
+from debate_train.recipe.resolved import resolved_yaml
 from train.small_recipes import FILE, write
 
 V2 = FILE.replace("advantage: {", "advantage: {streams: {generator: {}, judge: {weight: 0.5}}, ")

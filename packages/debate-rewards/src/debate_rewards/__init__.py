@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from debate_rewards.reward import Reward as Reward
     from debate_rewards.reward import RewardConfig as RewardConfig
     from debate_rewards.reward import RewardContext as RewardContext
+    from debate_rewards.reward import RewardNeeds as RewardNeeds
+    from debate_rewards.reward import RewardNote as RewardNote
+    from debate_rewards.reward import RewardPart as RewardPart
     from debate_rewards.reward import Score as Score
     from debate_rewards.rewards import REWARDS as REWARDS
     from debate_rewards.rewards import Component as Component

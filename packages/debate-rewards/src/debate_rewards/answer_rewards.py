@@ -2,9 +2,9 @@
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -15,9 +15,10 @@ from debate_rewards.reward import (
     FAILURE_VALUE,
     Credit,
     ReadDebate,
-    Requirement,
     RewardConfig,
     RewardContext,
+    RewardNeeds,
+    RewardNote,
     Score,
     build_score,
     known_mean,
@@ -94,15 +95,16 @@ class Verifiable(RewardConfig):
     Source: SDRL (paper), verifiable outcome reward.
     """
 
-    needs: ClassVar[frozenset[Requirement]] = frozenset(("answers",))
-    can_be_tried: ClassVar[bool] = True
-
     type: Literal["verifiable"] = "verifiable"
     values: Literal["plus_minus", "zero_one"] = "plus_minus"
     """A right and a wrong answer are +1 and -1 (`plus_minus`), or 1 and 0 (`zero_one`)."""
     contract_penalty: float = Field(0.0, le=0)
     """Added to the value of a turn that departs from its contract (`Parsed.problems`), down to -1:
     without it an answer that can be read is paid in full, whatever stands around it."""
+
+    def needs(self) -> RewardNeeds:
+        """Describe needs: answers."""
+        return RewardNeeds(answers=True, policy=False)
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Score a batch of debates, in order."""
@@ -207,9 +209,11 @@ class TruthJudge(YardstickJudge):
     the place of the consensus, after section 5.1's mixing of ground truth into peer rewards.
     """
 
-    needs: ClassVar[frozenset[Requirement]] = frozenset(("answers", "votes"))
-
     type: Literal["truth_judge"] = "truth_judge"
+
+    def needs(self) -> RewardNeeds:
+        """Describe needs: answers, and comparisons."""
+        return RewardNeeds(answers=True, votes=True, policy=False)
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Score a batch of debates, in order."""
@@ -324,8 +328,6 @@ class Majority(RewardConfig):
     2603.17775), where the model's own checks filter its majority; here votes on pairs do.
     """
 
-    can_be_tried: ClassVar[bool] = True
-
     type: Literal["majority"] = "majority"
     values: Literal["plus_minus", "zero_one"] = "zero_one"
     """With the majority and against it are +1 and -1 (`plus_minus`), or 1 and 0 (`zero_one`)."""
@@ -357,15 +359,15 @@ class Majority(RewardConfig):
             scores.append(build_score(debate.transcript, turn_credits(debate, values), metrics))
         return scores
 
-    def needed(self) -> frozenset[Requirement]:
-        """Require votes where these verify the majority."""
-        return frozenset(("votes",)) if self.verified else frozenset()
+    def needs(self) -> RewardNeeds:
+        """Describe needs: comparisons where these verify the majority."""
+        return RewardNeeds(votes=self.verified, policy=False)
 
-    def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
+    def notes(self, context: RewardContext) -> Iterator[RewardNote]:
         """Explain why no turn can differ from the majority."""
-        if stream == "generator" and self.scope == "debate":
-            return nobody_outvoted(context)
-        return None
+        text = nobody_outvoted(context)
+        if text is not None and self.scope == "debate":
+            yield RewardNote(kind="no_signal", text=text, stream="generator")
 
 
 class MajorityJudge(YardstickJudge):
@@ -383,8 +385,6 @@ class MajorityJudge(YardstickJudge):
     in the place of the least frequent one, −1 in the place of 0, and 0 for `=`.
     """
 
-    can_be_tried: ClassVar[bool] = False
-
     type: Literal["majority_judge"] = "majority_judge"
     verified: bool = True
     """Whether the peers' votes must decide for the majority's answer, too."""
@@ -398,6 +398,12 @@ class MajorityJudge(YardstickJudge):
             scores.append(self.score_votes(debate, agrees))
         return scores
 
-    def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
+    def needs(self) -> RewardNeeds:
+        """Describe needs: comparisons, and answers on which a policy agrees."""
+        return RewardNeeds(votes=True)
+
+    def notes(self, context: RewardContext) -> Iterator[RewardNote]:
         """Explain why no turn can differ from the majority."""
-        return nobody_outvoted(context) if stream == JUDGE else None
+        text = nobody_outvoted(context)
+        if text is not None:
+            yield RewardNote(kind="no_signal", text=text, stream=JUDGE)

@@ -1,7 +1,7 @@
 """Reward of CoNL: solutions by final rankings, critiques by the later value of their targets."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -10,6 +10,7 @@ from debate_protocol.types import TurnKey
 from debate_rewards.reward import (
     ReadDebate,
     RewardContext,
+    RewardNote,
     Score,
     build_score,
     known_mean,
@@ -76,15 +77,17 @@ class ConlReward(JudgeSettings, PeerReward):
         """Streams with values."""
         return ("generator", CRITIC, JUDGE)
 
-    def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
+    def notes(self, context: RewardContext) -> Iterator[RewardNote]:
         """Explain why a stream has no value."""
         if context.rules.num_agents == 2 and context.rules.contracts:
-            why = "of two agents a critic alone votes on the other; expected consensus: inclusive"
-            return why if stream == CRITIC else None
-        return (
+            text = "of two agents a critic alone votes on the other; expected consensus: inclusive"
+            yield RewardNote(kind="no_signal", text=text, stream=CRITIC)
+            return
+        text = (
             "conl compares two rankings with critiques between them: found "
             f"{context.rules.max_rounds} rounds; expected debate.type: conl"
         )
+        yield RewardNote(kind="no_signal", text=text)
 
     def score(self, debate: ReadDebate) -> Score:
         """Score a debate by the first and last ranking."""

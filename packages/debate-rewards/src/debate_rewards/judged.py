@@ -1,10 +1,10 @@
 """Debates before a judge: a reward by the judges' mean vote, and metrics."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from statistics import fmean
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -24,9 +24,10 @@ from debate_rewards.reward import (
     Credit,
     ReadDebate,
     ReadTurn,
-    Requirement,
     RewardConfig,
     RewardContext,
+    RewardNeeds,
+    RewardNote,
     Score,
     build_score,
     known_mean,
@@ -78,8 +79,6 @@ class JudgedReward(RewardConfig):
     al., arXiv 2409.16636), a critic paid 1 − r and the mean of sampled votes (arXiv 2608.17776).
     """
 
-    can_be_tried: ClassVar[bool] = True
-
     type: Literal["judged"] = "judged"
     truth: float = Field(0.0, ge=0, le=1)
     """Share of the truth in a speech's value: (1 − truth) · vote + truth · [its side is right]."""
@@ -96,41 +95,38 @@ class JudgedReward(RewardConfig):
         """Streams with values."""
         return ("generator",) if self.judge == "none" else ("generator", JUDGE)
 
-    def needed(self) -> frozenset[Requirement]:
-        """Require answers where the truth pays speeches or judges."""
-        return frozenset(("answers",) if self.truth or self.judge == "truth" else ())
+    def needs(self) -> RewardNeeds:
+        """Describe needs: answers where the truth pays speeches or judges."""
+        return RewardNeeds(answers=self.truth > 0 or self.judge == "truth", policy=False)
 
-    def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
-        """Explain why a stream has no value."""
-        if stream == JUDGE and self.judge == "agreement":
-            return "reward.judge agreement compares orders; expected debate.both_orders: true"
-        if judging_agents(context.rules):
-            # There are decisions: without a signal it is the baseline that takes it off.
-            return None
-        return "judged pays what judges decide; expected debate.type: judged"
-
-    def warnings(self, context: RewardContext) -> list[str]:
-        """List settings without effect, each with its key."""
+    def notes(self, context: RewardContext) -> Iterator[RewardNote]:
+        """Yield causes without decisions, and settings without effect, each with its key."""
         protocol = context.rules
-        warnings = []
+        has_judges = bool(judging_agents(protocol))
+        for stream in self.streams:
+            if stream == JUDGE and self.judge == "agreement":
+                text = "reward.judge agreement compares orders; expected debate.both_orders: true"
+                yield RewardNote(kind="no_signal", text=text, stream=stream)
+            elif not has_judges:
+                # With decisions it is the baseline that takes the signal off.
+                text = "judged pays what judges decide; expected debate.type: judged"
+                yield RewardNote(kind="no_signal", text=text, stream=stream)
         if self.over_limit and not (self.thinking_words or protocol.extra.get("max_words")):
-            warnings.append("reward.over_limit: no limit is set (debate.max_words, thinking_words)")
+            text = "reward.over_limit: no limit is set (debate.max_words, thinking_words)"
+            yield RewardNote(kind="doubt", text=text)
         if self.thinking_words and protocol.extra.get("think") != "drop":
-            warnings.append(
-                "reward.thinking_words: speeches have no thinking; expected think: drop"
-            )
+            text = "reward.thinking_words: speeches have no thinking; expected think: drop"
+            yield RewardNote(kind="doubt", text=text)
         trained_judges = [a for a in judging_agents(protocol) if is_trained_on(protocol, a)]
         if self.judge != "none" and not trained_judges:
-            warnings.append(
-                "reward.judge: no judge is trained (debate.roles.judge.policy: trained)"
-            )
-        return warnings
+            text = "reward.judge: no judge is trained (debate.roles.judge.policy: trained)"
+            yield RewardNote(kind="doubt", text=text)
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Score a batch of debates, in order."""
         debates = [read_debate(transcript) for transcript in transcripts]
         # Answers are checked only where the truth counts: without it no question needs one.
-        if not self.needed():
+        if not self.needs().answers:
             return [self._score(debate, None) for debate in debates]
         scores = []
         for debate, verdicts in zip(debates, usable_verdicts(debates), strict=True):
@@ -144,7 +140,7 @@ class JudgedReward(RewardConfig):
         """Score a debate; `right` is None where the truth is unneeded or unknown."""
         debate_judgments = judgments(debate)
         decisions = [j.decision for j in debate_judgments if j.decision is not None]
-        is_usable = right is not None or not self.needed()
+        is_usable = right is not None or not self.needs().answers
         vote_share = fmean(1 - decision for decision in decisions) if decisions else None
         if not is_usable:
             vote_share = None

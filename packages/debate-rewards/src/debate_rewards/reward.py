@@ -1,9 +1,9 @@
 """What a reward is: transcripts as it reads them, settings, and the credits that it hands out."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 from pydantic import PrivateAttr
 
@@ -24,9 +24,6 @@ from debate_protocol.types import (
 FAILURE_VALUE = -1.0
 # Advantages are float32 numbers, which hold no larger one.
 LARGEST_VALUE = 3.4e38
-
-# The values of a reward come from the questions' own answers, or from comparisons between agents.
-Requirement = Literal["answers", "votes"]
 
 
 class ScoreError(ValueError):
@@ -346,6 +343,54 @@ class RewardContext:
     baseline: str = "debate"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardNeeds:
+    """What debates need so that a reward gives them values.
+
+    Attributes:
+        answers: Questions with answers.
+        votes: Comparisons between agents.
+        num_questions: The fewest questions of a batch with which every stream has values.
+        policy: Replies of a policy: debates that a script writes may stay without values.
+    """
+
+    answers: bool = False
+    votes: bool = False
+    num_questions: int = 1
+    policy: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardPart:
+    """A reward within another one.
+
+    Attributes:
+        reward: The part.
+        weight: Its weight; of a changing one the first that is not 0.
+        is_compared_apart: Whether its values are compared among themselves, without other parts'.
+    """
+
+    reward: "RewardConfig"
+    weight: float = 1.0
+    is_compared_apart: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardNote:
+    """A remark on a reward's settings for the reader of `--check`.
+
+    Attributes:
+        kind: `change`: from step to step. `doubt`: a legal setting to look at again. `few_judges`:
+            a stream that teaches little. `no_signal`: why a stream has no values, if it has none.
+        text: The remark; those on doubts begin with a key.
+        stream: The stream without values; None for any.
+    """
+
+    kind: Literal["change", "doubt", "few_judges", "no_signal"]
+    text: str
+    stream: str | None = None
+
+
 class RewardConfig(Config):
     """The base class of rewards: a field `type`, streams, and a call that scores debates.
 
@@ -353,12 +398,6 @@ class RewardConfig(Config):
     batch defines `__call__`.
     """
 
-    needs: ClassVar[frozenset[Requirement]] = frozenset()
-    """All of these must be there, or nothing has a value."""
-    can_be_tried: ClassVar[bool] = False
-    """Whether debates that a script writes have values where a policy's would."""
-    is_changing: ClassVar[bool] = False
-    """Whether it may be another in each step, as `at` says."""
     type: str = ""
     """The name by which recipes choose the reward."""
 
@@ -375,47 +414,21 @@ class RewardConfig(Config):
         """Score one debate."""
         raise ScoreError(f"reward: {type(self).__name__} has neither __call__ nor score")
 
-    @property
-    def adds_advantages(self) -> bool:
-        """Whether its parts are compared apart, each under its own name."""
-        return False
+    def needs(self) -> RewardNeeds:
+        """Describe what debates need to have values under these settings."""
+        return RewardNeeds()
 
-    def parts(self) -> "Mapping[str, RewardConfig]":
+    def parts(self) -> Mapping[str, RewardPart]:
         """List the rewards that make up this one, by component; a single one is called ''."""
-        return {"": self}
-
-    def part_weights(self) -> Mapping[str, float]:
-        """List the weight of each part."""
-        return {"": 1.0}
+        return {"": RewardPart(reward=self)}
 
     def at(self, step: int) -> Self:
         """Build the reward of a step of the phase, counted from 0; most never change."""
         return self
 
-    def changes(self) -> list[str]:
-        """Describe each change from step to step, with its key."""
-        return []
-
-    def needed(self) -> frozenset[Requirement]:
-        """List requirements under these settings; without them nothing has a value."""
-        return self.needs
-
-    @property
-    def least_questions(self) -> int:
-        """The fewest questions of a batch with which every stream has values."""
-        return 1
-
-    def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
-        """Explain why no turn has a value in a stream, as far as these settings show."""
-        return None
-
-    def few_judges(self, context: RewardContext) -> str | None:
-        """Explain why judges are too few for their stream to teach much, None if they are not."""
-        return None
-
-    def warnings(self, context: RewardContext) -> list[str]:
-        """List doubtful settings, each with its key."""
-        return []
+    def notes(self, context: RewardContext) -> Iterator[RewardNote]:
+        """Yield remarks on these settings, as far as they show without debates."""
+        yield from ()
 
 
 class FunctionReward(RewardConfig):

@@ -2,9 +2,9 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -24,9 +24,11 @@ from debate_rewards.reward import (
     Credit,
     FunctionReward,
     ReadDebate,
-    Requirement,
     RewardConfig,
     RewardContext,
+    RewardNeeds,
+    RewardNote,
+    RewardPart,
     Score,
     mean_returns,
     read_debate,
@@ -92,8 +94,6 @@ class Mixed(RewardConfig):
     Source: multi-agent debate overview, section 5.1 (0.7 peers + 0.3 correctness).
     """
 
-    is_changing: ClassVar[bool] = True
-
     type: Literal["mixed"] = "mixed"
     components: dict[str, Component] = Field(min_length=1)
     """Names to rewards and their weights."""
@@ -108,23 +108,19 @@ class Mixed(RewardConfig):
             stream_names.update(dict.fromkeys(component.reward.streams))
         return tuple(stream_names)
 
-    @property
-    def adds_advantages(self) -> bool:
-        """Whether its parts are compared apart."""
-        return self.mix == "advantages"
-
-    def parts(self) -> Mapping[str, RewardConfig]:
-        """List the rewards of the components."""
-        return {name: component.reward for name, component in self.components.items()}
-
-    def part_weights(self) -> Mapping[str, float]:
-        """List the weights of the components; of a changing one the first that is not 0."""
-        weights = {}
+    def parts(self) -> Mapping[str, RewardPart]:
+        """List the components."""
+        parts = {}
         for name, component in self.components.items():
-            weights[name] = component.weight_at(0)
-            if isinstance(component.weight, Fading) and component.weight.start == 0:
-                weights[name] = component.weight.end
-        return weights
+            weight = component.weight_at(0)
+            if isinstance(component.weight, Fading) and weight == 0:
+                weight = component.weight.end
+            parts[name] = RewardPart(
+                reward=component.reward,
+                weight=weight,
+                is_compared_apart=self.mix == "advantages",
+            )
+        return parts
 
     def at(self, step: int) -> Self:
         """Build the reward of a step of the phase, counted from 0."""
@@ -138,15 +134,14 @@ class Mixed(RewardConfig):
             components[name] = components[name].model_copy(update={"weight": weight_now})
         return self.model_copy(update={"components": components})
 
-    def changes(self) -> list[str]:
-        """Describe the weights that change."""
-        descriptions = []
+    def notes(self, context: RewardContext) -> Iterator[RewardNote]:
+        """Describe the weights that change; remarks on components are theirs."""
         for name, weight in self._fading_weights().items():
-            descriptions.append(
+            text = (
                 f"reward.components.{name}.weight: from {weight.start:g} to {weight.end:g} over "
                 f"the phase's first {weight.steps:,} steps"
             )
-        return descriptions
+            yield RewardNote(kind="change", text=text)
 
     def _fading_weights(self) -> dict[str, Fading]:
         fading_weights = {}
@@ -266,8 +261,6 @@ class Labelled(RewardConfig):
     of other questions stay unread.
     """
 
-    can_be_tried: ClassVar[bool] = True
-
     type: Literal["labelled"] = "labelled"
     share: float = Field(ge=0, le=1)
     """Share of the questions that are labelled."""
@@ -285,30 +278,31 @@ class Labelled(RewardConfig):
         """Streams with values in either reward."""
         return tuple(dict.fromkeys(self.truth.streams + self.rest.streams))
 
-    @property
-    def least_questions(self) -> int:
-        """The fewest questions of a batch with which every stream has values."""
-        return self.rest.least_questions
+    def needs(self) -> RewardNeeds:
+        """Describe needs; those of the truth only where some questions are labelled."""
+        rest = self.rest.needs()
+        truth = self.truth.needs() if self.share > 0 else RewardNeeds()
+        return RewardNeeds(
+            answers=rest.answers or truth.answers,
+            votes=rest.votes or truth.votes,
+            num_questions=rest.num_questions,
+            policy=False,
+        )
 
-    def needed(self) -> frozenset[Requirement]:
-        """List requirements; answers only where some questions are labelled."""
-        if self.share == 0:
-            return self.rest.needed()
-        return self.rest.needed() | self.truth.needed()
-
-    def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
-        """Explain why no turn has a value in a stream."""
-        has_truth = self.share > 0 and stream in self.truth.streams
-        reward = self.truth if has_truth else self.rest
-        return reward.why_no_signal(stream, context)
-
-    def few_judges(self, context: RewardContext) -> str | None:
-        """Explain why judges are too few for their stream to teach much."""
-        return self.rest.few_judges(context)
-
-    def warnings(self, context: RewardContext) -> list[str]:
-        """List doubtful settings of both rewards."""
-        return [*self.truth.warnings(context), *self.rest.warnings(context)]
+    def notes(self, context: RewardContext) -> Iterator[RewardNote]:
+        """Yield remarks on both rewards, each on the streams that it gives values."""
+        truth_streams = self.truth.streams if self.share > 0 else ()
+        rest_streams = [stream for stream in self.rest.streams if stream not in truth_streams]
+        for reward, streams in ((self.truth, truth_streams), (self.rest, rest_streams)):
+            # A stream of few judges teaches little only where it is judged without the truth.
+            kept_kinds = ("doubt", "few_judges") if reward is self.rest else ("doubt",)
+            for note in reward.notes(context):
+                if note.kind in kept_kinds:
+                    yield note
+                    continue
+                for stream in streams:
+                    if note.stream in (None, stream):
+                        yield RewardNote(kind="no_signal", text=note.text, stream=stream)
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Score a batch of debates, in order."""

@@ -2,10 +2,10 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -26,9 +26,10 @@ from debate_rewards.reward import (
     Credit,
     ReadDebate,
     ReadTurn,
-    Requirement,
     RewardConfig,
     RewardContext,
+    RewardNeeds,
+    RewardNote,
     Score,
     build_score,
     check_turns,
@@ -80,10 +81,11 @@ class PartialTrajectory(RewardConfig):
     Source: ACC-Debate (paper), section 4.2, r(z, x, y) by one-step roll-out.
     """
 
-    needs: ClassVar[frozenset[Requirement]] = frozenset(("answers",))
-    can_be_tried: ClassVar[bool] = True
-
     type: Literal["partial_trajectory"] = "partial_trajectory"
+
+    def needs(self) -> RewardNeeds:
+        """Describe needs: answers."""
+        return RewardNeeds(answers=True, policy=False)
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Score a batch of debates, in order."""
@@ -276,13 +278,14 @@ class Persuasion(PeerReward):
         """Streams with values."""
         return (CRITIC,)
 
-    def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
+    def notes(self, context: RewardContext) -> Iterator[RewardNote]:
         """Explain why no critique has a value."""
-        return (
+        text = (
             "persuasion compares votes on a critique's target before and after it was read, and "
             f"nobody votes twice around one: found {context.rules.max_rounds} rounds; expected 3 "
             "agents and 3 rounds at least, and evaluations in the contract"
         )
+        yield RewardNote(kind="no_signal", text=text)
 
     def score(self, debate: ReadDebate) -> Score:
         """Score a debate."""
@@ -390,8 +393,6 @@ class Overlong(RewardConfig):
     Source: DAPO (Yu et al. 2025), soft overlong punishment, eq. 13, where factor is 1.
     """
 
-    can_be_tried: ClassVar[bool] = True
-
     type: Literal["overlong"] = "overlong"
     max_tokens: int = Field(ge=1)
     """Length in tokens from which the whole penalty holds."""
@@ -400,16 +401,20 @@ class Overlong(RewardConfig):
     factor: float = Field(default=1.0, ge=0)
     """The whole penalty."""
 
-    def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
+    def needs(self) -> RewardNeeds:
+        """Describe needs: debates with any turn."""
+        return RewardNeeds(policy=False)
+
+    def notes(self, context: RewardContext) -> Iterator[RewardNote]:
         """Explain why replies are never too long."""
         begins = self.max_tokens - self.buffer
-        if context.max_tokens > begins:
-            return None
-        return (
-            f"overlong begins above {begins:,} tokens (max_tokens - buffer), and "
-            f"rollout.max_tokens is {context.max_tokens:,}; expected reward.max_tokens at most as "
-            "large"
-        )
+        if context.max_tokens <= begins:
+            text = (
+                f"overlong begins above {begins:,} tokens (max_tokens - buffer), and "
+                f"rollout.max_tokens is {context.max_tokens:,}; expected reward.max_tokens at most "
+                "as large"
+            )
+            yield RewardNote(kind="no_signal", text=text)
 
     @model_validator(mode="after")
     def _buffer_fits(self) -> "Overlong":

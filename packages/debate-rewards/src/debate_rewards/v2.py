@@ -10,7 +10,7 @@ The functions below follow this order. `votes.ballots` selects the lines counted
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -26,6 +26,8 @@ from debate_rewards.reward import (
     ReadDebate,
     ReadTurn,
     RewardContext,
+    RewardNeeds,
+    RewardNote,
     Score,
     build_score,
     known_mean,
@@ -295,10 +297,10 @@ class V2(JudgeSettings, PooledReward):
         """Streams with values."""
         return ("generator",) if self.consensus == "none" else ("generator", JUDGE)
 
-    @property
-    def least_questions(self) -> int:
-        """Two where verdicts are compared with other questions'."""
-        return 2 if self.consensus == "peer_prediction" else 1
+    def needs(self) -> RewardNeeds:
+        """Describe needs: comparisons, and two questions where verdicts are compared across."""
+        num_questions = 2 if self.consensus == "peer_prediction" else 1
+        return RewardNeeds(votes=True, num_questions=num_questions, policy=False)
 
     @property
     def centred(self) -> bool:
@@ -375,20 +377,18 @@ class V2(JudgeSettings, PooledReward):
         elsewhere = verdicts_elsewhere(questions, votes)
         return [peer_prediction_values(v, e) for v, e in zip(votes, elsewhere, strict=True)]
 
-    def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
-        """Explain why no turn has a vote that counts, or no judge a value."""
-        if stream != JUDGE:
-            return why_nobody_votes(self.votes_of, context)
-        if context.questions < self.least_questions:
-            return why_few_questions(self.consensus, self.least_questions, context)
-        return self.few_judges(context)
-
-    def few_judges(self, context: RewardContext) -> str | None:
-        """Explain why the judge stream teaches little, where each pair has some judge but few."""
-        if context.judge_weight <= 0 or self.consensus == "none":
-            return None
-        return why_few_judges(context, is_inclusive=self.consensus == "inclusive")
-
-    def warnings(self, context: RewardContext) -> list[str]:
-        """List settings that were worse where they were measured."""
-        return v2_warnings(context, is_literal=self.unvoted == "literal")
+    def notes(self, context: RewardContext) -> Iterator[RewardNote]:
+        """Yield causes without votes or judges, and settings that were worse when measured."""
+        unknown_voter = why_nobody_votes(self.votes_of, context)
+        if unknown_voter is not None:
+            yield RewardNote(kind="no_signal", text=unknown_voter, stream="generator")
+        num_questions = self.needs().num_questions
+        if context.questions < num_questions:
+            text = why_few_questions(self.consensus, num_questions, context)
+            yield RewardNote(kind="no_signal", text=text, stream=JUDGE)
+        if context.judge_weight > 0 and self.consensus != "none":
+            few_judges = why_few_judges(context, is_inclusive=self.consensus == "inclusive")
+            if few_judges is not None:
+                yield RewardNote(kind="few_judges", text=few_judges, stream=JUDGE)
+        for text in v2_warnings(context, is_literal=self.unvoted == "literal"):
+            yield RewardNote(kind="doubt", text=text)

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from debate_protocol.parsing import Comparison, Range
 from debate_protocol.types import TurnKey, decided, judging_agents, reads_backwards
-from debate_rewards.reward import ReadDebate, ReadTurn, Requirement, RewardConfig
+from debate_rewards.reward import ReadDebate, ReadTurn, RewardConfig, RewardNeeds
 
 Ties = Literal["half", "ignore"]
 Duplicates = Literal["one", "count"]
@@ -265,11 +265,12 @@ def by_pair(votes: Iterable[Vote]) -> dict[TurnPair, list[Vote]]:
 class VoteReward(RewardConfig):
     """A reward made of votes."""
 
-    needs: ClassVar[frozenset[Requirement]] = frozenset(("votes",))
-    can_be_tried: ClassVar[bool] = True
-
     duplicates: Duplicates = "one"
     """Whether a voter's repeated verdict on a pair counts as `one` or each time (`count`)."""
+
+    def needs(self) -> RewardNeeds:
+        """Describe needs: comparisons."""
+        return RewardNeeds(votes=True, policy=False)
 
 
 class PeerReward(VoteReward):

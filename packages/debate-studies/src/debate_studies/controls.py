@@ -15,7 +15,7 @@ from debate_rewards import V2
 from debate_rewards.answer_rewards import usable_verdicts
 from debate_rewards.answers.questions import read_answer
 from debate_rewards.answers.reply import Unreadable
-from debate_rewards.reward import Credit, ReadDebate, Requirement
+from debate_rewards.reward import Credit, ReadDebate, RewardNeeds
 from debate_rewards.votes import Verdict, Vote
 
 
@@ -96,9 +96,9 @@ class V2Control(V2):
     votes_from: VotesFrom | None = None
     """Draw the votes from error rates in the place of what agents said."""
 
-    def needed(self) -> frozenset[Requirement]:
-        """Return votes, and answers where verdicts are drawn from the truth."""
-        return self.needs if self.votes_from is None else self.needs | {"answers"}
+    def needs(self) -> RewardNeeds:
+        """Describe needs: as `v2`, and answers where verdicts are drawn from the truth."""
+        return replace(super().needs(), answers=self.votes_from is not None)
 
     def verdict_values(
         self, debates: Sequence[ReadDebate], votes: Sequence[list[Vote]]

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from debate_rewards import V2
-from debate_rewards.reward import ReadDebate
+from debate_rewards.reward import ReadDebate, RewardNeeds
 from debate_rewards.votes import Verdict, Vote, by_pair
 
 PeerScores = Literal["correlated_agreement", "determinant_mutual_information"]
@@ -79,10 +80,9 @@ class V2PeerScores(V2):
         """Whether a habit already earns 0 on average."""
         return True
 
-    @property
-    def least_questions(self) -> int:
-        """Two in one part, and one in each other part."""
-        return PARTS[self.consensus] + 1
+    def needs(self) -> RewardNeeds:
+        """Describe needs: comparisons on two questions in one part, and one in each other part."""
+        return replace(super().needs(), num_questions=PARTS[self.consensus] + 1)
 
     def verdict_values(
         self, debates: Sequence[ReadDebate], votes: Sequence[list[Vote]]

@@ -14,7 +14,8 @@ from debate_protocol.plugins import Config
 from debate_train.errors import UsageError
 from debate_train.models import ModelConfig
 from debate_train.recipe import FolderName, Recipe
-from debate_train.recipe.files import LoadedRecipe, find_recipe, load_recipe, read_yaml
+from debate_train.recipe.files import LoadedRecipe, find_recipe, load_recipe
+from debate_train.recipe.reading import read_yaml
 
 
 def add_study_options(parser: argparse.ArgumentParser) -> None:

@@ -35,9 +35,10 @@ from debate_train.playing.shared_turns import SharedTurns
 from debate_train.recipe import Recipe
 from debate_train.recipe.arithmetic import evaluation_line
 from debate_train.recipe.check import CheckReport, check_model
-from debate_train.recipe.context import look_at_data, many
+from debate_train.recipe.data_view import look_at_data
 from debate_train.recipe.policies import missing_libraries
 from debate_train.recipe.refusals import Launch, policy_errors
+from debate_train.recipe.step_counts import many
 from debate_train.recipe.windows import Windows
 from debate_train.running.open_engines import open_engine, open_sampling
 

@@ -18,7 +18,8 @@ from debate_train.monitoring.progress import steady_streams
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import CheckReport
 from debate_train.recipe.describe import explain
-from debate_train.recipe.files import LoadedRecipe, load_recipe, resolved_yaml
+from debate_train.recipe.files import LoadedRecipe, load_recipe
+from debate_train.recipe.resolved import resolved_yaml
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from debate_protocol.forms import DebateForm
 from debate_train.playing import direct_form
-from debate_train.recipe.context import StepCounts, many, step_counts
 from debate_train.recipe.imitation import examples_text
 from debate_train.recipe.recipe import Recipe
+from debate_train.recipe.signal_check import reward_context
+from debate_train.recipe.step_counts import StepCounts, many, step_counts
 
 
 def phase_lines(name: str, phase: Recipe) -> Iterator[str]:
@@ -67,8 +68,9 @@ def _played_lines(phase: Recipe, counts: StepCounts, all_updates: str) -> Iterat
         f"{many(counts.samples * num_steps, 'sample')}, {all_updates}, "
         f"at most {counts.turns * num_steps * rollout.max_tokens:,} tokens in replies"
     )
-    for change in phase.reward.changes():
-        yield f"  {change}"
+    for note in phase.reward.notes(reward_context(phase)):
+        if note.kind == "change":
+            yield f"  {note.text}"
     if rollout.oversample > 1:
         yield (
             f"  a step draws up to {rollout.oversample} batches of "
@@ -86,11 +88,11 @@ def _debate_shape(phase: Recipe, counts: StepCounts) -> str:
     if len(phase.forms) > 1:
         turn_counts = (str(form.turn_count()) for form in phase.forms)
         return f"{' or '.join(turn_counts)} turns"
-    first_part, *later_parts = counts.parts
-    if later_parts:
-        text = many(first_part.turns, "turn")
-        for part in later_parts:
-            text += f", {part.debates:,} of them x {part.turns:,} more"
+    first_segment, *later_segments = counts.segments
+    if later_segments:
+        text = many(first_segment.turns, "turn")
+        for segment in later_segments:
+            text += f", {segment.debates:,} of them x {segment.turns:,} more"
     elif form.turn_count() == form.num_agents * form.max_rounds:
         text = f"{many(form.num_agents, 'agent')} x {many(form.max_rounds, 'round')}"
     else:

@@ -12,7 +12,8 @@ from debate_train.errors import UsageError
 from debate_train.models import ModelConfig
 from debate_train.models.policies import folder_problems
 from debate_train.recipe.arithmetic import collecting_line, forms_of_evaluations, phase_lines
-from debate_train.recipe.context import DataView, TokenCounter, look_at_data, overlap_lines
+from debate_train.recipe.context import TokenCounter
+from debate_train.recipe.data_view import DataView, look_at_data, overlap_lines
 from debate_train.recipe.doubts import (
     adapter_warnings,
     private_key_problems,

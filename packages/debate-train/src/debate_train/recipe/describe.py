@@ -1,4 +1,4 @@
-"""What describes recipes: `--explain KEY`, and `debate-train init`.
+"""Descriptions of recipes: `--explain KEY`, and `debate-train init`.
 
 A field's description is the text below it, or its entry under `Args:` or `Attributes:` of its
 class. Reading them while modules are imported would slow every command down.
@@ -19,9 +19,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from debate_train.errors import RecipeError
-from debate_train.recipe import PARTS, Recipe
 from debate_train.recipe.files import load_recipe
-from debate_train.recipe.problems import (
+from debate_train.recipe.recipe import PARTS, Recipe
+from debate_train.recipe.schema import (
     NOWHERE,
     PHASES,
     Schema,
@@ -31,225 +31,265 @@ from debate_train.recipe.problems import (
 )
 from debate_train.recipe_names import opening
 
-_SECTION = re.compile(r"^(?:Args|Attributes):\n((?:[ ].*\n?|\n)+)", re.MULTILINE)
-_ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+# The entries of a section of a docstring, and one of these entries.
+SECTION = re.compile(r"^(?:Args|Attributes):\n((?:[ ].*\n?|\n)+)", re.MULTILINE)
+ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+BOUND_SIGNS = {
+    "gt": ">",
+    "ge": ">=",
+    "lt": "<",
+    "le": "<=",
+    "min_length": "from",
+    "max_length": "to",
+}
+YAML_CONSTANTS = {None: "null", True: "true", False: "false"}
 
 
 def description(model: type[BaseModel], field: str) -> str:
-    """Return what a field means, in one paragraph; its nearest class that says so counts.
+    """Find the description of a field in the nearest class that has one.
 
     Returns:
-        The text, empty where no class has one.
+        The text as one paragraph; empty if no class has one.
     """
-    ours = [one for one in model.__mro__ if issubclass(one, BaseModel) and one is not BaseModel]
-    said = [model.model_fields[field].description, *(_described(one).get(field) for one in ours)]
-    text = next(filter(None, said), "")
+    texts = [model.model_fields[field].description]
+    for owner in model.__mro__:
+        if issubclass(owner, BaseModel) and owner is not BaseModel:
+            texts.append(_descriptions(owner).get(field))
+    text = next(filter(None, texts), "")
     return re.sub(r"\bNone\b", "null", text)  # As YAML calls it.
 
 
 def summary(model: type[BaseModel]) -> str:
-    """Return the first line of what a model's docstring says."""
-    own = model.__doc__ if model.__doc__ != BaseModel.__doc__ else None
-    return (own or "").strip().partition("\n")[0]
+    """Read the first line of a model's docstring."""
+    docstring = model.__doc__
+    if docstring is None or docstring == BaseModel.__doc__:
+        return ""
+    return docstring.strip().partition("\n")[0]
 
 
 @cache
-def _described(model: type[BaseModel]) -> dict[str, str]:
-    """Return what the body and docstring of one class say of its fields."""
-    section = _SECTION.search(inspect.cleandoc(model.__doc__ or ""))
-    found = dict(_ENTRY.findall(section[1])) if section else {}
+def _descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """Read the descriptions of fields in the docstring and body of one class."""
+    descriptions: dict[str, str] = {}
+    section = SECTION.search(inspect.cleandoc(model.__doc__ or ""))
+    if section is not None:
+        descriptions.update(ENTRY.findall(section[1]))
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(model)))
-    except (OSError, TypeError, SyntaxError):  # Made where there is no source.
+    except (OSError, TypeError, SyntaxError):  # A class that was made without source.
         tree = ast.Module([ast.Pass()], [])
     body = getattr(tree.body[0], "body", [])
     for field, below in pairwise(body):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(str(text))):
-                found[name] = text
-    return {name: " ".join(text.split()) for name, text in found.items()}
+                descriptions[name] = text
+    return {name: " ".join(text.split()) for name, text in descriptions.items()}
 
 
-_BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "min_length": "from", "max_length": "to"}
-
-
-def explain(key: str, model: type[BaseModel], held: Mapping[str, object]) -> list[str]:
-    """Return the lines that explain a dotted key.
+def explain(key: str, model: type[BaseModel], recipe: Mapping[str, object]) -> list[str]:
+    """Write the lines that explain a dotted key.
 
     Args:
-        key: Such as `reward.components`; names of phases, parts and list entries may stand in it.
+        key: Such as `reward.components`, perhaps with names of phases, parts and list entries.
         model: The recipe's model.
-        held: The whole recipe, whose variants alone then count; empty for any.
+        recipe: The values of a whole recipe, to explain its variants alone; empty for all.
 
     Raises:
         RecipeError: There is no such key; names the nearest.
     """
-    *above, name = key.removesuffix(".type").split(".")
-    schema, values = Schema((model,)), held
-    for number, part in enumerate(above):
-        schema, values = _below(schema, part, values, above[:number], model)
+    *parents, name = key.removesuffix(".type").split(".")
+    schema = Schema((model,))
+    values = recipe
+    for number, parent in enumerate(parents):
+        schema, values = _go_below(schema, parent, values, parents[:number], model)
     if schema.values is not None and not schema.models:
-        return [key, *_children(schema.values)]
+        return [key, *_child_lines(schema.values)]
     lines: list[str] = []
-    for said, owners in _grouped(schema, name, values).items():
-        lines += ["", *_lines(key, schema, said, owners, values.get(name))]
+    for field_facts, owners in _owners_by_facts(schema, name, values).items():
+        lines += ["", *_field_lines(key, schema, field_facts, owners, values.get(name))]
     if not lines:
-        raise _unknown(name, above, schema, values, model)
+        raise _unknown(name, parents, schema, values, model)
     return lines[1:]
 
 
 def overview(model: type[BaseModel]) -> list[str]:
-    """Return a line for each key of a model."""
+    """Write a line for each key of a model."""
     names = [name for name in model.model_fields if name != "type"]
     width = max(map(len, names), default=0)
     return [f"  {name:{width}}  {description(model, name)}" for name in names]
 
 
-def _below(
+def _go_below(
     schema: Schema,
-    part: str,
+    key: str,
     values: Mapping[str, object],
-    above: Sequence[str],
+    parents: Sequence[str],
     model: type[BaseModel],
 ) -> tuple[Schema, Mapping[str, object]]:
-    """Return the place below one part of a key, in whichever variants have it."""
-    inner = values.get(part)
-    held = inner if isinstance(inner, Mapping) else {}
+    """Find the schema and values below a key, over all variants that have it."""
+    value = values.get(key)
+    values_below = value if isinstance(value, Mapping) else {}
     if schema.values is not None and not schema.models:
-        return schema.values, held
-    if above == [] and part == PHASES:
-        return Schema(values=schema), held
-    found = [
-        schema_of(annotation_of(owner.model_fields[part]))
-        for owners in _grouped(schema, part, values).values()
-        for owner in owners
-    ]
-    if not found:
-        raise _unknown(part, above, schema, values, model)
-    models = dict.fromkeys(one for place in found for one in place.models)
-    inside = [place.values for place in found if place.values not in (None, NOWHERE)]
-    return Schema(tuple(models), inside[0] if inside else None), held
+        return schema.values, values_below
+    if parents == [] and key == PHASES:
+        return Schema(values=schema), values_below
+    schemas_below = []
+    for owners in _owners_by_facts(schema, key, values).values():
+        for owner in owners:
+            schemas_below.append(schema_of(annotation_of(owner.model_fields[key])))
+    if not schemas_below:
+        raise _unknown(key, parents, schema, values, model)
+    models: dict[type[BaseModel], None] = {}
+    schema_of_values = None
+    for below in schemas_below:
+        models.update(dict.fromkeys(below.models))
+        if schema_of_values is None and below.values not in (None, NOWHERE):
+            schema_of_values = below.values
+    return Schema(tuple(models), schema_of_values), values_below
 
 
-def _grouped(
+def _owners_by_facts(
     schema: Schema, name: str, values: Mapping[str, object]
 ) -> dict[tuple[str, ...], list[type[BaseModel]]]:
-    """Return the models that have a field, together where the same can be said of it."""
-    chosen = schema.model(values) if values and schema.models else None
+    """Group the models that have a field by the facts about it."""
+    models = schema.models
+    if values and models:
+        chosen = schema.model(values)
+        models = schema.models if chosen is None else (chosen,)
     groups: dict[tuple[str, ...], list[type[BaseModel]]] = {}
-    for model in schema.models if chosen is None else [chosen]:
+    for model in models:
         if name in model.model_fields and name != "type":
-            said = tuple(facts(model, name, model.model_fields[name]))
-            groups.setdefault(said, []).append(model)
+            field_facts = tuple(facts(model, name, model.model_fields[name]))
+            groups.setdefault(field_facts, []).append(model)
     return groups
 
 
-def _lines(
-    key: str, schema: Schema, said: Sequence[str], owners: Sequence[type[BaseModel]], value: object
+def _field_lines(
+    key: str,
+    schema: Schema,
+    field_facts: Sequence[str],
+    owners: Sequence[type[BaseModel]],
+    value: object,
 ) -> Iterator[str]:
-    tags = [tag for tag, one in schema.variants.items() if one in owners and len(schema.models) > 1]
-    yield key + (f"  (type: {', '.join(tags)})" if tags else "")
-    yield from (f"  {line}" for line in said)
+    tags = []
+    if len(schema.models) > 1:
+        tags = [tag for tag, model in schema.variants.items() if model in owners]
+    yield f"{key}  (type: {', '.join(tags)})" if tags else key
+    for fact in field_facts:
+        yield f"  {fact}"
     if value is not None and not isinstance(value, Mapping | list):
-        yield f"  here: {_shown(value)}"
+        yield f"  here: {_yaml_text(value)}"
+
     name = key.removesuffix(".type").rpartition(".")[2]
     place = schema_of(annotation_of(owners[0].model_fields[name]))
-    yield from _children(place)
-    if isinstance(value, Mapping) and len(place.models) > 1 and (chosen := place.model(value)):
-        yield f"  here: type {place.tag(value)}, with the keys"
-        yield from (f"  {line}" for line in overview(chosen))
+    yield from _child_lines(place)
+    if isinstance(value, Mapping) and len(place.models) > 1:
+        chosen = place.model(value)
+        if chosen is not None:
+            yield f"  here: type {place.tag(value)}, with the keys"
+            for line in overview(chosen):
+                yield f"  {line}"
 
 
-def _children(place: Schema) -> Iterator[str]:
-    """Yield what may stand in a mapping: the variants by name, or the keys."""
+def _child_lines(place: Schema) -> Iterator[str]:
+    """Yield the variants by name, or the keys, that a mapping may have."""
     if len(place.models) > 1:
         yield "  variants:"
         width = max(map(len, place.variants), default=0)
         for number, (tag, model) in enumerate(place.variants.items()):
-            yield f"    {tag:{width}}  {summary(model)}{'' if number else ' (default)'}"
+            default = "" if number else " (default)"
+            yield f"    {tag:{width}}  {summary(model)}{default}"
     elif place.models:
         yield "  keys:"
-        yield from (f"  {line}" for line in overview(place.models[0]))
+        for line in overview(place.models[0]):
+            yield f"  {line}"
     elif place.values is not None and place.values != NOWHERE:
-        yield from _children(place.values)
+        yield from _child_lines(place.values)
 
 
 def facts(model: type[BaseModel], name: str, field: FieldInfo) -> Iterator[str]:
-    """Yield what a field means, then `type: …`, `range: …` if it has one, and `default: …`."""
+    """Yield a field's description, `type: …`, `range: …` if it has bounds, and `default: …`."""
     yield description(model, name)
-    yield f"type: {_kind(field.annotation)}"
-    bounds = [
-        f"{sign} {getattr(mark, bound)}"
-        for mark in field.metadata
-        for bound, sign in _BOUNDS.items()
-        if getattr(mark, bound, None) is not None
-    ]
+    yield f"type: {_type_text(field.annotation)}"
+    bounds = []
+    for constraint in field.metadata:
+        for bound, sign in BOUND_SIGNS.items():
+            limit = getattr(constraint, bound, None)
+            if limit is not None:
+                bounds.append(f"{sign} {limit}")
     if bounds:
         yield f"range: {', '.join(bounds)}"
+    variants = schema_of(annotation_of(field)).variants
     if not field.is_required():
-        yield f"default: {_shown(field.get_default(call_default_factory=True, validated_data={}))}"
-    elif name in PARTS and (tags := schema_of(annotation_of(field)).variants):
-        yield f"default: type {next(iter(tags))}"
+        default = field.get_default(call_default_factory=True, validated_data={})
+        yield f"default: {_yaml_text(default)}"
+    elif name in PARTS and variants:
+        yield f"default: type {next(iter(variants))}"
     else:
         yield "default: none, it must be given"
 
 
-def _shown(value: object) -> str:
-    """Return a value as YAML has it; a model's `type` stands for all its keys."""
+def _yaml_text(value: object) -> str:
+    """Write a value as YAML has it; a model by its `type` alone."""
     if isinstance(value, BaseModel):
         return f"type {value.type}" if hasattr(value, "type") else "its keys' own"
     if isinstance(value, Mapping) and value:
         return f"{{{', '.join(map(str, value))}: ...}}"
     if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_shown, value))}]"
+        return f"[{', '.join(map(_yaml_text, value))}]"
     if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+        return YAML_CONSTANTS[value]
     return str(value)
 
 
-def _kind(annotation: object) -> str:
-    """Return in words what an annotation takes."""
-    origin, given = get_origin(annotation), get_args(annotation)
+def _type_text(annotation: object) -> str:
+    """Describe the values that an annotation allows."""
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Annotated:
-        return _kind(given[0])
+        return _type_text(arguments[0])
     if origin is Literal:
-        return "one of " + ", ".join(map(_shown, given))
+        return "one of " + ", ".join(map(_yaml_text, arguments))
     if len(schema_of(annotation).variants) > 1:
         return "one of the variants below"
     if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(map(_kind, given)))
+        return " or ".join(dict.fromkeys(map(_type_text, arguments)))
     if origin in (list, tuple):
-        return f"list of {_kind(given[0])}"
+        return f"list of {_type_text(arguments[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"mapping of names to {_kind(given[1])}"
+        return f"mapping of names to {_type_text(arguments[1])}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "mapping of keys"
-    return "null" if annotation is type(None) else getattr(annotation, "__name__", "text")
+    if annotation is type(None):
+        return "null"
+    return getattr(annotation, "__name__", "text")
 
 
 def _unknown(
     name: str,
-    above: Sequence[str],
+    parents: Sequence[str],
     schema: Schema,
     values: Mapping[str, object],
     model: type[BaseModel],
 ) -> RecipeError:
-    text = unknown_key(name, schema, values, Schema((model,)))
-    return RecipeError(f"--explain {'.'.join([*above, name])}: {text}")
+    problem = unknown_key(name, schema, values, Schema((model,)))
+    return RecipeError(f"--explain {'.'.join([*parents, name])}: {problem}")
 
 
 def template(shipped: str, name: str, overrides: Sequence[str]) -> str:
-    """Return a whole recipe, made of one that ships: it extends no other.
+    """Write a whole recipe, made of one that ships, that extends no other.
 
     Args:
         shipped: The recipe that ships.
-        name: What the new one is called.
+        name: The name of the new one.
         overrides: `key=value` arguments over those of the recipe that ships.
     """
     loaded = load_recipe(shipped, [f"name={name}", *overrides], model=Recipe)
     loaded.reading.put_back(loaded.reading.values)
-    lines = [f"# {line}".rstrip() for line in [*opening(loaded.path), ""]]
+    comments = [f"# {line}".rstrip() for line in [*opening(loaded.path), ""]]
     if overrides:
-        lines.append(f"# Not as in {shipped}, of which the above speaks: {', '.join(overrides)}")
-    lines += ["# debate-train FILE --explain KEY says what a key means.", ""]
-    return "\n".join(lines) + "\n" + yaml.safe_dump(loaded.reading.values, sort_keys=False)
+        changes = ", ".join(overrides)
+        comments.append(f"# Not as in {shipped}, of which the above speaks: {changes}")
+    comments += ["# debate-train FILE --explain KEY says what a key means.", ""]
+    content = yaml.safe_dump(loaded.reading.values, sort_keys=False)
+    return "\n".join(comments) + "\n" + content

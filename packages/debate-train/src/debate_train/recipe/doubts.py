@@ -12,10 +12,10 @@ from debate_train.data.source import Split
 from debate_train.data.splits import identity
 from debate_train.models.loaded_model import trained_adapters
 from debate_train.models.model_files import is_adapter
-from debate_train.recipe.context import many
 from debate_train.recipe.figure_check import figure_warnings
 from debate_train.recipe.recipe import Recipe
-from debate_train.recipe.signal_check import SignalCheck, other_form_warnings, use_of
+from debate_train.recipe.signal_check import SignalCheck, other_form_warnings, reward_context
+from debate_train.recipe.step_counts import many
 
 ONE_LINE_CONTRACT = "answer_line"
 # A stop string that is a tag.
@@ -35,15 +35,14 @@ def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
     if phase.loss.supervised:
         return
     streams = phase.advantage.streams
-    context = use_of(phase)
+    context = reward_context(phase)
     signal = SignalCheck.of(phase, answers=answers) if phase.steps else None
-    has_comparisons = signal is None or (signal.asked and not signal.teaches_nothing)
-    for reward in phase.reward.parts().values():
-        few_judges = reward.few_judges(context)
-        if has_comparisons and few_judges:
-            yield few_judges
-        yield from reward.warnings(context)
-        for name in reward.streams:
+    has_comparisons = signal is None or (signal.can_compare and not signal.teaches_nothing)
+    for part in phase.reward.parts().values():
+        for note in part.reward.notes(context):
+            if note.kind == "doubt" or (note.kind == "few_judges" and has_comparisons):
+                yield note.text
+        for name in part.reward.streams:
             if name not in streams:
                 yield (
                     f"advantage.streams: the reward has values, but no stream {name} is named; "

@@ -5,17 +5,18 @@ from collections.abc import Iterator, Sequence
 from debate_protocol.types import Question, Transcript
 from debate_train.evaluation.measuring import start_debates
 from debate_train.evaluation.settings import Setup, full_name
-from debate_train.recipe.context import hold
 from debate_train.recipe.recipe import Recipe
-from debate_train.recipe.signal_check import (
-    MOST_TURNS,
+from debate_train.recipe.scripted_debates import (
+    MAX_TURNS,
     ScriptedAgents,
+    play_debate,
     quiet_rewards,
     scripted_questions,
 )
 
 # With fewer, a figure of some turns alone, such as of changed answers, may be missing by chance.
-MOST_QUESTIONS = 4
+MAX_QUESTIONS = 4
+MAX_NAMED_FIGURES = 12
 
 
 def figure_warnings(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
@@ -27,27 +28,29 @@ def figure_warnings(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
     """
     setup = phase.evaluated()
     num_turns = sum(plays.turns for _, plays in setup.plays())
-    if not phase.evaluation.questions or not num_turns or 2 * num_turns > MOST_TURNS:
+    if not phase.evaluation.questions or not num_turns or 2 * num_turns > MAX_TURNS:
         return
-    num_questions = min(MOST_QUESTIONS, MOST_TURNS // num_turns)
+    num_questions = min(MAX_QUESTIONS, MAX_TURNS // num_turns)
     with quiet_rewards():
         measured = measured_figures(
             setup, scripted_questions(num_questions, answers=answers), phase.rollout.max_tokens
         )
-    without = "" if answers else ", and no question has an answer"
+    cause = "" if answers else ", and no question has an answer"
+    figures_by_mode = {mode: _figures_of(setup, mode) for mode in setup.modes}
     for key, figure in awaited_figures(phase):
-        mode = next((name for name in setup.modes if figure in _figures_of(setup, name)), None)
-        if figure not in measured and mode is not None:
+        modes = [mode for mode, figures in figures_by_mode.items() if figure in figures]
+        if modes and figure not in measured:
             yield (
                 f"{key}: found {figure}, which has no value in scripted debates of "
-                f"evaluation.modes.{mode}{without}; expected one of "
-                f"{', '.join(sorted(measured)[:12]) or 'no figure'}"
+                f"evaluation.modes.{modes[0]}{cause}; expected one of "
+                f"{', '.join(sorted(measured)[:MAX_NAMED_FIGURES]) or 'no figure'}"
             )
-    for mode in {name: None for name, _ in setup.plays()}:
-        if not measured.intersection(_figures_of(setup, mode)):
+    playing_modes = dict.fromkeys(mode for mode, _ in setup.plays())
+    for mode in playing_modes:
+        if measured.isdisjoint(figures_by_mode[mode]):
             yield (
                 f"evaluation.modes.{mode}: scripted debates give none of its figures a value"
-                f"{without}; expected another form (evaluation.debate), or {mode}: null"
+                f"{cause}; expected another form (evaluation.debate), or {mode}: null"
             )
 
 
@@ -55,8 +58,8 @@ def measured_figures(setup: Setup, questions: Sequence[Question], max_tokens: in
     """Play scripted debates of all modes, and find which figures have a value.
 
     Args:
-        setup: Of the evaluation; one run is played.
-        questions: What is debated.
+        setup: The setup of the evaluation; one run is played.
+        questions: The debated questions.
         max_tokens: Most tokens of a reply.
     """
     measured: set[str] = set()
@@ -65,29 +68,32 @@ def measured_figures(setup: Setup, questions: Sequence[Question], max_tokens: in
         for plays in mode.plays(setup.form):
             first, step = plays.share
             debates = start_debates(setup.seed, plays, questions[first::step], "check", 0)
-            played.append([])
+            transcripts = []
             for number, debate in enumerate(debates):
                 agents = ScriptedAgents(max_tokens, f"{mode_name}/{plays.mark}/{number}")
-                played[-1].append(hold(debate, agents))
+                transcripts.append(play_debate(debate, agents))
+            played.append(transcripts)
         if not played:
             continue
-        values, ratios = mode.values(played), mode.ratios(played)
-        for figures in (values, ratios):
-            measured |= {full_name(mode_name, name) for name, found in figures.items() if found}
+        for figures in (mode.values(played), mode.ratios(played)):
+            for figure, values in figures.items():
+                if values:
+                    measured.add(full_name(mode_name, figure))
     return measured
 
 
 def awaited_figures(phase: Recipe) -> Iterator[tuple[str, str]]:
     """Yield each figure that settings of a phase name, after its key."""
-    criterion, keep, best = phase.exit_criterion, phase.keep_if, phase.checkpoint.keep_best
+    criterion = phase.exit_criterion
     if criterion is not None:
         yield "exit_criterion.metric", criterion.metric
         for figure in criterion.also_at_least:
             yield "exit_criterion.also_at_least", figure
-    if keep is not None:
-        yield "keep_if.metric", keep.metric
-    if best is not None:
-        yield "checkpoint.keep_best.metric", best.metric
+    if phase.keep_if is not None:
+        yield "keep_if.metric", phase.keep_if.metric
+    keep_best = phase.checkpoint.keep_best
+    if keep_best is not None:
+        yield "checkpoint.keep_best.metric", keep_best.metric
     for figure in phase.evaluation.headline or ():
         yield "evaluation.headline", figure
 

@@ -188,8 +188,8 @@ CONDITIONS = (
 def idle_settings(recipe: Recipe) -> Iterator[str]:
     """Yield one sentence for each cause by which settings change nothing in any phase.
 
-    A setting is what the recipe says and is no default. One that some phase reads is left alone:
-    the others inherit it.
+    A setting is a written value other than the default. A setting that some phase reads is no
+    mistake: the other phases inherit it.
     """
     phases = list(recipe.phase_recipes().values())
     sentences = [list(_idle_in(phase)) for phase in phases]
@@ -199,9 +199,9 @@ def idle_settings(recipe: Recipe) -> Iterator[str]:
     if not recipe.phases:
         yield from _idle_without_phases(recipe)
     yield from _idle_streams(phases)
-    used = used_policies(recipe)
+    speaking_policies = used_policies(recipe)
     for name in recipe.rollout.policies:
-        if name not in used:
+        if name not in speaking_policies:
             yield (
                 f"rollout.policies.{name}: changes nothing: no role names it; expected "
                 f"debate.roles.NAME.policy: {name}, or an evaluation mode against it"
@@ -212,7 +212,9 @@ def _idle_in(phase: Recipe) -> Iterator[str]:
     for condition in CONDITIONS:
         if not condition.is_idle(phase):
             continue
-        keys = [key for path in condition.keys for key in _set_keys(phase, path, condition)]
+        keys: list[str] = []
+        for path in condition.keys:
+            keys += _set_keys(phase, path, condition)
         if keys:
             change = "changes" if len(keys) == 1 else "change"
             yield (
@@ -225,7 +227,8 @@ def _idle_in(phase: Recipe) -> Iterator[str]:
 
 def _unplayed_changes(phase: Recipe) -> Iterator[str]:
     """Name changes of the evaluated debate that no mode plays."""
-    evaluation, setup = phase.evaluation, phase.evaluated()
+    evaluation = phase.evaluation
+    setup = phase.evaluated()
     played = list(setup.plays())
     for key in DebateChanges.model_fields:
         if not is_set(evaluation, key):
@@ -238,7 +241,7 @@ def _unplayed_changes(phase: Recipe) -> Iterator[str]:
             is_played = list(without.plays()) != played
         except ValueError:  # The other changes do not go without this one.
             continue
-        # A value that training has, too, is said again, which is no mistake.
+        # A value that training has, too, is written twice, which is no mistake.
         if without.form != setup.form and not is_played:
             yield (
                 f"evaluation.{key}: changes nothing: no mode of evaluation.modes plays that "
@@ -261,27 +264,27 @@ def _idle_without_phases(recipe: Recipe) -> Iterator[str]:
 
 def _idle_streams(phases: list[Recipe]) -> Iterator[str]:
     """Name streams that the recipe weighs and no phase's reward has."""
-    known: dict[str, None] = {}
+    reward_streams: dict[str, None] = {}
     for phase in phases:
-        if not all(part.can_be_tried for part in phase.reward.parts().values()):
+        if any(part.reward.needs().policy for part in phase.reward.parts().values()):
             return
-        known |= dict.fromkeys(phase.reward.streams)
-    named: dict[str, None] = {}
+        reward_streams |= dict.fromkeys(phase.reward.streams)
+    weighed_streams: dict[str, None] = {}
     for phase in phases:
         if is_set(phase.advantage, "streams"):
             streams = phase.advantage.streams
             # A weight of 0 leaves out what the recipe inherits.
-            named |= dict.fromkeys(name for name, stream in streams.items() if stream.weight != 0)
-    for name in named:
-        if name not in known:
+            weighed_streams |= dict.fromkeys(n for n, s in streams.items() if s.weight != 0)
+    for name in weighed_streams:
+        if name not in reward_streams:
             yield (
                 f"advantage.streams.{name}: changes nothing: the reward has no such stream; "
-                f"expected one of {', '.join(known)}"
+                f"expected one of {', '.join(reward_streams)}"
             )
 
 
 def is_set(settings: BaseModel, key: str) -> bool:
-    """Say whether settings name a key with a value that is not its default."""
+    """Whether settings name a key with a value other than its default."""
     if key not in settings.model_fields_set:
         return False
     default = type(settings).model_fields[key].get_default(call_default_factory=True)

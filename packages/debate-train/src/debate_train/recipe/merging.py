@@ -1,14 +1,70 @@
-"""How whole recipes merge: by keys, with the streams of another reward, and without phases."""
+"""How recipes merge: key by key, with the streams of another reward, and without phases."""
 
 from collections.abc import Mapping
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from debate_protocol.plugins import Handed
 from debate_rewards.rewards import RewardChoice
-from debate_train.recipe.problems import PHASES, Schema, merge
+from debate_train.recipe.schema import PHASES, Schema, annotation_of, can_hold
 
-_REWARD: TypeAdapter[RewardChoice] = TypeAdapter(RewardChoice)
-_OWN_STREAM = {"weight": 1.0}
+REWARD: TypeAdapter[RewardChoice] = TypeAdapter(RewardChoice)
+NEW_STREAM = {"weight": 1.0}
+
+
+def merge(
+    base: Mapping[str, object],
+    change: Mapping[str, object],
+    schema: Schema,
+    *,
+    path: str = "",
+    dropped: list[str] | None = None,
+) -> dict[str, object]:
+    """Merge the differences of `change` into `base`.
+
+    Mappings merge key by key; anything else replaces. A new `type` drops the keys of the old
+    variant that the new variant does not have, or cannot take the value of. Other keys that both
+    variants have stay, and keys of `change` itself always win.
+
+    Args:
+        base: The values before; never changed in place.
+        change: The differences.
+        schema: The keys and variants of this place.
+        path: The dotted place for `dropped`; empty at the top, else it ends with a dot.
+        dropped: Receives one line for each change of type that dropped keys.
+    """
+    old_type = schema.tag(base)
+    new_type = change.get("type")
+    variant = schema.variants.get(new_type) if isinstance(new_type, str) else None
+    merged = dict(base)
+    if variant is not None and new_type != old_type:
+        fields = variant.model_fields
+        dropped_keys = []
+        for key, value in base.items():
+            fits = key in fields and can_hold(annotation_of(fields[key]), value)
+            if key != "type" and not fits:
+                dropped_keys.append(key)
+                del merged[key]
+        if dropped_keys and dropped is not None:
+            keys = ", ".join(map(str, dropped_keys))
+            dropped.append(f"{path}type: {old_type} -> {new_type} drops {keys}")
+    # The type decides which schema is below the other keys, so it comes first.
+    if "type" in change:
+        merged["type"] = change["type"]
+    for key, value in change.items():
+        if isinstance(value, Mapping):
+            old_value = merged.get(key)
+            if isinstance(old_value, type | BaseModel | Handed):
+                old_value = {"type": old_value}  # A Python object is changed as a mapping is.
+            value = merge(
+                old_value if isinstance(old_value, Mapping) else {},
+                value,
+                schema.child(key, merged),
+                path=f"{path}{key}.",
+                dropped=dropped,
+            )
+        merged[key] = value
+    return merged
 
 
 def merge_recipes(
@@ -18,70 +74,77 @@ def merge_recipes(
     *,
     dropped: list[str] | None = None,
 ) -> dict[str, object]:
-    """Return a recipe with the differences of another, or of one of its phases.
+    """Merge into a recipe the differences of another, or of one of its phases.
 
-    Beside what `merge` does, a change of `reward.type` changes `advantage.streams`, and a phase of
-    the recipe that the change sets to null is removed.
+    Besides the rules of `merge`, a change of `reward.type` changes `advantage.streams`, and a phase
+    of the recipe that the change sets to null is removed.
 
     Args:
-        base: What is changed; left as it is.
+        base: The recipe before; never changed in place.
         change: The differences.
-        schema: Of whole recipes.
+        schema: The schema of whole recipes.
         dropped: Receives one line for each change that dropped keys.
     """
     notes = [] if dropped is None else dropped
     merged = merge(base, change, schema, dropped=notes)
-    merged = _with_streams_of_reward(base, change, merged, schema, notes)
-    return _without_removed_phases(base, change, merged, notes)
+    merged = _replace_streams(base, change, merged, schema, notes)
+    return _remove_phases(base, change, merged, notes)
 
 
-def _with_streams_of_reward(
+def _replace_streams(
     base: Mapping[str, object],
     change: Mapping[str, object],
     merged: dict[str, object],
     schema: Schema,
     notes: list[str],
 ) -> dict[str, object]:
-    """Replace the streams of the old reward by those of the new one; named ones always hold."""
-    advantage, streams = merged.get("advantage"), _mapping_at(merged, "advantage", "streams")
+    """Replace the streams of the old reward by those of the new one; named ones always stay."""
+    advantage = merged.get("advantage")
+    old_streams = _mapping_at(merged, "advantage", "streams")
     rewards = schema.child("reward", merged)
     old_type = rewards.tag(_mapping_at(base, "reward"))
     new_type = rewards.tag(_mapping_at(merged, "reward"))
-    if not isinstance(advantage, Mapping) or not streams or new_type in (None, old_type):
+    if not isinstance(advantage, Mapping) or not old_streams or new_type in (None, old_type):
         return merged
     try:
-        rewarded = _REWARD.validate_python(merged["reward"]).streams
+        reward_streams = REWARD.validate_python(merged["reward"]).streams
     except ValidationError:  # Its keys are refused when the whole recipe is validated.
         return merged
-    named = _mapping_at(change, "advantage", "streams")
-    swapped = {name: own for name, own in streams.items() if name in rewarded or name in named}
-    if not named:
-        swapped |= {name: _OWN_STREAM for name in rewarded if name not in swapped}
-    if list(swapped) != list(streams):
-        text = f"reward.type: {old_type} -> {new_type} makes advantage.streams"
-        notes.append(f"{text} {', '.join(swapped)} of {', '.join(map(str, streams))}")
-    return {**merged, "advantage": {**advantage, "streams": swapped}}
+    named_streams = _mapping_at(change, "advantage", "streams")
+    streams: dict[str, object] = {}
+    for name, stream in old_streams.items():
+        if name in reward_streams or name in named_streams:
+            streams[name] = stream
+    if not named_streams:
+        for name in reward_streams:
+            streams.setdefault(name, NEW_STREAM)
+    if list(streams) != list(old_streams):
+        notes.append(
+            f"reward.type: {old_type} -> {new_type} makes advantage.streams {', '.join(streams)} "
+            f"of {', '.join(map(str, old_streams))}"
+        )
+    return {**merged, "advantage": {**advantage, "streams": streams}}
 
 
-def _without_removed_phases(
+def _remove_phases(
     base: Mapping[str, object],
     change: Mapping[str, object],
     merged: dict[str, object],
     notes: list[str],
 ) -> dict[str, object]:
     """Remove the phases of the base that the change sets to null; a new one has no differences."""
-    known = _mapping_at(base, PHASES)
-    changed = _mapping_at(change, PHASES).items()
-    removed = [name for name, difference in changed if difference is None and name in known]
-    if not removed:
-        return merged
-    notes += [f"{PHASES}.{name}: null removes the phase" for name in removed]
-    phases = _mapping_at(merged, PHASES)
-    return {**merged, PHASES: {name: own for name, own in phases.items() if name not in removed}}
+    base_phases = _mapping_at(base, PHASES)
+    phases = dict(_mapping_at(merged, PHASES))
+    num_before = len(phases)
+    for name, difference in _mapping_at(change, PHASES).items():
+        if difference is None and name in base_phases:
+            notes.append(f"{PHASES}.{name}: null removes the phase")
+            del phases[name]
+    return merged if len(phases) == num_before else {**merged, PHASES: phases}
 
 
 def _mapping_at(values: object, *keys: str) -> Mapping[str, object]:
-    """Return the mapping below these keys, empty where there is none."""
+    """Find the mapping below these keys; empty if there is none."""
     for key in keys:
         values = values.get(key) if isinstance(values, Mapping) else None
     return values if isinstance(values, Mapping) else {}

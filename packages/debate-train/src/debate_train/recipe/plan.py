@@ -1,212 +1,28 @@
 """`--plan`: memory of each rank, from the recipe and the model's shape.
 
-`docs/scaling.md` has the formulas, what they leave out and how they were measured.
+`docs/scaling.md` has the formulas, their limits and how they were measured.
 """
 
 import math
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from debate_rollout.engine import Footprint
 from debate_train.errors import UsageError
-from debate_train.models import ModelConfig
-from debate_train.models.loaded_model import Lora, lora_config
-from debate_train.models.model_files import reason_of
 from debate_train.models.policies import TrainedPolicy
-from debate_train.recipe import Recipe
-from debate_train.recipe.context import longest_prompt, look_at_data, step_counts, token_counter
+from debate_train.recipe.context import longest_prompt, token_counter
+from debate_train.recipe.data_view import look_at_data
+from debate_train.recipe.model_shape import FLOAT32_BYTES, Shape, shape_of
 from debate_train.recipe.policies import used_policies
+from debate_train.recipe.recipe import Recipe
 from debate_train.recipe.refusals import Launch, run_errors
+from debate_train.recipe.step_counts import step_counts
 from debate_train.trainers.trainer import bucket_size
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What the arithmetic needs of a model.
-
-    Attributes:
-        parameters: All weights, adapters included.
-        trained: Those that are trained.
-        weight_bytes: Bytes of one weight.
-        layers: Transformer layers.
-        hidden: Width of the residual stream.
-        queries: Features of all query heads of a layer.
-        keys: Features of all key heads of a layer.
-        ffn: Features of the MLP, or of all experts that a token passes.
-        experts: Experts that a token is routed to.
-        vocabulary: Logits of a token.
-        norms_heads: Whether queries and keys of each head are normed, as in Qwen3.
-        adapter: Features between the two matrices of all LoRA adapters of a layer; 0 is none.
-        wide_adapters: Whether adapters are float32 beside weights of half precision.
-    """
-
-    parameters: int
-    trained: int
-    weight_bytes: int
-    layers: int
-    hidden: int
-    queries: int
-    keys: int
-    ffn: int
-    experts: int = 0
-    vocabulary: int = 0
-    norms_heads: bool = False
-    adapter: int = 0
-    wide_adapters: bool = False
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of one copy of the weights."""
-        return self.weight_bytes * self.parameters
-
-    @property
-    def trained_bytes(self) -> int:
-        """Bytes of one trained weight, and of its gradient."""
-        return 4 if self.wide_adapters else self.weight_bytes
-
-    @property
-    def cache_bytes_per_token(self) -> int:
-        """Bytes of keys and values that an engine keeps of a token."""
-        return 2 * self.layers * self.keys * self.weight_bytes
-
-    def activation_bytes(self, recompute: bool = False) -> int:
-        """Return the bytes of a token at the peak of a backward pass, without the output head.
-
-        Recomputed layers keep what enters them, and one layer at a time all it needs. The layer
-        whose gradient is computed holds gradients of its MLP and residuals beside.
-        """
-        width, layer = self.weight_bytes, self._layer_bytes()
-        kept = self.layers * (width * self.hidden if recompute else layer)
-        # The last norm, and the hidden states that actions are drawn from.
-        kept += self._norm_bytes(self.hidden) + 2 * width * self.hidden
-        return kept + self._bytes_at_work(recompute)
-
-    def peak_bytes(self, tokens: int, recompute: bool = False) -> int:
-        """Return the bytes at the peak of a pack's passes, with the output head.
-
-        The head's gradient is done before the first layer is at work.
-        """
-        at_work = self._bytes_at_work(recompute)
-        kept = self.activation_bytes(recompute) - at_work
-        return kept * tokens + max(at_work * tokens, self._head_bytes(tokens))
-
-    def _head_bytes(self, tokens: int) -> int:
-        from debate_train.batches.forward import GPU_CHUNK_LOGITS
-
-        chunk = min(GPU_CHUNK_LOGITS, tokens * self.vocabulary)
-        # Logits of one chunk and their slopes, while the next one's logits are computed. A gradient
-        # of the head is added up in float32.
-        gradient = 0 if self.adapter else 4 * self.vocabulary * self.hidden
-        return 3 * self.weight_bytes * chunk + gradient
-
-    def _bytes_at_work(self, recompute: bool) -> int:
-        """Return what a layer needs of a token while its gradient is computed."""
-        gradients = 2 * self.weight_bytes * (self.ffn + self.hidden)
-        return gradients + (self._layer_bytes() if recompute else 0)
-
-    def _layer_bytes(self) -> int:
-        """Return the bytes that a layer keeps of a token for its backward pass."""
-        width, heads = self.weight_bytes, self.queries + self.keys
-        layer = 2 * (self._norm_bytes(self.hidden) + width * self.hidden)
-        layer += self._norm_bytes(heads) if self.norms_heads else 0
-        # Rotated queries and keys, values, the attention's output; the vectors of a gated MLP.
-        layer += 2 * width * heads + 4 * width * self.ffn
-        layer += 2 * self.experts * width * self.hidden  # What enters and leaves each expert.
-        return layer + width * self.adapter
-
-    def _norm_bytes(self, features: int) -> int:
-        """Return the bytes that an RMSNorm keeps: its float32 input, and what weights multiply."""
-        return (4 + (0 if self.adapter else self.weight_bytes)) * features
-
-
-def shape_of(model: ModelConfig, wide_adapters: bool = False) -> Shape:
-    """Return a model's shape from its configuration; loads no weights.
-
-    Args:
-        model: What is trained.
-        wide_adapters: Whether the trainer leaves LoRA adapters in float32.
-
-    Raises:
-        UsageError: There is no configuration, or none that a model can be built from.
-    """
-    if model.source is None:
-        return _shape(model.load(0).model.config, model, wide_adapters)
-    config = model.load_config()
-    try:
-        return _shape(config, model, wide_adapters)
-    except Exception as error:
-        raise UsageError(
-            f"model.name: found a configuration of {model.name!r} that no model can be planned "
-            f"from ({reason_of(error)}); expected a causal language model with attention layers"
-        ) from error
-
-
-def _shape(config: "PreTrainedConfig", model: ModelConfig, wide_adapters: bool) -> Shape:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        built = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    parameters = trained = sum(p.numel() for p in built.parameters())
-    text = config.get_text_config()
-    norms_heads = any(name.endswith("q_norm") for name, _ in built.named_modules())
-    adapter = 0
-    if model.lora is not None:
-        one, features = _adapter(built, model.lora)
-        trained = one * max(1, len(model.lora.adapters))
-        parameters += trained
-        adapter = features // text.num_hidden_layers
-    heads = text.num_attention_heads
-    size = getattr(text, "head_dim", None) or text.hidden_size // heads
-    experts, ffn = _mlp(text)
-    return Shape(
-        parameters=parameters,
-        trained=trained,
-        weight_bytes=4 if model.dtype == "float32" else 2,
-        layers=text.num_hidden_layers,
-        hidden=text.hidden_size,
-        queries=heads * size,
-        keys=(getattr(text, "num_key_value_heads", None) or heads) * size,
-        ffn=ffn,
-        experts=experts,
-        vocabulary=text.vocab_size,
-        norms_heads=norms_heads,
-        adapter=adapter,
-        wide_adapters=wide_adapters and adapter > 0 and model.dtype != "float32",
-    )
-
-
-def _adapter(built: object, lora: Lora) -> tuple[int, int]:
-    """Return parameters and inner features of an adapter; peft knows which layers get one."""
-    import torch
-    from peft import get_peft_model
-
-    with torch.device("meta"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        adapted = get_peft_model(built, lora_config(lora))
-    trained = {name: p for name, p in adapted.named_parameters() if p.requires_grad}
-    features = sum(p.shape[0] for name, p in trained.items() if ".lora_A." in name)
-    return sum(p.numel() for p in trained.values()), features
-
-
-def _mlp(text: "PreTrainedConfig") -> tuple[int, int]:
-    """Return the experts that a token passes, none in a dense model, and all their features."""
-    experts = getattr(text, "num_experts_per_tok", None) or 0
-    if not experts:
-        return 0, text.intermediate_size
-    one = getattr(text, "moe_intermediate_size", None) or text.intermediate_size
-    shared = getattr(text, "shared_expert_intermediate_size", None) or 0
-    shared += (getattr(text, "n_shared_experts", None) or 0) * one
-    return experts, experts * one + shared
-
-
-MASTER, MOMENTS = 4, 8.0
-"""Bytes of a float32 master weight, and of AdamW's two moments."""
+GB = 1e9
+# Bytes of AdamW's two moments of a weight.
+ADAMW_BYTES = 8.0
+ZERO_STAGES = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +33,10 @@ class Memory:
         weights: Weights, sharded at stage 3.
         gradients: Gradients of trained weights.
         optimizer: Masters and moments.
-        reference: A copy of what is trained, in CPU memory.
-        activations: What a pack's passes keep.
+        reference: A copy of the trained weights, in CPU memory.
+        activations: Activations of a pack's passes.
         buffers: The bucket in which gradients wait to be reduced.
-        offloaded: What of weights and optimizer is kept in CPU memory.
+        offloaded: The part of weights and optimizer that is in CPU memory.
     """
 
     weights: float
@@ -233,9 +49,153 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """Return what the rank's own device holds."""
-        held = self.weights + self.gradients + self.optimizer
-        return held + self.activations + self.buffers - self.offloaded
+        """Bytes on the rank's own device."""
+        state = self.weights + self.gradients + self.optimizer
+        return state + self.activations + self.buffers - self.offloaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedPolicy:
+    """A policy with a model on this machine.
+
+    Attributes:
+        name: The policy.
+        engine_key: The key of its engine.
+        shape: Its model.
+        footprint: The GPUs and memory of its engine.
+    """
+
+    name: str
+    engine_key: str
+    shape: Shape
+    footprint: Footprint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuShares:
+    """How a run divides GPUs.
+
+    Attributes:
+        ranks: GPUs that train.
+        engines_alone: GPUs that engines have to themselves.
+    """
+
+    ranks: int
+    engines_alone: int
+
+
+def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
+    """Write each phase's memory by stage, and the memory of engines.
+
+    Args:
+        recipe: The recipe.
+        gpus: GPUs of all machines together; a served vLLM takes its own of them.
+        gpu_memory: Memory of one, in GB (10^9 bytes).
+    """
+    shape = shape_of(recipe.model, recipe.trainer.widens_adapters)
+    served = _served_policies(recipe, shape, gpu_memory * GB)
+    shares = _divide_gpus(recipe, served, gpus)
+    lines = [
+        f"model: {count(shape.parameters)} parameters, {count(shape.trained)} trained, "
+        f"{shape.weight_bytes} bytes each; {shape.activation_bytes():,} bytes of "
+        f"activations ({shape.activation_bytes(True):,} with gradient_checkpointing) and "
+        f"{shape.cache_bytes_per_token:,} of key-value cache a token"
+    ]
+    launch = Launch(num_processes=shares.ranks, with_tokenizer=False)
+    for error in run_errors(recipe, launch):
+        lines.append(f"as it is, the recipe is refused: {error}")
+
+    # The trained policy's engine, the first, may give its memory back while the trainer works.
+    sleeps = "sleeps" in recipe.rollout.engine.capabilities and not recipe.pipeline.max_staleness
+    awake = served[1:] if sleeps else served
+    free_bytes = gpu_memory * GB - sum(policy.footprint.reserved for policy in awake)
+    longest = 0
+    for name, phase in recipe.phase_recipes().items():
+        num_rows, row_tokens = _most_rows(phase)
+        longest = max(longest, row_tokens)
+        num_updates = phase.trainer.update_count(num_rows)
+        max_pack_tokens = phase.trainer.most_tokens(row_tokens, phase.debate)
+        pack_tokens = min(max_pack_tokens, num_rows * row_tokens)
+        epoch_tokens = num_rows * row_tokens * phase.trainer.epochs
+        num_packs = math.ceil(epoch_tokens / num_updates / pack_tokens / shares.ranks)
+        lines.append(
+            f"phase {name}: {shares.ranks} trainer rank{'s' * (shares.ranks > 1)}, "
+            f"{shares.engines_alone} GPUs for engines alone; at most {num_rows:,} rows of "
+            f"{row_tokens:,} tokens a step: an update has {max(1, num_packs)} packs of "
+            f"{pack_tokens:,} a rank; {max(0.0, free_bytes) / GB:.1f} of {gpu_memory:g} GB are "
+            "free for training on rank 0's GPU"
+        )
+        lines += _stage_lines(phase, shape, shares.ranks, pack_tokens, free_bytes)
+    for policy in served:
+        lines += _engine_lines(policy, longest)
+    return lines
+
+
+def _served_policies(recipe: Recipe, shape: Shape, gpu_bytes: float) -> list[ServedPolicy]:
+    """List the engines of a run, that of the trained policy first; loads no weights."""
+    trained = TrainedPolicy(recipe.rollout.engine, recipe.model, recipe.seed)
+    served = [
+        ServedPolicy(
+            name="trained",
+            engine_key="rollout.engine",
+            shape=shape,
+            footprint=trained.engine.footprint(shape.bytes, gpu_bytes),
+        )
+    ]
+    for name, policy in used_policies(recipe).items():
+        model = policy.sampled_model(trained)
+        if model is None:
+            continue
+        policy_shape = shape if model == trained.model else shape_of(model)
+        policy_key = f"policies.{name}." if name in recipe.rollout.policies else ""
+        engine = policy.engine_config(trained)
+        served.append(
+            ServedPolicy(
+                name=name,
+                engine_key=f"rollout.{policy_key}engine",
+                shape=policy_shape,
+                footprint=engine.footprint(policy_shape.bytes, gpu_bytes),
+            )
+        )
+    return served
+
+
+def _divide_gpus(recipe: Recipe, served: Sequence[ServedPolicy], gpus: int) -> GpuShares:
+    """Divide the GPUs among ranks and engines.
+
+    Raises:
+        UsageError: There are too few.
+    """
+    # Engines that share take the first GPUs of those that ranks are on; one process has one.
+    num_apart = 0
+    num_shared = 0
+    for policy in served:
+        if policy.footprint.shares:
+            num_shared = max(num_shared, policy.footprint.gpus)
+        else:
+            num_apart += policy.footprint.gpus
+    engines_alone = num_apart
+    if not recipe.trainer.several_processes:
+        engines_alone += max(0, num_shared - 1)
+    num_of_engines = num_apart + num_shared
+    ranks = gpus - engines_alone
+    if gpus < num_of_engines or ranks < 1:
+        who = "the engine takes" if len(served) == 1 else "engines take"
+        raise UsageError(
+            f"--gpus: found {gpus}, of which {who} {num_of_engines}, {engines_alone} of them "
+            f"alone; expected at least {max(num_of_engines, engines_alone + 1)}"
+        )
+    return GpuShares(ranks=ranks, engines_alone=engines_alone)
+
+
+def _most_rows(phase: Recipe) -> tuple[int, int]:
+    """Count the rows of a step, at most as many as turns, and the tokens of the longest."""
+    max_tokens = phase.rollout.max_tokens
+    counter = token_counter(phase.model)
+    question = look_at_data(phase.data).longest
+    prompts = [longest_prompt(form, question, max_tokens, counter) for form in phase.forms]
+    prompt_tokens = max(prompt.prompt_tokens for prompt in prompts)
+    return step_counts(phase, phase.data.batch_size).samples, prompt_tokens + max_tokens
 
 
 def memory(
@@ -244,164 +204,136 @@ def memory(
     ranks: int,
     activations: int,
     reference: bool,
-    moments: float = MOMENTS,
+    moments: float = ADAMW_BYTES,
 ) -> Memory:
-    """Return the bytes of one rank at a ZeRO stage whose packs keep so many for activations."""
-    width, trained = shape.trained_bytes, shape.trained
-    sharded = {level: ranks if stage >= level else 1 for level in (1, 2, 3)}
-    # DeepSpeed keeps float32 masters from stage 1 on, also of float32 weights.
-    masters = MASTER * trained / ranks if stage else 0.0
+    """Compute the bytes of one rank at a ZeRO stage.
+
+    Args:
+        shape: The model.
+        stage: The ZeRO stage; 0 shards nothing.
+        ranks: Ranks that share the shards.
+        activations: Bytes of a pack's activations.
+        reference: Whether the rank has a reference policy.
+        moments: Bytes of the optimizer's moments of a weight.
+    """
+    optimizer_ranks = ranks if stage >= 1 else 1
+    gradient_ranks = ranks if stage >= 2 else 1
+    weight_ranks = ranks if stage >= 3 else 1
+    trained_bytes = shape.trained_bytes * shape.trained
+    # Trained adapters may be wider than the frozen weights.
+    frozen_bytes = shape.weight_bytes * (shape.parameters - shape.trained)
+    optimizer_bytes = moments * shape.trained / optimizer_ranks
+    buffer_bytes = 0.0
+    if stage >= 1:
+        # DeepSpeed keeps float32 masters from stage 1 on, also of float32 weights.
+        optimizer_bytes += FLOAT32_BYTES * shape.trained / ranks
+        buffer_bytes = float(shape.trained_bytes * bucket_size(shape.trained))
     return Memory(
-        weights=(shape.weight_bytes * shape.parameters + (width - shape.weight_bytes) * trained)
-        / sharded[3],
-        gradients=width * trained / sharded[2],
-        optimizer=masters + moments * trained / sharded[1],
-        reference=width * trained / sharded[3] if reference else 0.0,
+        weights=(frozen_bytes + trained_bytes) / weight_ranks,
+        gradients=trained_bytes / gradient_ranks,
+        optimizer=optimizer_bytes,
+        reference=trained_bytes / weight_ranks if reference else 0.0,
         activations=activations,
-        buffers=float(width * bucket_size(trained)) if stage else 0.0,
+        buffers=buffer_bytes,
     )
 
 
-Served = tuple[str, str, Shape, Footprint]
-"""A policy with a model of its own here: its name, its engine's key, its model, what that takes."""
+def _rank_memory(phase: Recipe, shape: Shape, stage: int, ranks: int, pack_tokens: int) -> Memory:
+    """Compute the bytes of one rank at a stage."""
+    trainer = phase.trainer
+    sharding = trainer.sharding()
+    reference_policy = phase.loss.reference_policy
+    if stage:  # DeepSpeed, which has the stages above 0, makes adapters the model's type.
+        shape = replace(shape, wide_adapters=False)
+    # The base of an adapter is in memory already, so as a reference it takes nothing.
+    has_reference = reference_policy == "base" and phase.model.lora is None
+    has_reference = has_reference or reference_policy not in (None, "base")
+    rank_memory = memory(
+        shape,
+        stage,
+        ranks,
+        activations=shape.peak_bytes(pack_tokens, trainer.gradient_checkpointing),
+        reference=has_reference,
+        moments=trainer.optimizer.state_layout().bytes_each,
+    )
+    offloaded = 0.0
+    if sharding is not None and sharding.offload_optimizer and stage >= 1:
+        offloaded += rank_memory.optimizer
+    if sharding is not None and sharding.offload_params and stage == 3:
+        offloaded += rank_memory.weights
+    return replace(rank_memory, offloaded=offloaded)
 
 
-def _served(recipe: Recipe, shape: Shape, gpu_bytes: float) -> list[Served]:
-    """Return the engines of a run, that of the trained policy first; loads no weights."""
-    trained = TrainedPolicy(recipe.rollout.engine, recipe.model, recipe.seed)
-    found = [("trained", "rollout.engine", shape, trained.engine.footprint(shape.bytes, gpu_bytes))]
-    for name, policy in used_policies(recipe).items():
-        model = policy.sampled_model(trained)
-        if model is not None:
-            own = shape if model == trained.model else shape_of(model)
-            place = f"policies.{name}." if name in recipe.rollout.policies else ""
-            takes = policy.engine_config(trained).footprint(own.bytes, gpu_bytes)
-            found.append((name, f"rollout.{place}engine", own, takes))
-    return found
+def _stage_lines(
+    phase: Recipe, shape: Shape, ranks: int, pack_tokens: int, free_bytes: float
+) -> Iterator[str]:
+    """Yield a table with a line for each ZeRO stage."""
+    yield "  stage  weights  gradients  optimizer  CPU: ref.  activations  buffers   total GB"
+    sharding = phase.trainer.sharding()
+    any_fits = False
+    for stage in ZERO_STAGES:
+        problem = _stage_problem(phase, stage)
+        if problem is not None:
+            yield f"  {stage}  refused: {problem}"
+            continue
+        need = _rank_memory(phase, shape, stage, ranks, pack_tokens)
+        fits = need.total <= free_bytes
+        any_fits = any_fits or fits
+        is_chosen = sharding is not None and stage == sharding.stage
+        columns = [need.weights, need.gradients, need.optimizer, need.reference, need.activations]
+        cells = "".join(f"{num_bytes / GB:11.2f}" for num_bytes in columns)
+        yield (
+            f"  {stage}{'*' if is_chosen else ' '} {cells}{need.buffers / GB:9.2f} "
+            f"{need.total / GB:9.2f} {'fits' if fits else 'no'}"
+        )
+    if not any_fits:
+        yield "  no stage fits"
 
 
-def _engine_lines(one: Served, longest: int) -> Iterator[str]:
-    """Say what an engine holds, and whether a row fits beside its weights."""
-    name, key, shape, takes = one
-    room = takes.reserved if takes.room is None else takes.room
-    where = "of rank 0's GPU" if takes.shares else "of its own GPUs"
+def _stage_problem(phase: Recipe, stage: int) -> str | None:
+    """Explain why a phase cannot be trained at a stage."""
+    trainer = phase.trainer
+    is_half = trainer.keeps_masters or phase.model.dtype != "float32"
+    if trainer.sharding() is not None and is_half:
+        # DeepSpeed's stage 0 has no float32 masters beside half precision.
+        return None if stage else "bfloat16 and float16 need stage 1 or above"
+    if stage and trainer.optimizer.needs_whole:
+        return f"{trainer.optimizer.label} needs parameters whole: stage 0"
+    return None
+
+
+def _engine_lines(policy: ServedPolicy, longest: int) -> Iterator[str]:
+    """Yield an engine's memory, and whether a row fits beside its weights.
+
+    Args:
+        policy: The policy of the engine.
+        longest: Tokens of the longest row.
+    """
+    shape = policy.shape
+    footprint = policy.footprint
+    taken_bytes = footprint.reserved if footprint.room is None else footprint.room
+    gpus = "of rank 0's GPU" if footprint.shares else "of its own GPUs"
     yield (
-        f"engine of policy {name}: {count(shape.parameters)} parameters, {shape.bytes / 1e9:.1f} "
-        f"GB of weights; it takes {room / 1e9:.2f} GB {where}"
+        f"engine of policy {policy.name}: {count(shape.parameters)} parameters, "
+        f"{shape.bytes / GB:.1f} GB of weights; it takes {taken_bytes / GB:.2f} GB {gpus}"
     )
-    if takes.room is None:
+    if footprint.room is None:
         return
-    cached = (takes.split * room - shape.bytes) / shape.cache_bytes_per_token
-    if cached >= longest:
-        yield f"  beside its weights it keeps about {cached:,.0f} tokens of key-value cache"
+    cache_bytes = footprint.split * footprint.room - shape.bytes
+    cache_tokens = cache_bytes / shape.cache_bytes_per_token
+    if cache_tokens >= longest:
+        yield f"  beside its weights it keeps about {cache_tokens:,.0f} tokens of key-value cache"
     else:
         yield (
             f"  its weights and a row of {longest:,} tokens do not fit; expected a larger "
-            f"{key}.vllm_args.tensor_parallel_size or {key}.gpu_memory_utilization"
+            f"{policy.engine_key}.vllm_args.tensor_parallel_size or "
+            f"{policy.engine_key}.gpu_memory_utilization"
         )
 
 
 def count(number: int) -> str:
-    """Return a number of parameters as it is read most easily."""
+    """Write a number of parameters in millions or billions."""
     for unit, size in (("B", 1e9), ("M", 1e6)):
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return f"{number:,}"
-
-
-def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
-    """Return what is printed: each phase's memory by stage, and engines.
-
-    Args:
-        recipe: What would be trained.
-        gpus: Of all machines together; a served vLLM takes its own of them.
-        gpu_memory: Of one, in GB (10^9 bytes).
-    """
-    shape = shape_of(recipe.model, recipe.trainer.widens_adapters)
-    served = _served(recipe, shape, gpu_memory * 1e9)
-    # Engines that share take the first GPUs of those that ranks are on; one process has one.
-    own = sum(takes.gpus for *_, takes in served if not takes.shares)
-    sharing = max(takes.gpus if takes.shares else 0 for *_, takes in served)
-    alone = own + (0 if recipe.trainer.several_processes else max(0, sharing - 1))
-    ranks = gpus - alone
-    if gpus < sharing + own or ranks < 1:
-        who = "the engine takes" if len(served) == 1 else "engines take"
-        raise UsageError(
-            f"--gpus: found {gpus}, of which {who} {sharing + own}, {alone} of them alone; "
-            f"expected at least {max(sharing + own, alone + 1)}"
-        )
-    lines = [
-        f"model: {count(shape.parameters)} parameters, {count(shape.trained)} trained, "
-        f"{shape.weight_bytes} bytes each; {shape.activation_bytes():,} bytes of "
-        f"activations ({shape.activation_bytes(True):,} with gradient_checkpointing) and "
-        f"{shape.cache_bytes_per_token:,} of key-value cache a token"
-    ]
-    launch = Launch(num_processes=ranks, with_tokenizer=False)
-    lines += [f"as it is, the recipe is refused: {e}" for e in run_errors(recipe, launch)]
-    sleeps = "sleeps" in recipe.rollout.engine.capabilities and not recipe.pipeline.max_staleness
-    free, longest = gpu_memory * 1e9 - sum(takes.reserved for *_, takes in served[sleeps:]), 0
-    for name, phase in recipe.phase_recipes().items():
-        rows, row = _most_rows(phase)
-        longest, updates = max(longest, row), phase.trainer.update_count(rows)
-        pack = min(phase.trainer.most_tokens(row, phase.debate), rows * row)
-        packs = math.ceil(rows * row * phase.trainer.epochs / updates / pack / ranks)
-        lines.append(
-            f"phase {name}: {ranks} trainer rank{'s' * (ranks > 1)}, {alone} GPUs for engines "
-            f"alone; at most {rows:,} rows of {row:,} tokens a step: an update "
-            f"has {max(1, packs)} packs of {pack:,} a rank; {max(0.0, free) / 1e9:.1f} of "
-            f"{gpu_memory:g} GB are free for training on rank 0's GPU"
-        )
-        lines += _stages(phase, shape, ranks, pack, free)
-    return lines + [line for one in served for line in _engine_lines(one, longest)]
-
-
-def _rank_memory(phase: Recipe, shape: Shape, stage: int, ranks: int, pack: int) -> Memory:
-    """Return the bytes of one rank at a stage, whose packs have so many tokens."""
-    trainer, policy = phase.trainer, phase.loss.reference_policy
-    sharding, moments = trainer.sharding(), trainer.optimizer.state_layout().bytes_each
-    if stage:  # DeepSpeed, which has the stages above 0, makes adapters the model's type.
-        shape = replace(shape, wide_adapters=False)
-    activations = shape.peak_bytes(pack, trainer.gradient_checkpointing)
-    reference = policy is not None and (policy != "base" or phase.model.lora is None)
-    found = memory(shape, stage, ranks, activations, reference, moments)
-    offloaded = 0.0
-    if sharding is not None:
-        offloaded += found.optimizer if sharding.offload_optimizer and stage else 0.0
-        offloaded += found.weights if sharding.offload_params and stage == 3 else 0.0
-    return replace(found, offloaded=offloaded)
-
-
-def _stages(phase: Recipe, shape: Shape, ranks: int, pack: int, free: float) -> Iterator[str]:
-    yield "  stage  weights  gradients  optimizer  CPU: ref.  activations  buffers   total GB"
-    trainer, sharding, fitting = phase.trainer, phase.trainer.sharding(), list[int]()
-    # DeepSpeed's stage 0 has no float32 masters beside half precision.
-    is_half = sharding is not None and (trainer.keeps_masters or phase.model.dtype != "float32")
-    stages = (1, 2, 3) if is_half else (0,) if trainer.optimizer.needs_whole else range(4)
-    for stage in range(4):
-        if stage not in stages:
-            why = "bfloat16 and float16 need stage 1 or above"
-            if stage:
-                why = f"{trainer.optimizer.label} needs parameters whole: stage 0"
-            yield f"  {stage}  refused: {why}"
-            continue
-        need = _rank_memory(phase, shape, stage, ranks, pack)
-        parts = (need.weights, need.gradients, need.optimizer, need.reference, need.activations)
-        shown = "".join(f"{part / 1e9:11.2f}" for part in parts) + f"{need.buffers / 1e9:9.2f}"
-        mark = "*" if sharding is not None and stage == sharding.stage else " "
-        if need.total <= free:
-            fitting.append(stage)
-        yield (
-            f"  {stage}{mark} {shown} {need.total / 1e9:9.2f} "
-            f"{'fits' if need.total <= free else 'no'}"
-        )
-    if not fitting:
-        yield "  no stage fits"
-
-
-def _most_rows(phase: Recipe) -> tuple[int, int]:
-    """Return the rows of a step, at most as many as turns, and the longest context."""
-    reply, counter = phase.rollout.max_tokens, token_counter(phase.model)
-    question = look_at_data(phase.data).longest
-    prompts = [longest_prompt(form, question, reply, counter) for form in phase.forms]
-    longest = max(prompt.prompt_tokens for prompt in prompts)
-    return step_counts(phase, phase.data.batch_size).samples, longest + reply

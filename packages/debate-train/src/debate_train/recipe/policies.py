@@ -4,8 +4,8 @@ from debate_protocol.types import TRAINED, roles_of
 from debate_rollout.engine import EngineSettings
 from debate_train.models import ModelConfig
 from debate_train.models.policies import START, PolicyConfig, StartPolicy, TrainedPolicy
-from debate_train.recipe.context import many
 from debate_train.recipe.recipe import Recipe
+from debate_train.recipe.step_counts import many
 
 
 def known_policies(recipe: Recipe) -> dict[str, PolicyConfig]:

@@ -1,214 +1,60 @@
-"""What is wrong with a recipe, said to the person who wrote it; and how recipes merge."""
+"""Messages about an invalid recipe, with file, line, key and the nearest name."""
 
 import re
-import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from debate_protocol.plugins import OF_PYTHON, Handed, did_you_mean, tag_of, variants_of
+from debate_protocol.plugins import OF_PYTHON, did_you_mean
 from debate_train.errors import RecipeError
+from debate_train.recipe.schema import PHASES, Schema, unknown_key
 
 KeyPath = tuple[str | int, ...]
 
-PHASES = "phases"
-"""Values below this key are differences of the whole recipe."""
-WHOLE_PHASES = "whole_phases"
-"""Where a recipe keeps its phases as whole recipes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Schema:
-    """One place of a recipe: the models that may stand there, or what a mapping or list holds.
-
-    The first model of a union is the variant that holds when no `type` is given.
-    """
-
-    models: tuple[type[BaseModel], ...] = ()
-    values: "Schema | None" = None
-
-    @property
-    def variants(self) -> dict[str, type[BaseModel]]:
-        """The models by their `type`."""
-        return {tag: model for model in self.models if (tag := tag_of(model))}
-
-    def model(self, data: Mapping[str, object]) -> type[BaseModel] | None:
-        """Return the model that this mapping would become; None when its type is unknown."""
-        if len(self.models) == 1:
-            return self.models[0]
-        tag = self.tag(data)
-        return self.variants.get(tag) if tag is not None else None
-
-    def tag(self, data: Mapping[str, object]) -> str | None:
-        """Return the `type` of this mapping, given or by default."""
-        tag = data.get("type") or next(iter(self.variants), None)
-        return tag if isinstance(tag, str) else None
-
-    def keys(self, data: Mapping[str, object]) -> tuple[str, ...] | None:
-        """Return the keys that this mapping may have; None when any or unknown."""
-        model = self.model(data)
-        return tuple(model.model_fields) if model is not None else None
-
-    def child(self, key: object, data: Mapping[str, object]) -> "Schema":
-        """Return the place below `key` of this mapping."""
-        model = self.model(data)
-        if model is None:
-            return self.values or NOWHERE
-        if key == PHASES and PHASES in model.model_fields:
-            return Schema(values=self)
-        field = model.model_fields.get(cast(str, key))
-        return schema_of(annotation_of(field)) if field is not None else NOWHERE
-
-
-NOWHERE = Schema()
-
-
-def annotation_of(field: FieldInfo) -> object:
-    """Return a field's annotation with what it is marked with."""
-    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-
-
-def schema_of(annotation: object) -> Schema:
-    """Return the place that an annotation describes."""
-    models: list[type[BaseModel]] = []
-    values: Schema | None = None
-    for option in _options(annotation):
-        origin = get_origin(option)
-        if isinstance(option, type) and issubclass(option, BaseModel):
-            models.append(option)
-        elif isinstance(origin, type) and issubclass(origin, Mapping):
-            values = schema_of(get_args(option)[1])
-        elif origin in (list, tuple):
-            items = schema_of(get_args(option)[0])
-            values = values if items == NOWHERE else items
-    return Schema(tuple(models), values)
-
-
-def can_hold(annotation: object, value: object) -> bool:
-    """Return False when a field of this annotation surely refuses the raw value."""
-    options = _options(annotation)
-    if isinstance(value, str) and "${" in value:
-        return True
-    if isinstance(value, Mapping):
-        return Any in options or schema_of(annotation) != NOWHERE
-    allowed: list[object] = []
-    for option in options:
-        if option is type(None):
-            allowed.append(None)
-        elif get_origin(option) is Literal:
-            allowed += get_args(option)
-        else:
-            return True
-    return value in allowed
-
-
-def find_key(schema: Schema, name: str, depth: int = 4) -> list[str]:
-    """List the dotted paths of keys with this name, nearest first; else of keys it shortens.
-
-    `lr` shortens `learning_rate`, and `agents` shortens `num_agents`.
-    """
-    exact_paths: list[str] = []
-    longer_paths: list[str] = []
-    level = [("", schema)]
-    for _ in range(depth):
-        next_level: list[tuple[str, Schema]] = []
-        for prefix, place in level:
-            for model in place.models:
-                for key, info in model.model_fields.items():
-                    if key == name:
-                        exact_paths.append(prefix + key)
-                        continue
-                    if _shortens(name, key):
-                        longer_paths.append(prefix + key)
-                    # Phases hold the same keys again.
-                    if key != PHASES:
-                        next_level.append((f"{prefix}{key}.", schema_of(annotation_of(info))))
-        level = next_level
-    return list(dict.fromkeys(exact_paths or longer_paths))
-
-
-def _shortens(name: str, key: str) -> bool:
-    words = key.split("_")
-    initials = "".join(word[:1] for word in words)
-    return len(words) > 1 and (name == initials or name in words)
-
-
-def _options(annotation: object) -> list[object]:
-    origin = get_origin(annotation)
-    if variants := variants_of(annotation):
-        return list(variants)
-    if origin is Annotated:
-        return _options(get_args(annotation)[0])
-    if origin in (Union, types.UnionType):
-        return [option for part in get_args(annotation) for option in _options(part)]
-    return [annotation]
-
-
-def merge(
-    base: Mapping[str, object],
-    change: Mapping[str, object],
-    schema: Schema,
-    *,
-    path: str = "",
-    dropped: list[str] | None = None,
-) -> dict[str, object]:
-    """Return `base` with the differences of `change`.
-
-    Mappings merge key by key; anything else replaces. Where `change` gives a mapping another
-    `type`, the keys of the old variant that the new one does not have, or cannot hold the value
-    of, are dropped; other keys that both have stay, and keys of `change` itself always hold.
-
-    Args:
-        base: What is changed; left as it is.
-        change: The differences.
-        schema: What may stand at this place, with the keys of each variant.
-        path: Where this is, for `dropped`; empty at the top, else it ends with a dot.
-        dropped: Receives one line for each change of type that dropped keys.
-    """
-    merged, old, new = dict(base), schema.tag(base), change.get("type")
-    variant = schema.variants.get(new) if isinstance(new, str) else None
-    if variant is not None and new != old:
-        fields = variant.model_fields
-        gone = [
-            key
-            for key, value in base.items()
-            if key != "type" and not (key in fields and can_hold(annotation_of(fields[key]), value))
-        ]
-        merged = {key: value for key, value in base.items() if key not in gone}
-        if gone and dropped is not None:
-            dropped.append(f"{path}type: {old} -> {new} drops {', '.join(map(str, gone))}")
-    if "type" in change:  # Decides what may stand at the other keys.
-        merged["type"] = change["type"]
-    for key, value in change.items():
-        if isinstance(value, Mapping):
-            held, below = merged.get(key), schema.child(key, merged)
-            if isinstance(held, type | BaseModel | Handed):
-                held = {"type": held}  # A Python object is changed as a mapping is.
-            inner = held if isinstance(held, Mapping) else {}
-            value = merge(inner, value, below, path=f"{path}{key}.", dropped=dropped)
-        merged[key] = value
-    return merged
+# Shorter environment values are not searched for in messages: they match by accident.
+MIN_SECRET_CHARS = 4
+MAX_PROBLEMS = 7
+MAX_SHOWN_CHARS = 60
+MAPPING_ERRORS = ("model_type", "model_attributes_type", "dict_type")
+TEXT_ERRORS = ("string_type", "literal_error", "enum", "path_type")
+# Octal numbers and numbers to the base 60 of YAML 1.1, which look like decimal ones or times.
+OLD_NUMBER = re.compile(r"[-+]?(0[0-9_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+# Text of pydantic's messages around the expected value.
+AROUND_EXPECTED = re.compile(
+    r"^(?:Input|String) should (be )?|, (unable|got) .*| or instance of .*|'"
+)
+OUR_WORDS = {
+    "dictionary": "mapping",
+    "tuple": "list",
+    "None": "null",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "match pattern": "text that matches",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value was given. `raw` is a plain scalar as typed, before YAML read it."""
+    """The source of a value. `raw` is a plain scalar as typed, before YAML read it."""
 
     source: str
     line: int | None = None
     raw: str | None = None
 
     def __str__(self) -> str:
-        """Return `file:line`, or the source alone."""
+        """Write `file:line`, or the source alone."""
         return self.source if self.line is None else f"{self.source}:{self.line}"
 
 
 def value_at(data: object, path: KeyPath) -> object:
-    """Return the value at a path; KeyError where there is none."""
+    """Look up the value at a path.
+
+    Raises:
+        KeyError: There is none.
+    """
     for part in path:
         if not isinstance(data, dict | list):
             raise KeyError(part)
@@ -220,7 +66,7 @@ def value_at(data: object, path: KeyPath) -> object:
 
 
 def holds(data: object, path: KeyPath) -> bool:
-    """Return whether there is a value at a path."""
+    """Whether there is a value at a path."""
     try:
         value_at(data, path)
     except KeyError:
@@ -228,8 +74,8 @@ def holds(data: object, path: KeyPath) -> bool:
     return True
 
 
-SHORTEST_SECRET = 4
-"""Shorter environment values are not searched for in messages: they match by accident."""
+def _value_or_none(data: object, path: KeyPath) -> object:
+    return value_at(data, path) if holds(data, path) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +83,8 @@ class RawRecipe:
     """A recipe's raw values.
 
     Attributes:
-        values: Every interpolation replaced by its value; what a run uses.
-        kept: What draws on the environment, as it is written: files and messages hold this.
+        values: The values that a run uses, with every interpolation replaced.
+        kept: Values that draw on the environment, as they are written in files and messages.
         environment: The variables that were read, as (name, value).
     """
 
@@ -247,52 +93,22 @@ class RawRecipe:
     environment: tuple[tuple[str, str], ...] = ()
 
     def shown(self, path: KeyPath) -> object:
-        """Return a value as messages have it, None where there is none."""
-        return self.kept[path] if path in self.kept else _held(self.values, path)
+        """Look up a value as messages have it; None if there is none."""
+        return self.kept[path] if path in self.kept else _value_or_none(self.values, path)
 
     def put_back(self, data: object) -> None:
-        """Replace in values like these what draws on the environment by what is written."""
+        """Replace values that draw on the environment by the interpolations as written."""
         for path, text in self.kept.items():
             if holds(data, path):
-                cast(dict[str | int, object], value_at(data, path[:-1]))[path[-1]] = text
+                parent = cast(dict[str | int, object], value_at(data, path[:-1]))
+                parent[path[-1]] = text
 
     def redact(self, text: str) -> str:
-        """Return the text with environment values replaced by the interpolation."""
+        """Replace environment values in a text by their interpolations, the longest first."""
         for name, value in sorted(self.environment, key=lambda item: -len(item[1])):
-            if len(value) >= SHORTEST_SECRET:
+            if len(value) >= MIN_SECRET_CHARS:
                 text = text.replace(value, f"${{oc.env:{name}}}")
         return text
-
-
-MOST_PROBLEMS = 7
-_WANT_MAPPING = ("model_type", "model_attributes_type", "dict_type")
-_WANT_TEXT = ("string_type", "literal_error", "enum", "path_type")
-_OLD_NUMBER = re.compile(r"[-+]?(0[0-9_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
-"""Octal numbers and numbers to the base 60 of YAML 1.1, which look like decimal ones or times."""
-_UNSAID = re.compile(r"^(?:Input|String) should (be )?|, (unable|got) .*| or instance of .*|'")
-"""What pydantic says beside what it expects."""
-_OUR_WORDS = {
-    "dictionary": "mapping",
-    "tuple": "list",
-    "None": "null",
-    "greater than or equal to": "at least",
-    "less than or equal to": "at most",
-    "match pattern": "text that matches",
-}
-
-
-def unknown_key(name: str, place: Schema, data: Mapping[str, object], whole: Schema) -> str:
-    """Say which type has a key that this one lacks, or which keys are near it."""
-    owners = [tag for tag, model in place.variants.items() if name in model.model_fields]
-    if owners:
-        return f"unknown key; expected it with type {' or '.join(owners)}"
-    keys = place.keys(data) or dict.fromkeys(
-        key for one in place.models for key in one.model_fields
-    )
-    hint = did_you_mean(name, keys)
-    if not hint and (elsewhere := find_key(whole, name)):
-        hint = did_you_mean(elsewhere[0], elsewhere[:1])
-    return f"unknown key{hint or '; expected one of ' + ', '.join(keys)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,128 +122,145 @@ class Problems:
     _tags: dict[KeyPath, str] = field(default_factory=dict)
 
     def describe(self, error: ValidationError) -> str:
-        """Return one line for each place in error, at most `MOST_PROBLEMS` of them."""
-        by_path: dict[KeyPath, list[ErrorDetails]] = {}
+        """Write one line for each place in error, at most `MAX_PROBLEMS` of them."""
+        details_by_path: dict[KeyPath, list[ErrorDetails]] = {}
         for detail in error.errors(include_url=False):
-            by_path.setdefault(self._path(detail), []).append(detail)
-        lines = [self._line(path, details) for path, details in by_path.items()]
-        if len(lines) > MOST_PROBLEMS:
-            lines[MOST_PROBLEMS:] = [f"... and {len(lines) - MOST_PROBLEMS} more"]
+            details_by_path.setdefault(self._path(detail), []).append(detail)
+        lines = [self._line(path, details) for path, details in details_by_path.items()]
+        if len(lines) > MAX_PROBLEMS:
+            lines[MAX_PROBLEMS:] = [f"... and {len(lines) - MAX_PROBLEMS} more"]
         return self.reading.redact("\n".join(lines))
 
     def typed_text(self, error: ValidationError) -> dict[KeyPath, str]:
-        """Return what was typed where text was wanted and YAML had read something else.
+        """List the text as typed for fields that take text and YAML read something else.
 
-        `key=no` reads as false and `key=1.10` as 1.1; where the field takes text, the text holds.
+        `key=no` reads as false and `key=1.10` as 1.1.
         """
         typed: dict[KeyPath, str] = {}
         for detail in error.errors(include_url=False):
             path = self._path(detail)
             origin = self.origins.get(path)
-            if detail["type"] not in _WANT_TEXT or origin is None or origin.raw is None:
+            if detail["type"] not in TEXT_ERRORS or origin is None or origin.raw is None:
                 continue
             if detail["type"] == "literal_error" and repr(origin.raw) not in detail["msg"]:
                 continue
-            held = _held(self.reading.values, path)
-            if isinstance(held, bool | int | float):
-                typed[path] = str(held) if "${" in origin.raw else origin.raw
+            value = _value_or_none(self.reading.values, path)
+            if isinstance(value, bool | int | float):
+                typed[path] = str(value) if "${" in origin.raw else origin.raw
         return typed
 
     def refuse_misread_numbers(self, recipe: BaseModel) -> None:
-        """Refuse what is read as another number than it is written as.
+        """Refuse numbers that are read as another number than they are written as.
 
         Pydantic reads `yes` as 1, YAML 1.1 `010` as 8 and `1:30` as 90. Phases have a validation
         of their own.
+
+        Raises:
+            RecipeError: There is such a number.
         """
-        for path in _misread(self.reading.values, recipe.model_dump(exclude={PHASES})):
-            raise RecipeError(self._say(path, f"found {self._found(path)}; expected a number"))
+        validated = recipe.model_dump(exclude={PHASES})
+        for path in _numbers_read_from_booleans(self.reading.values, validated):
+            raise RecipeError(self._locate(path, f"found {self._found(path)}; expected a number"))
         for path, origin in self.origins.items():
-            number = _held(self.reading.values, path)
+            number = _value_or_none(self.reading.values, path)
             is_number = isinstance(number, int | float) and not isinstance(number, bool)
-            if (
-                path[:1] == (PHASES,)
-                or not is_number
-                or not _OLD_NUMBER.fullmatch(origin.raw or "")
-            ):
-                continue
-            text = f"found {origin.raw}, which YAML reads as {number}; expected a decimal number"
-            raise RecipeError(self._say(path, text))
+            is_old = OLD_NUMBER.fullmatch(origin.raw or "") is not None
+            if is_number and is_old and path[:1] != (PHASES,):
+                problem = (
+                    f"found {origin.raw}, which YAML reads as {number}; expected a decimal number"
+                )
+                raise RecipeError(self._locate(path, problem))
 
     def _path(self, detail: ErrorDetails) -> KeyPath:
-        """Return where in the data an error stands: its location without union branches."""
+        """Find the path of an error in the data: its location without union branches."""
         path: KeyPath = ()
-        held: object = self.reading.values
+        value: object = self.reading.values
+        location = detail["loc"]
         is_missing = detail["type"] == "missing"
-        for key in detail["loc"][:-1] if is_missing else detail["loc"]:
+        for key in location[:-1] if is_missing else location:
             try:
-                held = value_at(held, (key,))
+                value = value_at(value, (key,))
             except KeyError:
-                place, data = self._place(path)
+                place, data = self._schema_at(path)
                 if key in place.variants or key not in (place.keys(data) or ()):
                     self._tags[path] = str(key)
                     continue
-                held = {}  # A part that was left out, which its defaults do not fill.
+                value = {}  # A part that was left out and has keys without defaults.
             path = (*path, key)
-        return (*path, detail["loc"][-1]) if is_missing else path
+        return (*path, location[-1]) if is_missing else path
 
     def _line(self, path: KeyPath, details: list[ErrorDetails]) -> str:
-        first = details[0]
-        kind, shown = first["type"], self.reading.shown
+        """Write the line about one path; the first error decides its kind."""
+        detail = details[0]
+        kind = detail["type"]
         if kind == "extra_forbidden":
-            place, data = self._place(path[:-1])
-            return self._say(path, unknown_key(str(path[-1]), place, data, self.schema))
+            place, data = self._schema_at(path[:-1])
+            return self._locate(path, unknown_key(str(path[-1]), place, data, self.schema))
+        place = self._schema_at(path)[0]
+        tags = list(place.variants)
         if kind.startswith("union_tag"):
-            tags, path = list(self._place(path)[0].variants), (*path, "type")
-            found = shown(path)
-            what = "missing" if found is None else f"found {found!r}"
-            known = f"one of {', '.join(tags)}{did_you_mean(found, tags)}"
-            return self._say(path, f"{what}; expected {OF_PYTHON if ':' in str(found) else known}")
+            return self._line_of_type((*path, "type"), tags)
         if kind == "missing":
-            return self._say(path, f"missing; expected a value for {path[-1]}")
+            return self._locate(path, f"missing; expected a value for {path[-1]}")
         if kind in ("value_error", "assertion_error"):
-            return self._say(path, str(first["ctx"]["error"]))
-        place, value = self._place(path)[0], shown(path)
-        if isinstance(value, str) and kind in _WANT_MAPPING and place.variants:
-            return self._say(path, _type_alone(path, value, list(place.variants)))
-        wanted = list(dict.fromkeys(_wanted(detail) for detail in details))
-        names = [
-            name
-            for detail in details
-            if detail["type"] == "literal_error"
-            for name in _wanted(detail).replace(" or ", ", ").split(", ")
-        ]
-        hint = did_you_mean(shown(path), names)
-        return self._say(path, f"found {self._found(path)}; expected {' or '.join(wanted)}{hint}")
+            return self._locate(path, str(detail["ctx"]["error"]))
+        value = self.reading.shown(path)
+        if isinstance(value, str) and kind in MAPPING_ERRORS and tags:
+            return self._locate(path, _type_alone(path, value, tags))
 
-    def _say(self, path: KeyPath, text: str) -> str:
-        """Name the origin of a path, or of the nearest mapping that holds it."""
-        known = (path[:end] for end in range(len(path), 0, -1) if path[:end] in self.origins)
-        nearest = next(known, None)
-        where = self.place if nearest is None else str(self.origins[nearest])
+        expected_texts = dict.fromkeys(map(_expected, details))
+        allowed_names: list[str] = []
+        for other in details:
+            if other["type"] == "literal_error":
+                allowed_names += _expected(other).replace(" or ", ", ").split(", ")
+        hint = did_you_mean(value, allowed_names)
+        expected = " or ".join(expected_texts)
+        return self._locate(path, f"found {self._found(path)}; expected {expected}{hint}")
+
+    def _line_of_type(self, path: KeyPath, tags: list[str]) -> str:
+        """Write the line about an unknown or missing `type`."""
+        tag = self.reading.shown(path)
+        problem = "missing" if tag is None else f"found {tag!r}"
+        expected = f"one of {', '.join(tags)}{did_you_mean(tag, tags)}"
+        if ":" in str(tag):
+            expected = OF_PYTHON
+        return self._locate(path, f"{problem}; expected {expected}")
+
+    def _locate(self, path: KeyPath, text: str) -> str:
+        """Put before a text its key, and the origin of the key or of the nearest parent."""
+        where = self.place
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.origins:
+                where = str(self.origins[path[:end]])
+                break
         key = ".".join(map(str, path))
         return f"{where}: {key}: {text}" if key else f"{where}: {text}"
 
-    def _place(self, path: KeyPath) -> tuple[Schema, Mapping[str, object]]:
-        schema, data = self.schema, self.reading.values
+    def _schema_at(self, path: KeyPath) -> tuple[Schema, Mapping[str, object]]:
+        """Find the schema and the data at a path."""
+        schema = self.schema
+        data: Mapping[str, object] = self.reading.values
         for end, key in enumerate(path, start=1):
-            below = data.get(key)
+            value = data.get(cast(str, key))
             schema = schema.child(key, data)
-            data = below if isinstance(below, dict) else {}
+            data = value if isinstance(value, dict) else {}
             tag = self._tags.get(path[:end])
             if tag in schema.variants:
                 data = {"type": tag, **data}
         return schema, data
 
     def _found(self, path: KeyPath) -> str:
-        """Return a short form of what was written, never a value of the environment."""
-        held = self.reading.shown(path)
+        """Write a value as typed in a short form, never a value of the environment."""
+        value = self.reading.shown(path)
         origin = self.origins.get(path)
-        if isinstance(held, dict | list):
-            return "a mapping of keys" if isinstance(held, dict) else "a list"
+        if isinstance(value, dict):
+            return "a mapping of keys"
+        if isinstance(value, list):
+            return "a list"
         if origin is not None and origin.raw is not None and "${" not in origin.raw:
-            return repr(origin.raw) if isinstance(held, str) else origin.raw or "nothing"
-        text = repr(held) if held is not None else "nothing"
-        return text if len(text) <= 60 else text[:57] + "..."
+            return repr(origin.raw) if isinstance(value, str) else origin.raw or "nothing"
+        text = "nothing" if value is None else repr(value)
+        return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 3] + "..."
 
 
 def _type_alone(path: KeyPath, value: str, tags: list[str]) -> str:
@@ -435,31 +268,29 @@ def _type_alone(path: KeyPath, value: str, tags: list[str]) -> str:
     type_key = ".".join(map(str, (*path, "type")))
     if value in tags:
         return f"found {value!r}; expected {type_key}={value}"
-    return f"found {value!r}; expected {type_key}, one of {', '.join(tags)}" + did_you_mean(
-        value, tags
-    )
+    hint = did_you_mean(value, tags)
+    return f"found {value!r}; expected {type_key}, one of {', '.join(tags)}{hint}"
 
 
-def _held(data: object, path: KeyPath) -> object:
-    return value_at(data, path) if holds(data, path) else None
+def _expected(detail: ErrorDetails) -> str:
+    """Extract from a message of pydantic the value that it expects, in our words."""
+    text = AROUND_EXPECTED.sub("", detail["msg"])
+    for their_word, our_word in OUR_WORDS.items():
+        text = text.replace(their_word, our_word)
+    is_acronym = text[:2].isupper()
+    return text if is_acronym else text[:1].lower() + text[1:]
 
 
-def _wanted(detail: ErrorDetails) -> str:
-    """Return what pydantic expects."""
-    text = _UNSAID.sub("", detail["msg"])
-    for theirs, ours in _OUR_WORDS.items():
-        text = text.replace(theirs, ours)
-    return text if text[:2].isupper() else text[:1].lower() + text[1:]
-
-
-def _misread(raw: object, held: object, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yield where a number was read from true or false."""
-    match raw, held:
-        case bool(), int() | float() if not isinstance(held, bool):
+def _numbers_read_from_booleans(
+    raw: object, validated: object, path: KeyPath = ()
+) -> Iterator[KeyPath]:
+    """Yield the paths at which true or false was read as a number."""
+    match raw, validated:
+        case bool(), int() | float() if not isinstance(validated, bool):
             yield path
         case dict(), dict():
-            for key in raw.keys() & held.keys():
-                yield from _misread(raw[key], held[key], (*path, key))
+            for key in raw.keys() & validated.keys():
+                yield from _numbers_read_from_booleans(raw[key], validated[key], (*path, key))
         case list(), list() | tuple():
-            for index, (one, other) in enumerate(zip(raw, held, strict=False)):
-                yield from _misread(one, other, (*path, index))
+            for index, (raw_item, item) in enumerate(zip(raw, validated, strict=False)):
+                yield from _numbers_read_from_booleans(raw_item, item, (*path, index))

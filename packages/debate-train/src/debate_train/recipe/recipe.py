@@ -25,7 +25,7 @@ from debate_train.playing import Pipeline, Rollout
 from debate_train.playing.rollouts import start_mode
 from debate_train.recipe.conflicts import conflicts_of
 from debate_train.recipe.merging import merge_recipes
-from debate_train.recipe.problems import WHOLE_PHASES, Schema
+from debate_train.recipe.schema import WHOLE_PHASES, Schema
 from debate_train.trainers import TrainerChoice
 
 PARTS = ("model", "data", "debate", "reward", "loss", "trainer")

@@ -1,15 +1,11 @@
-"""Whether anything can be learned: a scripted debate through form, reward and advantages."""
+"""Whether anything can be learned: scripted debates through form, reward and advantages."""
 
-import logging
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from typing import NamedTuple
 
-from debate_protocol.forms.judged import CHOICE
-from debate_protocol.parsing import Contract, get_contract
-from debate_protocol.types import Question, Reply, Transcript, TurnKey, TurnRequest
+from debate_protocol.parsing import get_contract
+from debate_protocol.types import Transcript
 from debate_rewards.reward import (
     ReadDebate,
     RewardConfig,
@@ -18,144 +14,39 @@ from debate_rewards.reward import (
     score_debates,
 )
 from debate_rollout.rendering import TokenText
+from debate_train.advantages import Advantage
 from debate_train.batches.rows import stream_credit, turn_tokens
-from debate_train.playing import named_debates
-from debate_train.recipe import Recipe
-from debate_train.recipe.context import hold, many
+from debate_train.recipe.recipe import Recipe
+from debate_train.recipe.scripted_debates import quiet_rewards, scripted_step, small_recipe
+from debate_train.recipe.step_counts import many
 
-Script = Callable[[TurnRequest], Reply]
-Taught = tuple[str, str]
-"""A stream, and the component of a mixed reward that gives it values."""
-
-_QUESTIONS, _COPIES, _AGENTS, _ROUNDS, _ROLLOUTS = 2, 4, 8, 4, 2
-MOST_TURNS = 512
-"""Most turns of a step that is played; larger debates are not."""
-_RIGHT, _WRONG = "7", ("8", "9")
-STEPS = 6
+MAX_STEPS = 6
 """Scripted steps after which a value that never came is taken never to come."""
 
 
-def small_recipe(phase: Recipe) -> Recipe | None:
-    """Return the phase with debates small enough to play, None where that is another debate."""
-    copies = {
-        name: min(getattr(phase.rollout, name), _COPIES)
-        for name in ("debates_per_question", "direct_per_question")
-    }
-    try:
-        debate = phase.debate.at_most(_AGENTS, _ROUNDS, _ROLLOUTS)
-    except ValueError:  # A topology that does not fit fewer agents.
-        return None
-    if debate.turn_count() * copies["debates_per_question"] * _questions(phase) > MOST_TURNS:
-        return None
-    rollout = phase.rollout.model_copy(update={**copies, "other_forms": ()})
-    return phase.model_copy(update={"debate": debate, "rollout": rollout})
+class ValuedStream(NamedTuple):
+    """A stream, and the component of a mixed reward that gives it values ('' if there is one)."""
 
-
-def scripted_step(recipe: Recipe, number: int, *, answers: bool) -> list[Transcript]:
-    """Play the debates of one small step.
-
-    Agents are right and wrong in a mixture, criticise everybody they were shown, and compare every
-    pair that they may, more often right than wrong. No two steps are alike.
-
-    Args:
-        recipe: From `small_recipe`.
-        number: Of the step.
-        answers: Whether the questions have answers.
-    """
-    num_questions = min(recipe.data.batch_size, _questions(recipe))
-    questions = scripted_questions(num_questions, answers=answers)
-    return [
-        hold(run, ScriptedAgents(recipe.rollout.max_tokens, name))
-        for name, run in named_debates(recipe, questions, f"check/{number}")
-    ]
-
-
-def scripted_questions(count: int, *, answers: bool) -> list[Question]:
-    """Make up the questions of scripted debates."""
-    answer = _RIGHT if answers else None
-    return [Question(f"q{i}", f"question {i}", answer, {"kind": "number"}) for i in range(count)]
-
-
-def _questions(phase: Recipe) -> int:
-    return max(_QUESTIONS, *(part.least_questions for part in phase.reward.parts().values()))
-
-
-class ScriptedAgents:
-    """Says all that a contract has room for, differently in every turn."""
-
-    def __init__(self, max_tokens: int, name: str) -> None:
-        self._right: dict[TurnKey, bool] = {}
-        self._most, self._name = max_tokens, name
-
-    def __call__(self, request: TurnRequest) -> Reply:
-        """Write a turn's reply, of a length drawn for it."""
-        chance = random.Random(f"{self._name}/{request.seed}/{request.agent}/{request.round}")
-        right = chance.random() < 0.5
-        self._right[TurnKey(request.agent, request.round)] = right
-        answer = _RIGHT if right else chance.choice(_WRONG)
-        contract = request.contract or get_contract("boxed")
-        text = contract.reply(answer, self._sections(request, contract, chance))
-        tokens = self._most if chance.random() < 0.3 else chance.randint(1, self._most)
-        return Reply(text, token_ids=(0,) * tokens, logps=(0.0,) * tokens)
-
-    def _sections(
-        self, request: TurnRequest, contract: Contract, chance: random.Random
-    ) -> dict[str, str]:
-        own = {TurnKey(request.agent, 0)} if contract.ranks_own else set[TurnKey]()
-        latest = {
-            key.agent: self._right.get(key, False) for key in sorted(own.union(request.shown))
-        }
-        decisions = ("Agent 0", "Agent 1") if contract.name == CHOICE else ("right", "wrong")
-        return {
-            "decision": chance.choice(decisions),
-            "evaluation": " ".join(
-                f"Agent {agent} is {'right' if ok else 'wrong'}." for agent, ok in latest.items()
-            ),
-            "comparison": "\n".join(
-                f"Agent {a} {_verdict(latest[a], latest[b], chance)} Agent {b}"
-                for a, b in combinations(sorted(latest), 2)
-            ),
-        }
-
-
-def _verdict(left: bool, right: bool, chance: random.Random) -> str:
-    if left == right or chance.random() < 0.2:
-        return chance.choice(">=<")
-    return ">" if left else "<"
-
-
-def _taught(recipe: Recipe, transcripts: Sequence[Transcript]) -> Iterator[Taught]:
-    """Yield which streams of which components give any character a value that is not 0."""
-    advantages = recipe.advantage(transcripts, score_debates(recipe.reward, transcripts))
-    for transcript, by_turn in zip(transcripts, advantages, strict=True):
-        for turn in transcript.turns:
-            own = by_turn.get(turn.key, [])
-            for component in dict.fromkeys(a.component for a in own if a.value != 0):
-                text = TokenText(turn.text, tuple(range(len(turn.text))))
-                parts = [a for a in own if a.component == component]
-                tokens = turn_tokens(transcript, turn, text)
-                values, _ = stream_credit(tokens, parts, recipe.advantage.streams)
-                for name, row in zip(recipe.advantage.streams, values, strict=True):
-                    if row.any():
-                        yield name, component
+    stream: str
+    component: str
 
 
 @dataclass(frozen=True, slots=True)
 class SignalCheck:
-    """What scripted debates of a phase taught.
+    """Streams in which scripted debates of a phase taught something.
 
     Attributes:
-        given: The streams that the reward has values for and that are trained, by component.
+        trained: The streams that the reward has values for and that have a weight, by component.
         taught: Those of them in which some token had an advantage; no turn fails.
-        asked: Whether anybody was shown two others, and so is asked to compare them.
-        compares: Whether the contract has room for comparisons.
+        can_compare: Whether anybody was shown two others, whom it is asked to compare.
+        has_comparison_section: Whether the contract has room for comparisons.
         answers: Whether the questions have answers.
     """
 
-    given: tuple[Taught, ...]
-    taught: frozenset[Taught]
-    asked: bool
-    compares: bool
+    trained: tuple[ValuedStream, ...]
+    taught: frozenset[ValuedStream]
+    can_compare: bool
+    has_comparison_section: bool
     answers: bool
 
     @classmethod
@@ -167,126 +58,153 @@ class SignalCheck:
             answers: Whether its questions have answers.
 
         Returns:
-            None where that says nothing: nothing is trained or nothing is sampled, the reward is
-            of another package, or the debate is too large to play.
+            None if they say nothing: nothing is trained or nothing is sampled, the reward is of
+            another package, or the debate is too large to play.
         """
-        small = small_recipe(phase)
-        parts = phase.reward.parts().values()
-        if small is None or phase.loss.supervised or not all(part.can_be_tried for part in parts):
+        if phase.loss.supervised or not _can_be_scripted(phase):
             return None
-        given = _given(phase)
-        found, debates = set[Taught](), list[ReadDebate]()
+        small = small_recipe(phase)
+        if small is None:
+            return None
+        trained = _trained_streams(phase)
+        taught: set[ValuedStream] = set()
+        debates: list[ReadDebate] = []
         with quiet_rewards():
-            for number in range(STEPS):
-                if found.issuperset(given) and debates:
-                    break
+            for number in range(MAX_STEPS):
                 step = scripted_step(small, number, answers=answers)
-                found.update(_taught(small, step))
+                taught.update(_taught_streams(small, step))
                 debates += map(read_debate, step)
+                if taught.issuperset(trained):
+                    break
+        judges = [(debate, turn) for debate in debates for turn in debate.judges.values()]
         return cls(
-            given=given,
-            taught=frozenset(found),
-            asked=any(one.expected_pairs(turn) for one in debates for turn in one.judges.values()),
-            compares=any(one.compares for one in debates),
+            trained=trained,
+            taught=frozenset(taught),
+            can_compare=any(debate.expected_pairs(turn) > 0 for debate, turn in judges),
+            has_comparison_section=any(debate.compares for debate in debates),
             answers=answers,
         )
 
     @property
     def teaches_nothing(self) -> bool:
         """Whether no value reached any token."""
-        return not self.taught.intersection(self.given)
+        return self.taught.isdisjoint(self.trained)
 
     def warnings(self, phase: Recipe) -> Iterator[str]:
         """Yield one sentence for each value of the reward that never reaches a token, and why."""
-        parts, streams = phase.reward.parts(), phase.advantage.streams
-        if not self.given and any(stream in streams for stream in phase.reward.streams):
-            text = "nothing is learned: every stream that the reward has values for has weight 0"
-            yield f"{text}; expected a weight in advantage.streams or reward.components"
-        reasons = {one: self._reason(phase, *one) for one in self.given if one not in self.taught}
+        streams = phase.advantage.streams
+        if not self.trained and any(name in streams for name in phase.reward.streams):
+            yield (
+                "nothing is learned: every stream that the reward has values for has weight 0; "
+                "expected a weight in advantage.streams or reward.components"
+            )
+        reasons = {}
+        for valued in self.trained:
+            if valued not in self.taught:
+                reasons[valued] = self._reason(phase, valued)
         if self.teaches_nothing:
-            yield from (f"nothing is learned: {why}" for why in dict.fromkeys(reasons.values()))
+            for reason in dict.fromkeys(reasons.values()):
+                yield f"nothing is learned: {reason}"
             return
-        said = {part.few_judges(use_of(phase)) for part in parts.values()}  # Warned of already.
-        for (stream, component), reason in reasons.items():
-            where = f"reward.components.{component}" if component else "reward"
-            if reason not in said:
-                yield f"{where}: no value of stream {stream} reaches a token: {reason}"
+        # A warning of few judges comes without scripted debates, too.
+        few_judges = []
+        for part in phase.reward.parts().values():
+            for note in part.reward.notes(reward_context(phase)):
+                if note.kind == "few_judges":
+                    few_judges.append(note.text)
+        for valued, reason in reasons.items():
+            key = f"reward.components.{valued.component}" if valued.component else "reward"
+            if reason not in few_judges:
+                yield f"{key}: no value of stream {valued.stream} reaches a token: {reason}"
 
-    def _reason(self, phase: Recipe, stream: str, component: str) -> str:
-        """Return why a stream has no value: the first of the causes that are known."""
-        for name, reward in phase.reward.parts().items():
-            if component in ("", name) and stream in reward.streams:
-                reason = (
-                    (None if self.answers else _without_answers(reward))
-                    or self._without_votes(phase, reward)
-                    or reward.why_no_signal(stream, use_of(phase))
-                )
-                if reason is not None:
-                    return reason
-        return _levelled(phase, stream)
+    def _reason(self, phase: Recipe, valued: ValuedStream) -> str:
+        """Find the first known cause by which a stream has no value."""
+        for name, part in phase.reward.parts().items():
+            reward = part.reward
+            if valued.component not in ("", name) or valued.stream not in reward.streams:
+                continue
+            if not self.answers and reward.needs().answers:
+                return _needs_answers_text(reward)
+            if reward.needs().votes and not (self.has_comparison_section and self.can_compare):
+                return self._no_votes_text(phase, reward)
+            for note in reward.notes(reward_context(phase)):
+                explains = note.kind in ("no_signal", "few_judges")
+                if explains and note.stream in (None, valued.stream):
+                    return note.text
+        return _no_contrast_text(phase, valued.stream)
 
-    def _without_votes(self, phase: Recipe, reward: RewardConfig) -> str | None:
-        debate, rules = phase.debate, phase.debate.protocol()
-        if "votes" not in reward.needed() or (self.compares and self.asked):
-            return None
-        if not self.compares:
+    def _no_votes_text(self, phase: Recipe, reward: RewardConfig) -> str:
+        debate = phase.debate
+        protocol = debate.protocol()
+        if not self.has_comparison_section:
             problem = f"contract {debate.contract_rules()} has no comparison section"
-            wanted = "one that has, such as three_section"
+            expected = "one that has, such as three_section"
         else:
             problem = (
                 "nobody is shown two other agents to compare: found "
                 f"{many(debate.num_agents, 'agent')}, {many(debate.max_rounds, 'round')}, topology "
-                f"{rules.topology}, degree {rules.degree or 'none'} and history_rounds "
-                f"{rules.history_rounds}"
+                f"{protocol.topology}, degree {protocol.degree or 'none'} and history_rounds "
+                f"{protocol.history_rounds}"
             )
-            wanted = "at least 3 agents, who see two others' earlier turns"
-        return f"{reward.type} counts comparisons, and {problem}; expected {wanted}"
+            expected = "at least 3 agents, who see two others' earlier turns"
+        return f"{reward.type} counts comparisons, and {problem}; expected {expected}"
 
 
-@contextmanager
-def quiet_rewards() -> Iterator[None]:
-    """Keep rewards from naming the questions of the script that they leave out."""
-    logger = logging.getLogger("debate_rewards")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+def _taught_streams(recipe: Recipe, transcripts: Sequence[Transcript]) -> Iterator[ValuedStream]:
+    """Yield the streams, by component, that give any character a value other than 0."""
+    stream_names = list(recipe.advantage.streams)
+    advantages = recipe.advantage(transcripts, score_debates(recipe.reward, transcripts))
+    for transcript, turn_advantages in zip(transcripts, advantages, strict=True):
+        for turn in transcript.turns:
+            by_component: dict[str, list[Advantage]] = {}
+            for advantage in turn_advantages.get(turn.key, []):
+                by_component.setdefault(advantage.component, []).append(advantage)
+            for component, component_advantages in by_component.items():
+                if all(advantage.value == 0 for advantage in component_advantages):
+                    continue
+                # Each character is a token, so that every span covers some.
+                text = TokenText(turn.text, tuple(range(len(turn.text))))
+                tokens = turn_tokens(transcript, turn, text)
+                values, _ = stream_credit(tokens, component_advantages, recipe.advantage.streams)
+                for stream, stream_values in zip(stream_names, values, strict=True):
+                    if stream_values.any():
+                        yield ValuedStream(stream, component)
 
 
 def streams_error(phase: Recipe) -> str | None:
-    """Return an error where no stream that the reward has values for is trained."""
-    known = all(part.can_be_tried for part in phase.reward.parts().values())
-    if phase.loss.supervised or not known or _given(phase):
+    """Describe a reward that has values for no stream that is trained."""
+    if phase.loss.supervised or not _can_be_scripted(phase) or _trained_streams(phase):
         return None
-    paid, streams = phase.reward.streams, phase.advantage.streams
-    found = ", ".join(f"{name} (weight {stream.weight:g})" for name, stream in streams.items())
+    valued_streams = phase.reward.streams
+    weights = [f"{n} (weight {s.weight:g})" for n, s in phase.advantage.streams.items()]
     return (
-        f"advantage.streams: found {found or 'none'}, and {phase.reward.type} has values for "
-        f"{', '.join(paid)} alone, so no token would be trained; expected {paid[0]}: {{weight: 1}}"
+        f"advantage.streams: found {', '.join(weights) or 'none'}, and {phase.reward.type} has "
+        f"values for {', '.join(valued_streams)} alone, so no token would be trained; expected "
+        f"{valued_streams[0]}: {{weight: 1}}"
     )
 
 
 def other_form_warnings(phase: Recipe, *, answers: bool) -> Iterator[str]:
     """Yield one sentence for each form of `rollout.other_forms` whose debates earn nothing."""
     for number, form in enumerate(phase.rollout.other_forms):
-        alone = phase.rollout.model_copy(update={"other_forms": ()})
-        played = phase.model_copy(update={"debate": form, "rollout": alone})
-        signal = SignalCheck.of(played, answers=answers)
-        if signal is not None and signal.given and signal.teaches_nothing:
-            reasons = ", ".join(signal.warnings(played))
+        rollout = phase.rollout.model_copy(update={"other_forms": ()})
+        form_phase = phase.model_copy(update={"debate": form, "rollout": rollout})
+        signal = SignalCheck.of(form_phase, answers=answers)
+        if signal is not None and signal.trained and signal.teaches_nothing:
+            reasons = ", ".join(signal.warnings(form_phase))
             yield f"rollout.other_forms.{number}: debates of type {form.type}: {reasons}"
 
 
 def truth_error(phase: Recipe) -> str | None:
-    """Return an error where the phase learns from answers alone, when its questions have none."""
-    without = [_without_answers(part) for part in phase.reward.parts().values()]
-    return without[0] if all(without) else None
+    """Describe a phase that learns from answers alone; its questions have none."""
+    rewards = [part.reward for part in phase.reward.parts().values()]
+    if all(reward.needs().answers for reward in rewards):
+        return _needs_answers_text(rewards[0])
+    return None
 
 
-def use_of(phase: Recipe) -> RewardContext:
-    """Return what a phase uses its reward on."""
+def reward_context(phase: Recipe) -> RewardContext:
+    """Build the context in which a phase uses its reward."""
     judge = phase.advantage.streams.get("judge")
     return RewardContext(
         rules=phase.debate.protocol(),
@@ -297,38 +215,43 @@ def use_of(phase: Recipe) -> RewardContext:
     )
 
 
-def _given(phase: Recipe) -> tuple[Taught, ...]:
-    """Return the trained streams that have values, with the component that gives these."""
-    reward, streams = phase.reward, phase.advantage.streams
-    weights = reward.part_weights()
-    return tuple(
-        dict.fromkeys(
-            (stream, name if reward.adds_advantages else "")
-            for name, part in reward.parts().items()
-            for stream in part.streams
-            if weights[name] != 0 and stream in streams and streams[stream].weight != 0
-        )
-    )
+def _can_be_scripted(phase: Recipe) -> bool:
+    parts = phase.reward.parts().values()
+    return not any(part.reward.needs().policy for part in parts)
 
 
-def _without_answers(reward: RewardConfig) -> str | None:
-    if "answers" not in reward.needed():
-        return None
+def _trained_streams(phase: Recipe) -> tuple[ValuedStream, ...]:
+    """List the streams with values and a weight, each with the component that gives its values."""
+    weights = {name: stream.weight for name, stream in phase.advantage.streams.items()}
+    trained: dict[ValuedStream, None] = {}
+    for name, part in phase.reward.parts().items():
+        for stream in part.reward.streams:
+            if part.weight != 0 and weights.get(stream, 0) != 0:
+                component = name if part.is_compared_apart else ""
+                trained[ValuedStream(stream, component)] = None
+    return tuple(trained)
+
+
+def _needs_answers_text(reward: RewardConfig) -> str:
     return (
         f"{reward.type} compares with the questions' own answers, and no training question has "
         "one; expected data.fields.answer to name a key that rows have, or another reward"
     )
 
 
-def _levelled(phase: Recipe, stream: str) -> str:
-    own, baseline = phase.advantage.streams[stream], phase.advantage.baseline_of(stream)
-    used = phase.debate.contracts() or (phase.debate.contract_rules(),)
-    sections = tuple(dict.fromkeys(name for one in used for name in get_contract(one).sections))
-    if sections and not any(own.section_weights(stream, sections).values()):
+def _no_contrast_text(phase: Recipe, stream: str) -> str:
+    """Explain values that reach no token although the reward has them."""
+    contracts = phase.debate.contracts() or (phase.debate.contract_rules(),)
+    sections: dict[str, None] = {}
+    for contract in contracts:
+        sections.update(dict.fromkeys(get_contract(contract).sections))
+    section_weights = phase.advantage.streams[stream].section_weights(stream, tuple(sections))
+    if sections and not any(section_weights.values()):
         return (
             f"advantage.streams.{stream}.sections: found none that is a section of contract "
-            f"{', '.join(map(str, used))}; expected some of {', '.join(sections)}"
+            f"{', '.join(map(str, contracts))}; expected some of {', '.join(sections)}"
         )
+    baseline = phase.advantage.baseline_of(stream)
     return (
         f"advantage.baseline: found {baseline}, under which every value is alone in its group, or "
         "like all others there; expected another baseline, or more rollout.debates_per_question"

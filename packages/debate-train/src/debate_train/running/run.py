@@ -38,9 +38,11 @@ from debate_train.monitoring.progress import Progress
 from debate_train.monitoring.tracking import Tracker
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
-from debate_train.recipe.files import Overrides, load_recipe, resolved_yaml
-from debate_train.recipe.problems import WHOLE_PHASES
+from debate_train.recipe.files import load_recipe
+from debate_train.recipe.reading import Overrides
 from debate_train.recipe.refusals import Launch, refuse
+from debate_train.recipe.resolved import resolved_yaml
+from debate_train.recipe.schema import WHOLE_PHASES
 from debate_train.running.open_engines import open_engine
 from debate_train.running.phases import run_phases
 from debate_train.running.run_context import RunContext, StepEnd

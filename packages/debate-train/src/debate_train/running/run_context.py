@@ -142,8 +142,7 @@ class Phase:
 
     def reward_at(self, step: int) -> RewardConfig:
         """Build the reward of a step of the phase, counted from 0."""
-        reward = self.recipe.reward
-        return reward.at(step) if reward.is_changing else reward
+        return self.recipe.reward.at(step)
 
     def dev_splits(self, run: RunContext) -> list[list[Question]]:
         """Select the questions of an evaluation: of the phase, and of `evaluation.target`.

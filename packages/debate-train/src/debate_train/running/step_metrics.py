@@ -281,8 +281,9 @@ def mean_metrics(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def facts_of(phase: Recipe) -> Facts:
     """Return what the health watch and preflight need to know of a phase."""
-    needed = [part.needed() for part in phase.reward.parts().values()]
-    votes, judge = any("votes" in one for one in needed), phase.advantage.streams.get("judge")
+    needs = [part.reward.needs() for part in phase.reward.parts().values()]
+    has_votes = any(need.votes for need in needs)
+    judge = phase.advantage.streams.get("judge")
     return Facts(
         agents=phase.debate.num_agents,
         several_updates=phase.trainer.makes_several,
@@ -290,8 +291,8 @@ def facts_of(phase: Recipe) -> Facts:
         questions=phase.evaluation.questions,
         pairs=phase.loss.learns_from == "pairs",
         imitates=phase.loss.learns_from == "demonstrations",
-        votes=votes,
-        peers_alone=votes and not any("answers" in one for one in needed),
+        votes=has_votes,
+        peers_alone=has_votes and not any(need.answers for need in needs),
         judges_learn="judge" in phase.reward.streams and judge is not None and judge.weight > 0,
         merges_turns=(
             getattr(phase.debate, "conversation", "") == "append" and phase.debate.max_rounds > 1

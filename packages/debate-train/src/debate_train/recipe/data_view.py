@@ -1,0 +1,77 @@
+"""The questions of a recipe as far as this machine can read them without downloads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from debate_protocol.types import Question
+from debate_train.data import DataSettings, DataSource
+from debate_train.data.source import keep_apart
+from debate_train.errors import UsageError
+from debate_train.recipe.context import ASSUMED_QUESTION_TOKENS
+
+# Keys of a question's meta that prompts show.
+SHOWN_KEYS = ("passage", "choices")
+
+
+@dataclass(frozen=True, slots=True)
+class DataView:
+    """Lines and errors about data; `longest` and `source` are None if nothing was read."""
+
+    lines: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    longest: Question | None = None
+    source: DataSource | None = None
+
+    def has_answers(self, data: DataSettings) -> bool:
+        """Whether any training question may have an answer."""
+        return data.may_have_answers(self.source)
+
+
+def look_at_data(data: DataSettings, *, trains: bool = True) -> DataView:
+    """Read local text files; name data on a hub or in parquet, and leave it alone.
+
+    Args:
+        data: The source of questions.
+        trains: Whether there have to be questions to train on.
+    """
+    try:
+        unread = data.unread()
+        if unread:
+            assumed = f"questions are taken to have at most {ASSUMED_QUESTION_TOKENS} tokens"
+            return DataView(lines=(f"{unread}; {assumed}",))
+        source = data.open()
+        if trains:
+            source.batch(0)
+    except UsageError as error:
+        return DataView(errors=(str(error),))
+    longest = max(data.checked_questions(source), key=_shown_chars)
+    return DataView(
+        lines=(data.summary(source), *source.notes),
+        longest=longest,
+        source=source,
+    )
+
+
+def _shown_chars(question: Question) -> int:
+    shown_meta = [str(question.meta.get(key, "")) for key in SHOWN_KEYS]
+    return len(question.text) + len("".join(shown_meta))
+
+
+def overlap_lines(views: Mapping[str, DataView], stages: Mapping[str, DataSettings]) -> list[str]:
+    """Describe questions that stages are not trained on, as another one is measured on them.
+
+    Args:
+        views: The data of each stage.
+        stages: Its settings, by the same names.
+
+    Raises:
+        DataError: There are such questions, and `overlap` refuses them.
+    """
+    sources = {name: view.source for name, view in views.items() if view.source is not None}
+    lines = []
+    for name, source in sources.items():
+        other_sources = [other for other_name, other in sources.items() if other_name != name]
+        line = keep_apart(source, other_sources, stages[name])
+        if line:
+            lines.append(line)
+    return lines
