@@ -46,6 +46,21 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
         assert {f"{name:10}{command.summary}" for name, command in SUBCOMMANDS.items()} <= {*lines}
 
 
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_help_of_a_subcommand_imports_no_trainer(name: str) -> None:
+    code = (
+        "import sys; from debate_protocol.subcommands import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as end: code = end.code\n"
+        "heavy = {'debate_train.recipe', 'numpy', 'omegaconf', 'torch', 'transformers'}\n"
+        "sys.exit(code or ', '.join(heavy & sys.modules.keys()) or 0)"
+    )
+    command = [sys.executable, "-c", code, name, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: debate {name} ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -10,10 +10,9 @@ import pytest
 
 from debate_protocol import cli as protocol
 from debate_protocol.command_line import add_options, heed_options, is_quiet
-from debate_report import page as report
+from debate_report import report_command as report
 from debate_rewards import cli as rewards
-from debate_studies import command as studies
-from debate_studies import theory as theory
+from debate_studies.options import study_parser, theory_parser
 from debate_train.commands import cli
 from debate_train.commands.options import (
     PARSERS,
@@ -27,8 +26,8 @@ from debate_train.monitoring.progress import Progress
 
 BUILDERS = (
     *PARSERS.values(),
-    compare_parser,
-    *(module.command_parser for module in (report, protocol, rewards, studies, theory)),
+    *(compare_parser, study_parser, theory_parser),
+    *(module.command_parser for module in (report, protocol, rewards)),
 )
 DEBATES = Path(__file__).resolve().parents[2] / "examples/data/debates.jsonl"
 

@@ -43,7 +43,7 @@ class Subcommand:
         return self.module.partition(".")[0]
 
 
-_TRAIN = "debate_train.__main__"
+_TRAIN, _STUDIES = "debate_train.__main__", "debate_studies.__main__"
 SUBCOMMANDS = {
     "train": Subcommand(_TRAIN, "train", "train a model as a recipe says; list and write recipes"),
     "eval": Subcommand(_TRAIN, "evaluate", "measure policies side by side, and compare them"),
@@ -53,8 +53,8 @@ SUBCOMMANDS = {
     "report": Subcommand(
         "debate_report", "report_main", "write the page of a run or of another trainer's rollouts"
     ),
-    "study": Subcommand("debate_studies.command", "main", "run recipes over seeds; compare them"),
-    "theory": Subcommand("debate_studies.theory", "main", "lay debates beside SDRL's theory"),
+    "study": Subcommand(_STUDIES, "study", "run recipes over seeds; compare them"),
+    "theory": Subcommand(_STUDIES, "theory", "lay debates beside SDRL's theory"),
     "protocol": Subcommand(
         "debate_protocol.cli", "main", "parse replies; validate, show and export transcripts"
     ),

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from debate_protocol.command_line import DONE, add_options, heed_options, is_quiet
+from debate_protocol.command_line import DONE, heed_options, is_quiet
 from debate_protocol.transcripts.showing import escaped
 from debate_studies.lines import FinishedRun, Lines
+from debate_studies.options import STUDY, study_parser
 from debate_studies.runs import Runs, Task, TrainProcesses, work
 from debate_studies.study_file import (
     Study,
-    add_study_options,
     loaded_runs,
     made_by,
     output_problems,
@@ -25,25 +25,13 @@ from debate_train.errors import RunFailure, UsageError
 from debate_train.interrupts import raise_interrupts
 from debate_train.recipe.check import check
 
-NAME = "debate-study"
-_DESCRIPTION = """\
-Run arms of recipes over seeds, as FILE says and as far as they are missing; compare them."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `debate-study`; return its exit code."""
-    arguments = command_parser().parse_intermixed_args(argv)
+    arguments = study_parser().parse_intermixed_args(argv)
     heed_options(arguments)
     raise_interrupts()
-    return exit_code(NAME, lambda: study(arguments))
-
-
-def command_parser() -> argparse.ArgumentParser:
-    """Build the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(prog=NAME, description=_DESCRIPTION, allow_abbrev=False)
-    add_study_options(parser)
-    add_options(parser, "debate_studies")
-    return parser
+    return exit_code(STUDY, lambda: study(arguments))
 
 
 def study(arguments: argparse.Namespace) -> int:

@@ -1,6 +1,5 @@
 """The file of a study: its arms, seeds, measures, comparisons, and whether they can be run."""
 
-import argparse
 import hashlib
 import json
 import os
@@ -16,22 +15,6 @@ from debate_train.models import ModelConfig
 from debate_train.recipe import FolderName, Recipe
 from debate_train.recipe.files import LoadedRecipe, find_recipe, load_recipe
 from debate_train.recipe.reading import read_yaml
-
-
-def add_study_options(parser: argparse.ArgumentParser) -> None:
-    """Add the file and the options of the command."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="the YAML file of a study")
-    flags = {"check": "check its recipes and stop", "tables": "tables of finished runs alone"}
-    for name, said in flags.items():
-        parser.add_argument(f"--{name}", action="store_true", help=said)
-    parser.add_argument("--output", type=Path, metavar="DIR", help="folder (default: runs/NAME)")
-    parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="only these")
-    parser.add_argument("--arms", nargs="+", metavar="ARM", help="only these")
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1)")
-    parser.add_argument("--nproc", type=int, metavar="N", help="processes of each run (deepspeed)")
-    gpus = "a run at once on each: 0 1, or 0,1 2,3"
-    parser.add_argument("--devices", nargs="+", default=[], metavar="GPUS", help=gpus)
-
 
 BEFORE = "start"
 """Stands for an arm's own measures before it."""

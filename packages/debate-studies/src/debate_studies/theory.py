@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from debate_protocol.command_line import DONE, add_options, heed_options, transcripts_in
+from debate_protocol.command_line import DONE, heed_options, transcripts_in
 from debate_rewards.estimates import Estimate
 from debate_rewards.metrics import debate_statistics
 from debate_studies.belief_grid import (
@@ -21,20 +21,14 @@ from debate_studies.belief_grid import (
 )
 from debate_studies.belief_model import effective_voters
 from debate_studies.lines import table
+from debate_studies.options import THEORY, theory_parser
 from debate_train.commands.recipe_command import exit_code
 from debate_train.errors import UsageError
 
 __all__ = ["lay_beside"]
 
-NAME = "debate-theory"
 _FEWEST_DEBATES = 100
 _MOST_DEBATES = 1_000_000
-_DESCRIPTION = """\
-Simulate SDRL's model of beliefs beside what the paper says of it; or lay recorded debates beside
-the theory: accuracy, drift, ρ and the effective number of voters of each round, with 95 % intervals
-over questions, beside the drift that a constant advantage would give. ρ needs two debates on a
-question. docs/theory.md has the formulas."""
-
 ValueAndEnds = tuple[float | None, float | None, float | None]
 """A figure and the ends of its 95 % interval, None if unknown."""
 _UNKNOWN: ValueAndEnds = (None, None, None)
@@ -106,29 +100,9 @@ def _voters(num_agents: int, rho: float | None) -> float | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `debate-theory`; return its exit code."""
-    arguments = command_parser().parse_args(argv)
+    arguments = theory_parser().parse_args(argv)
     heed_options(arguments)
-    return exit_code(NAME, lambda: _run(arguments))
-
-
-def command_parser() -> argparse.ArgumentParser:
-    """Build the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(
-        prog=NAME,
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--transcripts",
-        metavar="FILE.jsonl",
-        help="debates of a run or an evaluation, or - for stdin",
-    )
-    parser.add_argument("--debates", type=int, default=100_000, help="simulated for each setting")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
-    add_options(parser, "debate_studies")
-    return parser
+    return exit_code(THEORY, lambda: _run(arguments))
 
 
 def _run(arguments: argparse.Namespace) -> int:
