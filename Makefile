@@ -87,8 +87,8 @@ $(STAMP): pyproject.toml $(wildcard packages/*/pyproject.toml)
 	touch $@; echo "== set-up: $$(( $$(date +%s) - start )) s"; \
 	echo "$(ACTIVATE)"
 
-quickstart: setup  ## train a tiny debater from scratch and show what it gained (CPU, about 5 minutes)
-	@# Two threads, whatever the cores: other numbers of threads round differently, and the table is of two.
+quickstart: setup  ## a tiny model debates with itself and shows what it gained (CPU, 4 to 7 minutes)
+	@# Two threads, whatever the cores: other numbers of threads round differently.
 	OMP_NUM_THREADS=2 $(BIN)/debate-train recipes/quickstart.yaml $(RECIPE_ARGS)
 	@echo "$(ACTIVATE)"
 

@@ -13,9 +13,12 @@ ROOT = Path(__file__).parents[2]
 
 @contextlib.contextmanager
 def earlier_build(commit: str) -> Iterator[Path]:
-    """Lay out the packages of a commit, and remove them afterwards."""
+    """Lay out the packages and recipes of a commit, and remove them afterwards."""
     archive = subprocess.run(
-        ["git", "archive", commit, "packages"], cwd=ROOT, stdout=subprocess.PIPE, check=True
+        ["git", "archive", commit, "packages", "recipes"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=True,
     ).stdout
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(fileobj=io.BytesIO(archive)) as packages:

@@ -4,7 +4,7 @@
     debate-rollout recipes/quickstart.yaml "$MODEL" steps=8 --output debates
     python -m benchmarks.learning.what_if_ranking debates/transcripts.jsonl
 
-RUN is a quickstart and N the last step of its phase `settle`, where self-play begins. The debates
+RUN is a from_nothing and N the last step of its phase `settle`, where self-play begins. The debates
 are scored by the reward of each arm of the study `incentives`, and √R² stands beside the arm's mean
 gain of direct accuracy (benchmarks/data/incentives.jsonl). The studies recorded no debates of their
 own. Study `own_judge` recorded how often its rewards were right: its first ten steps stand beside

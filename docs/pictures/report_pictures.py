@@ -1,4 +1,4 @@
-"""Take the pictures of a quickstart run's report (needs playwright and Chromium).
+"""Take the pictures of the report of a run of from_nothing (needs playwright and Chromium).
 
 python docs/pictures/report_pictures.py RUN
 
@@ -45,7 +45,7 @@ def main() -> None:
     from debate_report import write_report
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="a directory that quickstart wrote")
+    parser.add_argument("run", type=Path, help="a directory that from_nothing wrote")
     page_file = write_report(parser.parse_args().run)
     with sync_playwright() as driver:
         chromium = shutil.which("chromium") or driver.chromium.executable_path

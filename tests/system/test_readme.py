@@ -132,7 +132,6 @@ FILLED = (
     (r"\bANSWERS.jsonl", "examples/data/answers.jsonl"),
     (r"\bRUN (?=--csv)", "groups.jsonl "),  # The run has one step, of which no chart is drawn.
     (r"\bRUN2?\b|\bRUN_DIR\b|\bDIR\b|runs/(three|dapo|sdrl)\b", "runs/first"),
-    (r"@(280|420)\b", "@1"),
     (r"\bseed=S\b", "seed=0"),
     (r"evaluations/(?!first)\w+:\w+", "evaluations/first:before"),
     (r"evaluations/(?!first)\w+(?= |$)|\bFOLDER\b", "evaluations/first"),

@@ -202,7 +202,7 @@ def test_a_recipe_and_its_phases_are_validated_once_each(monkeypatch: pytest.Mon
         return validate(data)
 
     monkeypatch.setattr(Recipe, "model_validate", counted)
-    loaded = load_recipe(ROOT / "recipes/quickstart.yaml", model=Recipe)
+    loaded = load_recipe(ROOT / "recipes/from_nothing.yaml", model=Recipe)
     phases = loaded.recipe.phase_recipes()
     resolved_yaml(loaded)
     assert len(phases) == 3

@@ -77,7 +77,7 @@ def test_train_refuses_a_wrong_recipe(recipe: Any, overrides: list[str], message
 
 
 def test_function_takes_the_place_of_rewards_but_not_of_imitation() -> None:
-    recipe = load_recipe("quickstart", model=Recipe).recipe
+    recipe = load_recipe("from_nothing", model=Recipe).recipe
     phases = _rewarded(recipe, length).phase_recipes()
     found = {name: phase.reward.type for name, phase in phases.items()}
     own = f"{length.__module__}:length"

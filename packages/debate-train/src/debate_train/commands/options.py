@@ -156,7 +156,7 @@ _EVAL_NOTES = """\
 A policy is [NAME=]RUN_DIR[@STEP|@best], a checkpoint, a folder or hub id of a model, or recipe.
 
 examples:
-  debate-eval quickstart --policy before=runs/first@280 --policy after=runs/first
+  debate-eval quickstart --policy before=recipe --policy after=runs/first
   debate-eval own.yaml --benchmark math500 --benchmark aime24,evaluation.direct_samples=32
   debate-eval compare evaluations/first:before evaluations/first:after"""
 
@@ -286,7 +286,7 @@ Debates are played with the recipe's engine and model, scored by its reward, and
 made, of which nothing is kept. Each figure is green, amber or red, with what to do about it."""
 
 _PREFLIGHT_NOTES = """\
-example: debate-preflight quickstart --policy runs/first@280 --json preflight.json
+example: debate-preflight quickstart --policy runs/first --json preflight.json
 
 The exit code is 0 where nothing is red, 1 where something is."""
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -56,6 +57,8 @@ PACKAGED = {
     )
 }
 """Models of `debate-train fetch NAME` and then of `model.name: NAME`."""
+SHIPPED_MODELS = Path(__file__).resolve().parents[1] / "recipes" / "data"
+"""Folders of models that are installed with the recipes, each known as `model.name` by its name."""
 
 
 def cache() -> Path:
@@ -67,8 +70,9 @@ def cache() -> Path:
 def folder_of(name: str) -> str:
     """Find the folder of a model's name; hub ids and ordinary folders stay.
 
-    A GGUF file, also in a folder without a `config.json`, is made a folder of safetensors in the
-    cache, named after the hash of the file.
+    A model that ships with the recipes is found from any working directory. A GGUF file, also in a
+    folder without a `config.json`, is made a folder of safetensors in the cache, named after the
+    hash of the file.
 
     Raises:
         ModelError: The file cannot be read.
@@ -76,6 +80,8 @@ def folder_of(name: str) -> str:
     if name in PACKAGED and not is_folder(name):
         fetched = _fetched_folder(name)
         return str(fetched) if fetched.is_dir() else name
+    if re.fullmatch(r"\w+", name) and not is_folder(name) and is_folder(str(SHIPPED_MODELS / name)):
+        return str(SHIPPED_MODELS / name)
     file = Path(name)
     if is_folder(name) and not (file / "config.json").exists():
         gguf_files = sorted(file.glob("*.gguf"))
