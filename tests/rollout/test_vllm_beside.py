@@ -173,7 +173,7 @@ def test_url_connects_to_a_running_server(
 def test_an_engine_that_died_fails_every_request(engine: Any, models: Any) -> None:
     import psutil
 
-    victim = psutil.Process(engine._pool.members[0].process._keeper.pid).children()[0]
+    victim = psutil.Process(engine._pool.members[0].process._supervisor.pid).children()[0]
     computing = victim.children(recursive=True)
     message = r"has ended \(exit code 137\); the end of its log, .*vllm-server-"
     for process in computing:  # held, so that no reply can be ready before the end

@@ -271,7 +271,7 @@ def test_pool_that_cannot_be_is_refused(settings: dict[str, Any], said: str) -> 
 
 def death_of(process: Any) -> None:
     """Kill a server that was started here, as the system does that has no memory left."""
-    tasks = Path(f"/proc/{process._keeper.pid}/task/{process._keeper.pid}/children")
+    tasks = Path(f"/proc/{process._supervisor.pid}/task/{process._supervisor.pid}/children")
     for child in tasks.read_text().split():
         os.killpg(int(child), signal.SIGKILL)
 

@@ -18,12 +18,11 @@ from debate_rollout.engines import VllmServerEngine
 from debate_rollout.engines.vllm import OLD_WEIGHTS_SERVE
 from debate_rollout.engines.vllm.control import (
     ServerControl,
-    ServerProcess,
     ServerReply,
     are_raw,
     read,
-    server_command,
 )
+from debate_rollout.engines.vllm.server_process import ServerProcess, server_command
 
 SAMPLING = {"max_tokens": 2, "seed": 5, "logprobs": 0}
 
@@ -122,7 +121,7 @@ def test_server_ends_when_the_run_is_killed(tmp_path: Path) -> None:
     server = f"import os, time; open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(1000)"
     run = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from debate_rollout.engines.vllm.control import ServerProcess\n"
+        "from debate_rollout.engines.vllm.server_process import ServerProcess\n"
         f"log = Path({str(tmp_path / 'log')!r})\n"
         f"ServerProcess([sys.executable, '-c', {server!r}], {{}}, log)\n"
         "time.sleep(1000)"

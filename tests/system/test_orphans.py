@@ -15,7 +15,7 @@ import pytest
 SERVER = """
 import sys
 from pathlib import Path
-from debate_rollout.engines.vllm.control import ServerProcess
+from debate_rollout.engines.vllm.server_process import ServerProcess
 marker = sys.argv[1]
 command = [sys.executable, "-c", "import time; time.sleep(600)", marker]
 server = ServerProcess(command, {}, Path(marker))
@@ -104,16 +104,16 @@ def test_nothing_outlives_a_run_that_is_killed(
     assert [processes for processes in left if processes] == []
 
 
-def test_a_server_ends_when_its_keeper_is_killed(tmp_path: Path) -> None:
+def test_a_server_ends_when_its_supervisor_is_killed(tmp_path: Path) -> None:
     marker = tmp_path / "log"
     starter = subprocess.Popen([sys.executable, "-c", SERVER, str(marker)], stdout=subprocess.PIPE)
     deadline = time.monotonic() + 60
-    # Starter, keeper and server all have the marker; the keeper is the starter's child.
+    # Starter, supervisor and server all have the marker; the supervisor is the starter's child.
     while len(processes_with(marker)) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
     children = Path(f"/proc/{starter.pid}/task/{starter.pid}/children")
-    keeper = [int(child) for child in children.read_text().split()]
-    assert left_of(marker, lambda: os.kill(keeper[0], signal.SIGKILL)) == []
+    supervisor = [int(child) for child in children.read_text().split()]
+    assert left_of(marker, lambda: os.kill(supervisor[0], signal.SIGKILL)) == []
     starter.wait()
 
 

@@ -15,7 +15,7 @@ import yaml
 from safetensors.torch import load_file
 
 from arithmetic import FACTOR, UNIT, Trained, in_float64, largest_gap, rounding
-from debate_rollout.engines.vllm.control import free_port
+from debate_rollout.engines.vllm.server_process import free_port
 from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from debate_rollout.engines.vllm.control import free_port
+from debate_rollout.engines.vllm.server_process import free_port
 from debate_train.batches.packs import Pack, make_pack
 from debate_train.batches.row_types import Batch, Row
 from debate_train.commands.cli import main

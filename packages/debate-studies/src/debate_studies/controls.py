@@ -18,18 +18,19 @@ from debate_rewards.answers.reply import Unreadable
 from debate_rewards.reward import Credit, ReadDebate, RewardNeeds
 from debate_rewards.votes import Verdict, Vote
 
+_Value = TypeVar("_Value")
+
 
 class VotesFrom(Config):
-    """Error rates of judges, who call each of two turns right or wrong and vote by that.
+    """Error rates of judges who call each of two turns right or wrong, and vote by these calls.
 
-    A right answer is called right with probability `tpr`, a wrong one with probability `fpr`. The
-    turn that is called right beats the one that is called wrong; two equal calls are `=`. So of
-    votes on a right and a wrong turn tpr·(1 − fpr) name the right one and fpr·(1 − tpr) the wrong
-    one, whose difference is tpr − fpr.
+    A right answer is called right with probability `tpr`, a wrong one with probability `fpr`. A
+    turn called right beats a turn called wrong; two equal calls are `=`. Of votes on a right and a
+    wrong turn, tpr·(1 − fpr) name the right one and fpr·(1 − tpr) the wrong one: the difference is
+    tpr − fpr.
 
     `errors: independent` draws both calls for each debate, judge and pair. `fixed` draws one call
-    for each answer of a question, which all judges make in all debates and steps: a systematic
-    error. Another `seed` draws others.
+    for each answer of a question, the same for all judges, debates and steps: a systematic error.
     """
 
     tpr: float = Field(ge=0, le=1)
@@ -45,33 +46,47 @@ class VotesFrom(Config):
     def draw(
         self, debate: ReadDebate, votes: Sequence[Vote], right: Mapping[TurnKey, bool]
     ) -> list[Vote]:
-        """Return the votes with verdicts drawn in the place of the judges'.
+        """Replace the verdicts of votes by drawn ones.
 
         Args:
             debate: The debate.
             votes: Its counted votes.
             right: Whether the answer of each judged turn is right.
         """
-        return [vote._replace(verdict=self._verdict(debate, vote, right)) for vote in votes]
+        drawn_votes = []
+        for vote in votes:
+            left, other = vote.pair
+            left_called_right = self._is_called_right(debate, vote, left, right[left])
+            other_called_right = self._is_called_right(debate, vote, other, right[other])
+            verdict: Verdict = "="
+            if left_called_right and not other_called_right:
+                verdict = ">"
+            elif other_called_right and not left_called_right:
+                verdict = "<"
+            drawn_votes.append(vote._replace(verdict=verdict))
+        return drawn_votes
 
-    def _verdict(self, debate: ReadDebate, vote: Vote, right: Mapping[TurnKey, bool]) -> Verdict:
-        left, other = (self._called_right(debate, vote, turn, right[turn]) for turn in vote.pair)
-        return "=" if left == other else ">" if left else "<"
-
-    def _called_right(self, debate: ReadDebate, vote: Vote, turn: TurnKey, is_right: bool) -> bool:
+    def _is_called_right(
+        self, debate: ReadDebate, vote: Vote, turn: TurnKey, is_right: bool
+    ) -> bool:
         name: list[object]
         if self.errors == "fixed":
-            name = [debate.transcript.question.id, _answer(debate, turn)]
+            name = [debate.transcript.question.id, _canonical_answer(debate, turn)]
         else:
             name = [debate.transcript.id, vote.judge, vote.pair, turn]
+        # A hash instead of a generator: the call depends on neither order nor number of votes.
         digest = hashlib.sha256(json.dumps([self.seed, *name]).encode()).digest()
-        return int.from_bytes(digest[:8], "big") / 2**64 < (self.tpr if is_right else self.fpr)
+        uniform = int.from_bytes(digest[:8], "big") / 2**64
+        probability = self.tpr if is_right else self.fpr
+        return uniform < probability
 
 
-def _answer(debate: ReadDebate, turn: TurnKey) -> str | None:
-    """Return the answer as equal spellings of it are alike, or as it stands if it is unreadable."""
-    question, text = debate.transcript.question, debate.turns[turn].parsed.answer
-    answer = None if text is None else read_answer(question, text)
+def _canonical_answer(debate: ReadDebate, turn: TurnKey) -> str | None:
+    """Read the answer of a turn, alike for equal spellings; its text if it is unreadable."""
+    text = debate.turns[turn].parsed.answer
+    if text is None:
+        return None
+    answer = read_answer(debate.transcript.question, text)
     if answer is None or isinstance(answer, Unreadable):
         return text
     return answer.canonical
@@ -103,66 +118,71 @@ class V2Control(V2):
     def verdict_values(
         self, debates: Sequence[ReadDebate], votes: Sequence[list[Vote]]
     ) -> list[list[float | None]]:
-        """Return what each vote earns its judge, shuffled where that is asked for."""
+        """Compute the value of each vote for its judge; `shuffle_verdicts` shuffles the values."""
         values = super().verdict_values(debates, votes)
         if not self.shuffle_verdicts:
             return values
         return [
-            shuffled_verdicts(its_values, its_votes, debate.transcript.id)
-            for its_values, its_votes, debate in zip(values, votes, debates, strict=True)
+            shuffled_verdicts(debate_values, debate_votes, debate.transcript.id)
+            for debate_values, debate_votes, debate in zip(values, votes, debates, strict=True)
         ]
 
     def booked_votes(
         self, debates: Sequence[ReadDebate], votes: Sequence[list[Vote]]
     ) -> Sequence[list[Vote] | None]:
-        """Return the votes that value the turns of each debate, None where none can be drawn."""
+        """Select the votes that value the turns of each debate, None without usable answers."""
         booked = super().booked_votes(debates, votes)
         if self.votes_from is None:
             return booked
-        drawn: list[list[Vote] | None] = []
-        for debate, own, verdicts in zip(debates, booked, usable_verdicts(debates), strict=True):
-            if verdicts is None or own is None:
-                drawn.append(None)
-            else:
-                right = {key: one.verdict == "right" for key, one in verdicts.items()}
-                drawn.append(self.votes_from.draw(debate, own, right))
-        return drawn
+        answers = usable_verdicts(debates)
+        drawn_votes: list[list[Vote] | None] = []
+        for debate, debate_votes, turn_answers in zip(debates, booked, answers, strict=True):
+            if turn_answers is None or debate_votes is None:
+                drawn_votes.append(None)
+                continue
+            right = {key: answer.verdict == "right" for key, answer in turn_answers.items()}
+            drawn_votes.append(self.votes_from.draw(debate, debate_votes, right))
+        return drawn_votes
 
     def generator_credits(self, debate: ReadDebate, votes: Sequence[Vote] | None) -> list[Credit]:
-        """Return what the turns of a debate earn, shuffled where that is asked for."""
+        """Compute the credits of a debate's turns; `shuffle_votes` shuffles the values."""
         credits = super().generator_credits(debate, votes)
         if votes is None or not self.shuffle_votes:
             return credits
         return shuffled_credits(credits, debate.transcript.id)
 
 
-_Value = TypeVar("_Value")
-
-
 def shuffled_credits(credits: Sequence[Credit], transcript_id: str) -> list[Credit]:
-    """Permute the values of each round among its agents that have one; failures stay."""
-    rounds: dict[int, list[int]] = {}
+    """Permute the values of each round among the agents with a value; failures stay."""
+    indices_by_round: dict[int, list[int]] = {}
     for index, credit in enumerate(credits):
         if credit.value is not None and not credit.penalty:
-            rounds.setdefault(credit.round, []).append(index)
-    values = _shuffled([credit.value for credit in credits], rounds, transcript_id)
-    return [replace(c, value=v) for c, v in zip(credits, values, strict=True)]
+            indices_by_round.setdefault(credit.round, []).append(index)
+    values = [credit.value for credit in credits]
+    shuffled_values = _shuffled(values, indices_by_round, transcript_id)
+    return [
+        replace(credit, value=value) for credit, value in zip(credits, shuffled_values, strict=True)
+    ]
 
 
 def shuffled_verdicts(
     values: Sequence[float | None], votes: Sequence[Vote], transcript_id: str
 ) -> list[float | None]:
-    """Permute the values of a debate's votes among those of each round that have one."""
-    rounds: dict[int, list[int]] = {}
+    """Permute the values of each round among its votes with a value."""
+    indices_by_round: dict[int, list[int]] = {}
     for index, (value, vote) in enumerate(zip(values, votes, strict=True)):
         if value is not None:
-            rounds.setdefault(vote.judge[1], []).append(index)
-    return _shuffled(values, rounds, f"{transcript_id}\nverdicts")
+            _, judge_round = vote.judge
+            indices_by_round.setdefault(judge_round, []).append(index)
+    return _shuffled(values, indices_by_round, f"{transcript_id}\nverdicts")
 
 
-def _shuffled(values: Sequence[_Value], rounds: dict[int, list[int]], name: str) -> list[_Value]:
+def _shuffled(
+    values: Sequence[_Value], indices_by_round: dict[int, list[int]], name: str
+) -> list[_Value]:
     shuffled = list(values)
-    for round_, indices in rounds.items():
+    for round_, indices in indices_by_round.items():
+        # The name seeds the order: a resumed run shuffles as the first one did.
         digest = hashlib.sha256(f"{name}\n{round_}".encode()).digest()
         order = random.Random(int.from_bytes(digest, "big")).sample(indices, len(indices))
         for index, source in zip(indices, order, strict=True):

@@ -17,100 +17,122 @@ from debate_train.recipe.files import LoadedRecipe, find_recipe, load_recipe
 from debate_train.recipe.reading import read_yaml
 
 BEFORE = "start"
-"""Stands for an arm's own measures before it."""
-
+"""In a comparison: an arm's measures before its run."""
 
 Arithmetic = Literal[
     "ATEN_CPU_CAPABILITY", "CUBLAS_WORKSPACE_CONFIG", "DNNL_MAX_CPU_ISA", "MKL_CBWR",
     "MKL_DYNAMIC", "MKL_ENABLE_INSTRUCTIONS", "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE",
     "OMP_NUM_THREADS", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS",
 ]  # fmt: skip
-"""Variables that change how numbers are added up, and nothing else: a study may be a stranger's."""
+"""Variables that change only how numbers are added up: a study may come from a stranger."""
+
+_EXPECTED_RATES = {"tpr": 0.9, "fpr": 0.2}
+"""Rates of a judge that is not trained yet."""
+_EXPECTED_CHECKPOINT = ("model.type=pretrained", "model.name=start", "model.dtype=float32")
+"""Settings of a start's checkpoint that is not written yet."""
+
+
+def add_study_options(parser: argparse.ArgumentParser) -> None:
+    """Add the file and the options of the command."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="the YAML file of a study")
+    parser.add_argument("--check", action="store_true", help="check its recipes and stop")
+    parser.add_argument("--tables", action="store_true", help="tables of finished runs alone")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="folder (default: runs/NAME)")
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="only these")
+    parser.add_argument("--arms", nargs="+", metavar="ARM", help="only these")
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1)")
+    parser.add_argument("--nproc", type=int, metavar="N", help="processes of each run (deepspeed)")
+    devices_help = "a run at once on each: 0 1, or 0,1 2,3"
+    parser.add_argument("--devices", nargs="+", default=[], metavar="GPUS", help=devices_help)
 
 
 class Run(Config):
-    """What starts and arms have in common."""
+    """The common settings of starts and arms."""
 
     recipe: str
-    """A file, relative to that of the study that is run, or a name of `debate-train recipes`."""
+    """A file, relative to the study's, or a name of `debate-train recipes`."""
     start: str | None = None
-    """The start whose last checkpoint it begins with; phases that two starts name run again."""
+    """The run begins with this start's last checkpoint; phases that two starts name run again."""
     settings: tuple[str, ...] = ()
-    """May hold {seed}, and in arms {tpr} and {fpr}: `call_rates` of the judge of the start."""
+    """Settings with {seed}, and in arms {tpr} and {fpr}: `call_rates` of the start's judge."""
 
 
 class StartingRun(Run):
     """Phases that several arms begin with, trained once for each seed."""
 
     phases: tuple[str, ...]
-    """Those that the arms leave out."""
+    """Phases that the arms leave out."""
 
 
 class Arm(Run):
-    """What is compared: a run of each seed."""
+    """A variant in the comparison, run once for each seed."""
 
     seeds: tuple[NonNegativeInt, ...] | None = None
     """None takes the seeds of the study."""
 
 
 class Compared(Config):
-    """A difference that is tested: what an arm gained, or gained more than another."""
+    """A difference to test: the gain of an arm, or its gain over another arm."""
 
     arm: str
-    """Whose measures count as they are."""
+    """The arm whose measures count with a plus."""
     over: str = BEFORE
     """`start`: after minus before; the name of an arm: after minus after, paired by seed."""
     gains: bool = False
-    """Compare what both have gained, where they do not begin with the same weights."""
+    """Compare the gains of both, for arms that begin with different weights."""
     measures: tuple[str, ...]
     """Names of the study's measures."""
 
 
 def _without_empty(arms: object) -> object:
-    """Leave out arms that a study takes away from the one that it extends: `arm: null`."""
-    given = arms if isinstance(arms, dict) else {}
-    return {name: arm for name, arm in given.items() if arm is not None} or arms
+    """Remove arms of an extended study: `arm: null`."""
+    if not isinstance(arms, dict):
+        return arms
+    remaining = {name: arm for name, arm in arms.items() if arm is not None}
+    # Without any arm, the validation error shows the arms as written.
+    return remaining or arms
 
 
 class Study(Config):
-    """Arms of recipes over seeds, what is measured of them and what is compared."""
+    """Arms of recipes over seeds, with their measures and comparisons."""
 
     name: FolderName
-    """Names the folder of its runs, and their group in W&B."""
+    """Name of the folder of its runs, and of their group in W&B."""
     about: str = ""
-    """Markdown that its page begins with."""
+    """Markdown at the top of its page."""
     results: str | None = None
     """File of finished runs, relative to the study's; None is results.jsonl among the runs."""
     page: str | None = None
     """File of tables, relative to the study's, beside a plot; None is study.md among the runs."""
     seeds: tuple[NonNegativeInt, ...] = Field(min_length=1)
-    """Of the arms that name none; each is the `seed` of its runs."""
+    """Seeds of the arms that name none; each is the `seed` of its runs."""
     settings: tuple[str, ...] = ()
-    """Of every run; they may hold {seed}, as in data.seed={seed}."""
+    """Settings of every run; they may have {seed}, as in data.seed={seed}."""
     environment: dict[Arithmetic, str] = Field(default_factory=dict)
-    """Variables that every run has beside the caller's; those of another arithmetic alone."""
+    """Environment variables of every run that choose its arithmetic."""
     starts: dict[FolderName, StartingRun] = Field(default_factory=dict)
     """By name."""
     arms: Annotated[dict[FolderName, Arm], BeforeValidator(_without_empty)] = Field(min_length=1)
-    """By name; null takes away one of the study that this one extends."""
+    """By name; null removes an arm of the extended study."""
     measures: dict[str, str] = Field(min_length=1)
     """Name in tables: name in results.json."""
     curves: dict[str, str] = Field(default_factory=dict)
-    """Name: name in metrics.jsonl, kept step by step."""
+    """Name: name in metrics.jsonl, recorded step by step."""
     totals: dict[str, str] = Field(default_factory=dict)
-    """Name: name in metrics.jsonl, summed over the steps of an arm: what it took."""
+    """Name: name in metrics.jsonl, summed over the steps of an arm, such as a cost."""
     compared: tuple[Compared, ...] = ()
-    """Differences that are tested."""
+    """Differences to test."""
     plot: tuple[str, ...] = ()
     """Measures of the plot, or curves."""
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
-        earlier: list[str] = []
+        # A start begins only with one above it, so that starts never form a circle.
+        starts_above: list[str] = []
         for name, start in self.starts.items():
-            if start.start is not None and start.start not in earlier:
+            if start.start is not None and start.start not in starts_above:
                 raise ValueError(f"starts.{name}.start: {start.start!r} is no start above it")
-            earlier.append(name)
+            starts_above.append(name)
         for name, arm in self.arms.items():
             if name == BEFORE:
                 raise ValueError(f"arms.{name}: means the measures before; expected another name")
@@ -118,111 +140,117 @@ class Study(Config):
                 raise ValueError(f"arms.{name}: is the name of a start, too; expected another")
             if arm.start is not None and arm.start not in self.starts:
                 raise ValueError(f"arms.{name}.start: {arm.start!r} is not among the starts")
-        for one in self.compared:
-            for name in {one.arm, one.over} - {BEFORE, *self.arms}:
+        for comparison in self.compared:
+            for name in {comparison.arm, comparison.over} - {BEFORE, *self.arms}:
                 raise ValueError(f"compared: {name!r} is not among the arms")
-            for measure in {*one.measures} - {*self.measures}:
+            for measure in set(comparison.measures) - set(self.measures):
                 raise ValueError(f"compared: {measure!r} is not among the measures")
         for measure in set(self.plot) - set(self.measures) - set(self.curves):
             raise ValueError(f"plot: {measure!r} is among neither the measures nor the curves")
         return self
 
     def left_out(self, name: str) -> set[str]:
-        """Return the phases that runs from a start leave out."""
+        """List the phases that runs from a start leave out."""
         start = self.starts[name]
-        return {*start.phases} | (self.left_out(start.start) if start.start else set())
+        phases = set(start.phases)
+        if start.start:
+            phases |= self.left_out(start.start)
+        return phases
 
     def all_seeds(self) -> list[int]:
-        """Return the seeds of all arms, in order of their first mention."""
-        each = [self.seeds, *(arm.seeds or () for arm in self.arms.values())]
-        return list(dict.fromkeys(seed for seeds in each for seed in seeds))
+        """List the seeds of all arms, in order of their first mention."""
+        seeds = list(self.seeds)
+        for arm in self.arms.values():
+            seeds += arm.seeds or ()
+        return list(dict.fromkeys(seeds))
 
     def arms_of(self, seed: int) -> dict[str, Arm]:
-        """Return the arms that have this seed."""
-        found = self.arms.items()
-        return {name: arm for name, arm in found if seed in (arm.seeds or self.seeds)}
+        """Select the arms with this seed."""
+        return {name: arm for name, arm in self.arms.items() if seed in (arm.seeds or self.seeds)}
 
 
 def read_study(file: Path) -> Study:
     """Read the file of a study, with `extends: FILE` on top of another.
 
-    It never shares files of results and tables with the study that it extends.
-
     Raises:
-        UsageError: It is not one.
+        UsageError: The file is no study.
     """
     if not file.is_file():
         raise UsageError(f"{file}: found no such file; expected that of a study (.yaml)")
     study = load_recipe(file, model=Study).recipe
-    own = read_yaml(file).data
-    if "name" not in own:
+    file_values = read_yaml(file).data
+    if "name" not in file_values:
         raise UsageError(f"{file}: name: missing; expected a name of its own, as its runs have")
-    kept = {name: getattr(study, name) if name in own else None for name in ("results", "page")}
-    return study.model_copy(update=kept)
+    # A study never writes into the files of the study that it extends.
+    return study.model_copy(
+        update={
+            "results": study.results if "results" in file_values else None,
+            "page": study.page if "page" in file_values else None,
+        }
+    )
 
 
 def made_by(study: Study, name: str) -> str:
-    """Return a hash of what decides about the runs of an arm: recipes and settings, no seed."""
+    """Hash the recipes and settings of an arm and its starts, without the seed."""
     arm = study.arms[name]
     decisive: list[object] = [arm.recipe, study.settings, arm.settings, study.environment]
-    start = arm.start
-    while start is not None:
-        own = study.starts[start]
-        decisive += [own.recipe, own.settings, own.phases]
-        start = own.start
+    start_name = arm.start
+    while start_name is not None:
+        start = study.starts[start_name]
+        decisive += [start.recipe, start.settings, start.phases]
+        start_name = start.start
     return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:12]
 
 
 def recipe_file(recipe: str, folder: Path) -> Path:
-    """Return the file of a recipe that a study in this folder names.
+    """Find the file of a recipe that a study in this folder names.
 
     Raises:
         RecipeError: There is none.
     """
-    beside = folder / recipe
-    return (beside if beside.is_file() else find_recipe(recipe)).resolve()
+    file = folder / recipe
+    if not file.is_file():
+        file = find_recipe(recipe)
+    return file.resolve()
 
 
 def without_scratch(settings: Sequence[str]) -> list[str]:
-    """Return settings without those of a model from scratch, which a checkpoint does not take."""
+    """Remove settings of a model from scratch, which a checkpoint does not take."""
     from debate_train.models import PretrainedModel
 
-    def holds(setting: str) -> bool:
-        first, *rest = setting.partition("=")[0].strip().split(".")
-        return first != "model" or (bool(rest) and rest[0] in PretrainedModel.model_fields)
-
-    return [setting for setting in settings if holds(setting)]
+    remaining = []
+    for setting in settings:
+        section, *keys = setting.partition("=")[0].strip().split(".")
+        fits_checkpoint = bool(keys) and keys[0] in PretrainedModel.model_fields
+        if section != "model" or fits_checkpoint:
+            remaining.append(setting)
+    return remaining
 
 
 def filled(setting: str, values: Mapping[str, float]) -> str:
-    """Return a setting with numbers, six digits of fractions, in the place of names in braces."""
+    """Replace names in braces by numbers, fractions with six digits."""
     for name, value in values.items():
-        shown = f"{value:.6f}" if isinstance(value, float) else str(value)
-        setting = setting.replace(f"{{{name}}}", shown)
+        number = f"{value:.6f}" if isinstance(value, float) else str(value)
+        setting = setting.replace(f"{{{name}}}", number)
     return setting
-
-
-_RATES = {"tpr": 0.9, "fpr": 0.2}
-"""Those of a judge, before there is one."""
-_CHECKPOINT = ("model.type=pretrained", "model.name=start", "model.dtype=float32")
 
 
 def loaded_runs(
     study: Study, folder: Path
 ) -> Iterator[tuple[str, LoadedRecipe[Recipe], ModelConfig]]:
-    """Yield the key of each start and arm with its recipe, and the model that it is made from.
+    """Yield the key of each start and arm with its recipe, and the model it begins with.
 
-    An arm's recipe names the checkpoint of its start, which there is not yet.
+    An arm's recipe names the checkpoint of its start, which is not written yet.
 
     Args:
-        study: Whose runs are read.
-        folder: Of its file.
+        study: The study.
+        folder: Folder of the study's file.
 
     Raises:
-        UsageError: A run is not a recipe, has no such phase, or does not measure what it should.
+        UsageError: A run is no recipe, lacks a phase, or lacks a measure.
     """
     models: dict[str | None, ModelConfig] = {}
-    measured: dict[str, Collection[str]] = {}
+    measures_by_arm: dict[str, Collection[str]] = {}
     for name, start in study.starts.items():
         loaded = _loaded(f"starts.{name}", start, study, folder, study.left_out(name))
         models[name] = models.get(start.start, loaded.recipe.model)
@@ -230,45 +258,57 @@ def loaded_runs(
     for name, arm in study.arms.items():
         left_out = study.left_out(arm.start) if arm.start else set[str]()
         loaded = _loaded(f"arms.{name}", arm, study, folder, left_out)
-        measured[name] = loaded.recipe.evaluated().measured()
+        measures_by_arm[name] = loaded.recipe.evaluated().measured()
         yield f"arms.{name}", loaded, models.get(arm.start, loaded.recipe.model)
-    _refuse_measures(study, measured)
+    _refuse_measures(study, measures_by_arm)
 
 
 def output_problems(study: Study, folder: Path) -> Iterator[str]:
-    """Yield why files that a study names must not be written: it may be somebody else's."""
-    begin = {"page": (".md", f"# Study {study.name}\n"), "results": (".jsonl", '{"arm"')}
-    for key, (suffix, first) in begin.items():
-        if (named := getattr(study, key)) is None:
+    """Yield why the files that a study names must not be written.
+
+    A study may come from a stranger: it must not replace other files.
+    """
+    outputs = (
+        ("page", study.page, ".md", f"# Study {study.name}\n"),
+        ("results", study.results, ".jsonl", '{"arm"'),
+    )
+    for key, file_name, suffix, beginning in outputs:
+        if file_name is None:
             continue
-        path = folder / named
+        path = folder / file_name
         if path.suffix != suffix:
-            yield f"{key}: found {named!r}; expected a name that ends in {suffix}"
-        elif path.is_file() and not path.is_symlink():
+            yield f"{key}: found {file_name!r}; expected a name that ends in {suffix}"
+            continue
+        if path.is_file() and not path.is_symlink():
             text = path.read_bytes()
-            if text and not text.startswith(first.encode()):
-                yield f"{key}: found {named!r}, a file that this study has not made"
-        elif (
-            os.path.lexists(path)
-            or not path.resolve().is_relative_to(folder.resolve())
-            or (key == "page" and path.with_suffix(".svg").exists())
-        ):
-            yield f"{key}: found {named!r}; expected a new file below {folder}"
+            if text and not text.startswith(beginning.encode()):
+                yield f"{key}: found {file_name!r}, a file that this study has not made"
+            continue
+        is_taken = os.path.lexists(path)
+        is_outside = not path.resolve().is_relative_to(folder.resolve())
+        plot_is_taken = key == "page" and path.with_suffix(".svg").exists()
+        if is_taken or is_outside or plot_is_taken:
+            yield f"{key}: found {file_name!r}; expected a new file below {folder}"
 
 
 def _loaded(
     key: str, run: StartingRun | Arm, study: Study, folder: Path, left_out: set[str]
 ) -> LoadedRecipe[Recipe]:
-    """Return a run's recipe, of whose phases some are left out."""
-    values = {"seed": study.all_seeds()[0]} | ({} if run.start is None else _RATES)
-    named = f"name={key.partition('.')[2]}-{max(study.all_seeds())}"
-    own = [named, *(filled(setting, values) for setting in run.settings)]
-    shared = [filled(setting, values) for setting in study.settings]
+    """Load the recipe of a run, and check that it has the phases that the run leaves out."""
+    seeds = study.all_seeds()
+    values: dict[str, float] = {"seed": seeds[0]}
     if run.start is not None:
-        shared = [*without_scratch(shared), *_CHECKPOINT]
+        values |= _EXPECTED_RATES
+    settings = [filled(setting, values) for setting in study.settings]
+    if run.start is not None:
+        settings = [*without_scratch(settings), *_EXPECTED_CHECKPOINT]
+    # The name with the largest seed is the longest.
+    settings.append(f"name={key.partition('.')[2]}-{max(seeds)}")
+    settings += [filled(setting, values) for setting in run.settings]
     try:
-        loaded = load_recipe(recipe_file(run.recipe, folder), [*shared, *own], model=Recipe)
-        if loaded.recipe.evaluation.questions == 0:  # It would write no results.
+        loaded = load_recipe(recipe_file(run.recipe, folder), settings, model=Recipe)
+        if loaded.recipe.evaluation.questions == 0:
+            # Without an evaluation it would write no results.
             raise UsageError("evaluation.questions: found 0; expected at least 1")
         for phase in sorted(left_out - {*loaded.phases}):
             known = ", ".join(loaded.phases) or "none"
@@ -278,21 +318,22 @@ def _loaded(
         raise UsageError(f"{key}: {error}") from error
 
 
-def _refuse_measures(study: Study, measured: Mapping[str, Collection[str]]) -> None:
-    """Refuse a measure that no arm has, or that an arm has not which is compared by it."""
-    known = sorted({name for names in measured.values() for name in names})
+def _refuse_measures(study: Study, measures_by_arm: Mapping[str, Collection[str]]) -> None:
+    """Refuse a measure that is missing in all arms, or in an arm that it compares."""
+    all_measures = sorted(set().union(*measures_by_arm.values()))
     for name, measure in study.measures.items():
-        compared = [
-            {one.arm, one.over} - {BEFORE} for one in study.compared if name in one.measures
-        ]
-        for arm in sorted({arm for arms in compared for arm in arms}):
-            if measure not in measured[arm]:
+        compared_arms: set[str] = set()
+        for comparison in study.compared:
+            if name in comparison.measures:
+                compared_arms |= {comparison.arm, comparison.over}
+        for arm in sorted(compared_arms - {BEFORE}):
+            if measure not in measures_by_arm[arm]:
                 raise UsageError(
                     f"arms.{arm}: measures.{name}: found {measure!r}, which the arm does not "
-                    f"measure; expected one of {', '.join(measured[arm])}"
+                    f"measure; expected one of {', '.join(measures_by_arm[arm])}"
                 )
-        if measure not in known:
+        if measure not in all_measures:
             raise UsageError(
                 f"measures.{name}: found {measure!r}, which no arm measures; expected one of "
-                f"{', '.join(known)}"
+                f"{', '.join(all_measures)}"
             )

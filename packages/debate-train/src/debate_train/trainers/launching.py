@@ -37,7 +37,7 @@ def command_line(processes: int, arguments: Sequence[str]) -> list[str]:
         UsageError: Fewer GPUs are visible here than processes are asked for.
     """
     # Its HTTP client takes a second to import, which `debate-train --help` would wait for.
-    from debate_rollout.engines.vllm.control import free_port
+    from debate_rollout.engines.vllm.server_process import free_port
 
     devices = {"localhost": visible_devices(processes)}
     world_info = base64.urlsafe_b64encode(json.dumps(devices).encode()).decode()

@@ -1,165 +1,37 @@
-"""A vLLM server: its process, its health, prompts and new weights over HTTP."""
+"""Calls to a vLLM server over HTTP: health, prompts and new weights."""
 
 import asyncio
-import json
-import os
 import re
-import signal
-import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from debate_protocol.orphans import end_with_parent
 from debate_rollout.engine import EndpointError, RolloutError, WeightsError
 from debate_rollout.engines.endpoints import key_hider
 from debate_rollout.engines.vllm.refresh_errors import OLD_WEIGHTS_SERVE, refresh_error
+from debate_rollout.engines.vllm.server_process import ServerProcess
 
-TAIL_CHARACTERS = 3000
-_CACHE = re.compile(r'^vllm:cache_config_info\{.*kv_cache_size_tokens="(\d+)"', re.MULTILINE)
-_GRACE_S = 10.0
-
-
-def server_command(
-    model: str, arguments: Mapping[str, object], host: str = "127.0.0.1"
-) -> list[str]:
-    """Return the command line of a server, without its port."""
-    command = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model,
-        "--host", host, "--enable-scale-out", "--uvicorn-log-level", "warning",
-    ]  # fmt: skip
-    for name, value in arguments.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            command.append(f"--{flag}" if value else f"--no-{flag}")
-        elif isinstance(value, dict):
-            command += [f"--{flag}", json.dumps(value)]
-        elif isinstance(value, list | tuple):
-            command += [f"--{flag}", *map(str, value)]
-        elif value is not None:
-            command += [f"--{flag}", str(value)]
-    return command
+GENERATE = "/inference/v1/generate"
+"""vLLM's endpoint for token ids, which reports the weights that sampled each token."""
+GATEWAY = (502, 503, 504)
+"""Statuses of a router when its server does not answer."""
+_SHOWN_CHARACTERS = 1000
+"""Characters of a response in an error message."""
+_CACHE_TOKENS = re.compile(r'^vllm:cache_config_info\{.*kv_cache_size_tokens="(\d+)"', re.MULTILINE)
+"""A line of /metrics for each engine of the server."""
 
 
-def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-class ServerProcess:
-    """A running server and its log."""
-
-    def __init__(
-        self, command: list[str], environment: Mapping[str, str], log: Path, mode: str = "wb"
-    ) -> None:
-        self.log = log
-        self._made_by = (command, environment, log)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open(mode) as file:
-            self._keeper = subprocess.Popen(
-                [sys.executable, "-m", "debate_rollout.engines.vllm.control", *command],
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
-                start_new_session=True,  # an interrupt of the run is not one of the server
-            )
-
-    def again(self) -> "ServerProcess":
-        """Return the server started once more; its log goes on."""
-        return ServerProcess(*self._made_by, mode="ab")
-
-    @property
-    def code(self) -> int | None:
-        """Exit code, None while it runs."""
-        return self._keeper.poll()
-
-    def ends_within(self, seconds: float) -> None:
-        """Wait for its end, at most so long."""
-        with suppress(subprocess.TimeoutExpired):
-            self._keeper.wait(seconds)
-
-    def wait(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until the server is ready.
-
-        Raises:
-            EndpointError: When it ends first, or takes longer.
-        """
-        deadline = time.monotonic() + timeout_s
-        while not is_ready():
-            if self.code is not None:
-                raise EndpointError(self.obituary("ended while it started"))
-            if time.monotonic() > deadline:
-                raise EndpointError(self.obituary(f"was not ready after {timeout_s:g} s"))
-            time.sleep(0.2)
-
-    def obituary(self, what: str) -> str:
-        """Return an error message with the end of the log."""
-        code = "" if self.code is None else f" (exit code {self.code})"
-        text = self.log.read_text(encoding="utf-8", errors="replace")[-TAIL_CHARACTERS:]
-        return f"the vLLM server {what}{code}; the end of its log, {self.log}:\n{text.strip()}"
-
-    def close(self) -> None:
-        """End the server and everything it started."""
-        if self._keeper.stdin is not None:
-            self._keeper.stdin.close()
-        try:
-            self._keeper.wait(2 * _GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._keeper.kill()
-            self._keeper.wait()
-
-
-def keep(command: list[str]) -> int:
-    """Run a command until it ends or standard input closes; return its exit code."""
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        # This process may be killed, too, and nobody else knows the server. No thread runs yet.
-        preexec_fn=partial(end_with_parent, os.getpid(), signal.SIGTERM),
-    )
-
-    def end(*_: object) -> None:
-        _signal_group(child.pid, signal.SIGTERM)
-        killer = threading.Timer(_GRACE_S, _signal_group, (child.pid, signal.SIGKILL))
-        killer.daemon = True
-        killer.start()
-
-    def end_with_the_run() -> None:
-        while os.read(0, 4096):  # not sys.stdin, whose lock would outlive the interpreter
-            pass
-        end()
-
-    signal.signal(signal.SIGTERM, end)
-    threading.Thread(target=end_with_the_run, daemon=True).start()
-    code = child.wait()
-    _signal_group(child.pid, signal.SIGKILL)  # what it left behind
-    return code if code >= 0 else 128 - code
-
-
-def _signal_group(group: int, which: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(group, which)
-
-
-if __name__ == "__main__":
-    sys.exit(keep(sys.argv[1:]))
+class UnreachableError(EndpointError):
+    """A server that does not answer; it may come back."""
 
 
 def is_healthy(url: str) -> bool:
-    """Return whether a server answers and is ready."""
+    """Check that a server answers and is ready."""
     try:
         return httpx.get(f"{url}/health", timeout=5.0, trust_env=False).status_code == 200
     except httpx.TransportError:
@@ -167,7 +39,7 @@ def is_healthy(url: str) -> bool:
 
 
 def wait_until(is_ready: Callable[[], bool], timeout_s: float, url: str) -> None:
-    """Wait for a server that somebody else starts.
+    """Wait for a server that was not started here.
 
     Raises:
         EndpointError: It takes longer.
@@ -180,7 +52,7 @@ def wait_until(is_ready: Callable[[], bool], timeout_s: float, url: str) -> None
 
 
 class ServerCalls:
-    """The four calls that vLLM's trainer side makes, over HTTP."""
+    """The calls of vLLM's trainer side to a server, over HTTP."""
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
         self._client = httpx.Client(
@@ -188,7 +60,7 @@ class ServerCalls:
         )
 
     def init_weight_transfer_engine(self, init_info: dict[str, object]) -> None:
-        """Let the workers meet this process."""
+        """Connect the server's workers with this process."""
         self._post("/init_weight_transfer_engine", {"init_info": init_info})
 
     def start_weight_update(self) -> None:
@@ -196,7 +68,7 @@ class ServerCalls:
         self._post("/start_weight_update", {})
 
     def update_weights(self, update_info: object) -> None:
-        """Let the workers receive."""
+        """Make the workers receive."""
         self._post("/update_weights", {"update_info": update_info})
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
@@ -204,24 +76,21 @@ class ServerCalls:
         self._post("/finish_weight_update", {"weight_version": weight_version})
 
     def workers(self) -> int:
-        """Return how many workers the server has."""
-        return int(self._client.get("/get_world_size").raise_for_status().json()["world_size"])
+        """Read the number of the server's workers."""
+        response = self._client.get("/get_world_size").raise_for_status()
+        return int(response.json()["world_size"])
 
     def name_version(self, label: str) -> None:
-        """Label the weights that are served."""
+        """Label the served weights."""
         self._post("/update_weight_version", {"new_version": label})
 
     def _post(self, path: str, json: Mapping[str, object]) -> None:
         self._client.post(path, json=json).raise_for_status()
 
 
-GENERATE = "/inference/v1/generate"
-"""vLLM's own endpoint, which reports the weights that sampled each token."""
-
-
 @dataclass(frozen=True, slots=True)
 class ServerReply:
-    """One reply; `labels` are (weight version, start, end), none where the server reports none."""
+    """A reply; `labels` are (weight version, start, end), empty if the server reports none."""
 
     ids: tuple[int, ...]
     logps: tuple[float, ...]
@@ -229,30 +98,32 @@ class ServerReply:
     stop: str | int | None
     labels: tuple[tuple[str, int, int], ...] = ()
     likeliest: tuple[float, ...] = ()
-    """Log-probabilities of the likeliest first tokens, largest first, where they were asked for."""
+    """Log-probabilities of the likeliest first tokens, largest first, if requested."""
 
 
 def read(answer: Any) -> ServerReply:
-    """Return what the JSON of a response says.
+    """Read a reply from the JSON of a response.
 
     Raises:
         RolloutError: When it has no token ids or log-probabilities.
     """
     try:
         (choice,) = answer["choices"]
-        places = choice["logprobs"]["content"]
-        first = [float(one["logprob"]) for one in places[0]["top_logprobs"]] if places else []
+        tokens = choice["logprobs"]["content"]
+        likeliest: list[float] = []
+        if tokens:
+            likeliest = [float(token["logprob"]) for token in tokens[0]["top_logprobs"]]
         labels = tuple(
-            (str(one["version"]), int(one["start"]), int(one["end"]))
-            for one in choice.get("weight_versions") or ()
+            (str(span["version"]), int(span["start"]), int(span["end"]))
+            for span in choice.get("weight_versions") or ()
         )
         return ServerReply(
-            ids=tuple(int(token) for token in choice["token_ids"]),
-            logps=tuple(float(one["logprob"]) for one in places),
+            ids=tuple(int(token_id) for token_id in choice["token_ids"]),
+            logps=tuple(float(token["logprob"]) for token in tokens),
             finish=choice["finish_reason"],
             stop=choice["stop_reason"],
             labels=labels,
-            likeliest=tuple(sorted(first, reverse=True)),
+            likeliest=tuple(sorted(likeliest, reverse=True)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise RolloutError(
@@ -261,36 +132,40 @@ def read(answer: Any) -> ServerReply:
         ) from error
 
 
-def are_raw(at_one: ServerReply, at_two: ServerReply) -> bool:
-    """Return whether log-probabilities are those before the temperature.
+def are_raw(at_1: ServerReply, at_2: ServerReply) -> bool:
+    """Check whether log-probabilities are computed before the temperature.
 
     Args:
-        at_one: Answer to a prompt at temperature 1, with its likeliest first tokens.
-        at_two: Answer to the same prompt at temperature 2.
+        at_1: Reply to a prompt at temperature 1, with its likeliest first tokens.
+        at_2: Reply to the same prompt at temperature 2.
 
     After the temperature, the gap between two tokens at 2 is half of that at 1.
     """
-    gaps = [one.likeliest[0] - one.likeliest[3] for one in (at_one, at_two)]
-    return gaps[0] > 1e-4 and gaps[1] > 0.75 * gaps[0]
+    gap_at_1 = at_1.likeliest[0] - at_1.likeliest[3]
+    gap_at_2 = at_2.likeliest[0] - at_2.likeliest[3]
+    # Tokens that are equally likely show nothing.
+    return gap_at_1 > 1e-4 and gap_at_2 > 0.75 * gap_at_1
 
 
-_SHOWN = 1000
-"""Characters of a response that an error shows."""
-GATEWAY = (502, 503, 504)
-"""Statuses of a router whose server does not answer."""
+@dataclass(frozen=True, slots=True)
+class ServerDescription:
+    """The models of a server, the base model first, its window, and the label of its weights.
 
+    A server that cannot refresh weights has no label.
+    """
 
-class UnreachableError(EndpointError):
-    """A server that does not answer; it may come back."""
+    models: list[str]
+    context_window: int
+    label: str | None
 
 
 class ServerControl:
-    """Talks to one server; all coroutines run on the engine's loop.
+    """Calls to a server; all coroutines run on the engine's loop.
 
     Args:
-        url: Of the server.
-        client: Sends to it.
-        process: It, where it was started here.
+        url: Address of the server.
+        client: Sends the requests.
+        process: The server's process if it was started here.
         passing: Statuses of a server that may come back.
     """
 
@@ -315,7 +190,7 @@ class ServerControl:
         return self._broken is not None
 
     def check_alive(self) -> None:
-        """Raise what no request can succeed after.
+        """Refuse requests that can no longer succeed.
 
         Raises:
             EndpointError: When the server has ended, or a refresh of its weights failed half-way.
@@ -323,18 +198,29 @@ class ServerControl:
         if self._broken is not None:
             raise EndpointError(self._broken)
         if self._process is not None and self._process.code is not None:
-            raise EndpointError(self._process.obituary("has ended"))
+            raise EndpointError(self._process.error_message("has ended"))
 
-    async def describe(self) -> tuple[list[str], int, str | None]:
-        """Return what it serves, the base model first; its window; the label of its weights."""
-        found = (await self._call("GET", "/v1/models"))["data"]
-        names, window = [str(one["id"]) for one in found], int(found[0]["max_model_len"])
-        return names, window, await self._label()
+    async def describe(self) -> ServerDescription:
+        """Read which models, context window and weights the server has."""
+        models = (await self._call("GET", "/v1/models"))["data"]
+        label = None
+        try:
+            label = str((await self._call("GET", "/weight_info"))["weight_version"])
+        except UnreachableError:
+            raise
+        except EndpointError:
+            pass  # A server without this endpoint refreshes no weights.
+        return ServerDescription(
+            models=[str(model["id"]) for model in models],
+            context_window=int(models[0]["max_model_len"]),
+            label=label,
+        )
 
     async def cache_tokens(self) -> int:
-        """Return how many tokens the caches of its engines hold, 0 where it does not say."""
+        """Read the size of its engines' caches in tokens, 0 if it reports none."""
         with suppress(EndpointError):
-            return sum(map(int, _CACHE.findall(str(await self._call("GET", "/metrics")))))
+            metrics = str(await self._call("GET", "/metrics"))
+            return sum(map(int, _CACHE_TOKENS.findall(metrics)))
         return 0
 
     async def request_turn(
@@ -344,34 +230,26 @@ class ServerControl:
         sampling: Mapping[str, object],
         engine: int | None = None,
     ) -> ServerReply:
-        """Return the answer to a prompt, by one of the server's data-parallel engines or any.
+        """Sample a reply to a prompt, from one of the server's data-parallel engines or any.
 
         Raises:
-            EndpointError: When the server has ended, cannot be reached, or refuses it.
+            EndpointError: When the server has ended, cannot be reached, or refuses the prompt.
         """
-        sent = {"model": model, "token_ids": list(prompt), "sampling_params": dict(sampling)}
+        body = {"model": model, "token_ids": list(prompt), "sampling_params": dict(sampling)}
         headers = {} if engine is None else {"X-data-parallel-rank": str(engine)}
-        return read(await self._call("POST", GENERATE, sent, headers))
-
-    async def _label(self) -> str | None:
-        """Return the label of the weights, None from a server that refreshes none."""
-        try:
-            return str((await self._call("GET", "/weight_info"))["weight_version"])
-        except UnreachableError:
-            raise
-        except EndpointError:
-            return None
+        return read(await self._call("POST", GENERATE, body, headers))
 
     async def load_file(self, file: Path, label: str) -> None:
         """Serve the weights of a file.
 
         Raises:
-            WeightsError: When they do not fit; what was served before goes on.
+            WeightsError: When they do not fit; the old weights go on serving.
             EndpointError: When they cannot be loaded.
         """
         async with self.paused():
             await self._call("POST", "/start_weight_update")
             try:
+                # All workers check the file before any of them loads it.
                 for only_check in (True, False):
                     update = {"path": str(file), "only_check": only_check}
                     await self._call("POST", "/update_weights", {"update_info": update})
@@ -383,7 +261,7 @@ class ServerControl:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Hold all requests where they are; afterwards drop what old weights computed of them.
+        """Pause all requests; afterwards drop their caches, which old weights computed.
 
         A failure that may have changed some weights ends the service.
         """
@@ -400,32 +278,30 @@ class ServerControl:
             self._broken = f"{self.url}: {error or type(error).__name__}"
             raise
         finally:
-            await self._resume()
-
-    async def _resume(self) -> None:
-        try:
-            await self._call("POST", "/resume")
-        except EndpointError as error:  # Requests would wait for ever.
-            self._broken = self._broken or f"{error}; all requests are held since a refresh"
+            try:
+                await self._call("POST", "/resume")
+            except EndpointError as error:
+                # Requests would wait for ever. The first failure is the one to report.
+                self._broken = self._broken or f"{error}; all requests are held since a refresh"
 
     async def sleep(self) -> None:
         """Move the weights to CPU memory and drop the cache."""
         await self._call("POST", "/sleep?level=1")
 
     async def wake(self) -> None:
-        """Take both back."""
+        """Move the weights back and allocate the cache."""
         await self._call("POST", "/wake_up")
 
     async def load_adapters(self, folders: Mapping[str, Path]) -> None:
         """Serve adapters by their names.
 
         Raises:
-            WeightsError: When one does not fit.
+            WeightsError: When an adapter does not fit.
         """
         for name, folder in folders.items():
-            sent = {"lora_name": name, "lora_path": str(folder)}
+            body = {"lora_name": name, "lora_path": str(folder)}
             try:
-                await self._call("POST", "/v1/load_lora_adapter", sent)
+                await self._call("POST", "/v1/load_lora_adapter", body)
             except EndpointError as error:
                 self.check_alive()
                 raise WeightsError(f"{error}; {OLD_WEIGHTS_SERVE}") from error
@@ -440,26 +316,26 @@ class ServerControl:
         method: str,
         path: str,
         json: object = None,
-        # A server that fails may answer, and then close: the next call must not meet that.
+        # A server that fails may answer and then close: the next call needs a new connection.
         headers: Mapping[str, str] = {"Connection": "close"},
     ) -> Any:
         try:
-            found = await self._client.request(method, path, json=json, headers=headers)
+            response = await self._client.request(method, path, json=json, headers=headers)
         except httpx.TransportError as error:
-            await self._notice_the_end()
+            # A server that dies closes its connections some seconds before its process has ended.
+            if self._process is not None:
+                await asyncio.to_thread(self._process.ends_within, 5.0)
+            self.check_alive()
             raise UnreachableError(
                 f"{self.url}{path}: cannot be reached ({type(error).__name__}: {error})"
             ) from error
-        if found.status_code != 200:
-            raise (UnreachableError if found.status_code in self._passing else EndpointError)(
-                f"{self.url}{path}: found status {found.status_code}, expected 200: "
-                f"{self._hide(found.text[: 2 * _SHOWN])[:_SHOWN]}"
+        if response.status_code != 200:
+            # Hide the key first: a cut in its middle would leave a part to read.
+            text = self._hide(response.text[: 2 * _SHOWN_CHARACTERS])[:_SHOWN_CHARACTERS]
+            may_come_back = response.status_code in self._passing
+            error_type = UnreachableError if may_come_back else EndpointError
+            raise error_type(
+                f"{self.url}{path}: found status {response.status_code}, expected 200: {text}"
             )
-        is_json = found.headers.get("content-type", "").startswith("application/json")
-        return found.json() if is_json else found.text
-
-    async def _notice_the_end(self) -> None:
-        """Raise that the server has ended, if it was started here and ends in these seconds."""
-        if self._process is not None:
-            await asyncio.to_thread(self._process.ends_within, 5.0)
-        self.check_alive()
+        content_type = response.headers.get("content-type", "")
+        return response.json() if content_type.startswith("application/json") else response.text

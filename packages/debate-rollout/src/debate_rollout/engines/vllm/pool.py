@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import httpx
 
 from debate_rollout.engine import EndpointError
-from debate_rollout.engines.vllm.control import ServerControl, ServerProcess, UnreachableError
+from debate_rollout.engines.vllm.control import ServerControl, UnreachableError
 from debate_rollout.engines.vllm.model import UNLOADED, OtherWeightsError
+from debate_rollout.engines.vllm.server_process import ServerProcess
 
 PASSING = (404, 500, 502, 503, 504)
 """Statuses of a server that restarts, fails or is about to end: another server is asked."""

@@ -385,7 +385,7 @@ class VllmServerEngine(VllmSettings):
 
     def server(self, model: str, dtype: str) -> list[str] | None:
         """Write the command of a server for another machine, without its port."""
-        from debate_rollout.engines.vllm.control import server_command
+        from debate_rollout.engines.vllm.server_process import server_command
 
         if self.running:
             return None
