@@ -149,6 +149,43 @@ def test_gains_are_compared_where_arms_begin_apart() -> None:
         assert differences(runs, one, "m") == {1: expected}
 
 
+def study_of_gains(gains: Sequence[float], expected: float | None, folder: Path) -> str:
+    """Write the comparison table of an arm whose seeds gained these."""
+    comparison = {"arm": "grpo", "measures": ["direct"], "expected": expected}
+    study = Study.model_validate({**MINIATURE, "seeds": [*range(8)], "compared": [comparison]})
+    runs = [
+        FinishedRun(
+            arm="grpo",
+            seed=seed,
+            start_met=True,
+            steps=1,
+            before={"direct": 0.5},
+            after={"direct": 0.5 + gain},
+        )
+        for seed, gain in enumerate(gains)
+    ]
+    return "\n".join(tables(study, runs, folder / "plot.svg"))
+
+
+def test_too_few_seeds_for_the_expected_difference_decide_nothing(tmp_path: Path) -> None:
+    # Standard deviation .01; ((1.960 + .8416) · .01 / .01)² + 1.92 = 9.77, and for .02 3.88.
+    gains = [0.09, 0.10, 0.11]
+    assert "| +0.010 | 10, not decided |" in study_of_gains(gains, 0.01, tmp_path)
+    assert "| +0.020 | 4, not decided |" in study_of_gains(gains, 0.02, tmp_path)
+    assert "| at least 3, not decided |" in study_of_gains(gains[:2], 0.02, tmp_path)
+    few_seeds = study_of_gains(gains, 0.01, tmp_path)
+    assert "| 0.0033 | 0.0033 |" in few_seeds and "no p is bold" in few_seeds
+    # Five seeds of standard deviation .0079: ((2.802 · .0079) / .02)² + 1.92 = 3.15.
+    enough_seeds = study_of_gains([*gains, 0.095, 0.105], 0.02, tmp_path)
+    assert "| +0.020 | 4 |" in enough_seeds and "| **9.3e-06** |" in enough_seeds
+    assert "expected" not in study_of_gains(gains, None, tmp_path)
+
+
+def test_expected_difference_of_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected a difference other than 0"):
+        Compared(arm="grpo", measures=("direct",), expected=0.0)
+
+
 def test_interval_of_a_mean_by_hand() -> None:
     # Mean 2, deviations -1, 0, 1: s = 1, standard error 1/√3, t = 2√3; with 2 degrees of freedom
     # p = 1 - t / √(2 + t²) = 1 - √12/√14.

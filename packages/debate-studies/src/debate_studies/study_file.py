@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, field_validator, model_validator
 
 from debate_protocol.plugins import Config
 from debate_train.errors import UsageError
@@ -30,20 +30,6 @@ _EXPECTED_RATES = {"tpr": 0.9, "fpr": 0.2}
 """Rates of a judge that is not trained yet."""
 _EXPECTED_CHECKPOINT = ("model.type=pretrained", "model.name=start", "model.dtype=float32")
 """Settings of a start's checkpoint that is not written yet."""
-
-
-def add_study_options(parser: argparse.ArgumentParser) -> None:
-    """Add the file and the options of the command."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="the YAML file of a study")
-    parser.add_argument("--check", action="store_true", help="check its recipes and stop")
-    parser.add_argument("--tables", action="store_true", help="tables of finished runs alone")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="folder (default: runs/NAME)")
-    parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="only these")
-    parser.add_argument("--arms", nargs="+", metavar="ARM", help="only these")
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1)")
-    parser.add_argument("--nproc", type=int, metavar="N", help="processes of each run (deepspeed)")
-    devices_help = "a run at once on each: 0 1, or 0,1 2,3"
-    parser.add_argument("--devices", nargs="+", default=[], metavar="GPUS", help=devices_help)
 
 
 class Run(Config):
@@ -82,6 +68,15 @@ class Compared(Config):
     """Compare the gains of both, for arms that begin with different weights."""
     measures: tuple[str, ...]
     """Names of the study's measures."""
+    expected: float | None = None
+    """The expected difference, other than 0: tables count the seeds that would show it."""
+
+    @field_validator("expected")
+    @classmethod
+    def _expected_is_a_difference(cls, expected: float | None) -> float | None:
+        if expected == 0:
+            raise ValueError("found 0; expected a difference other than 0, or null")
+        return expected
 
 
 def _without_empty(arms: object) -> object:

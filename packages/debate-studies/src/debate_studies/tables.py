@@ -7,10 +7,11 @@ difference of 0. `debate-study FILE --tables` prints them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 from debate_report.charts import MAX_SERIES, Bound, Chart, Series, image
 from debate_report.timeline import PhaseAxis, phase_axis, plain_axis
+from debate_rewards.what_if import seeds_needed
 from debate_studies.lines import FinishedRun, Runs, holm, interval, seeds_of, table, with_interval
 from debate_studies.study_file import BEFORE, Compared, Study
 from debate_train.checkpoints.whole_files import write_whole
@@ -18,6 +19,8 @@ from debate_train.recipe_names import opening
 
 LEVEL = 0.05
 """Differences up to this adjusted p are marked."""
+MIN_SEEDS = 3
+"""Fewer seeds have no spread from which others can be planned."""
 
 
 def tables(study: Study, lines: Sequence[FinishedRun], plot: Path) -> list[str]:
@@ -167,6 +170,20 @@ class _Row:
     measure: str
     values: Mapping[int, float]
     failed_seeds: Sequence[int]
+    expected: float | None
+
+    @property
+    def needed_seeds(self) -> int | None:
+        """Seeds that show the expected difference four times in five, by the spread so far."""
+        if self.expected is None:
+            return None
+        if len(self.values) < MIN_SEEDS:
+            return MIN_SEEDS
+        return seeds_needed(self.expected, stdev(self.values.values()))
+
+    @property
+    def has_power(self) -> bool:
+        return self.needed_seeds is None or len(self.values) >= self.needed_seeds
 
     @property
     def p(self) -> float | None:
@@ -184,6 +201,7 @@ def _compared(study: Study, runs: Runs) -> list[str]:
                 measure=measure,
                 values=differences(runs, comparison, measure),
                 failed_seeds=failed_starts(runs, comparison),
+                expected=comparison.expected,
             )
             if row.values:
                 rows.append(row)
@@ -191,25 +209,34 @@ def _compared(study: Study, runs: Runs) -> list[str]:
     # All tests of the table are one family; rows without a test are in none.
     adjusted_p_values = iter(holm(p_values))
     any_failed = any(row.failed_seeds for row in rows)
+    any_expected = any(row.expected is not None for row in rows)
     cells = list[list[object]]()
     for row in rows:
         row_cells = _cells(row, None if row.p is None else next(adjusted_p_values))
+        if any_expected:
+            row_cells += _power_cells(row)
         if any_failed:
             row_cells += _failed_cells(row)
         cells.append(row_cells)
     head = ["compared", "measure", "seeds", "mean [95 %]", "standard error", "range"]
     head += ["p", "p, Holm"]
+    if any_expected:
+        head += ["expected", "seeds to show it"]
     if any_failed:
         head += ["failed starts", "with those as 0 [95 %]"]
-    return [*_how_to_read(len(p_values), any_failed), *table(head, cells)]
+    return [*_how_to_read(len(p_values), any_expected, any_failed), *table(head, cells)]
 
 
-def _how_to_read(num_tests: int, any_failed: bool) -> list[str]:
+def _how_to_read(num_tests: int, any_expected: bool, any_failed: bool) -> list[str]:
     """Explain the columns after the interval; an untested table needs no explanation."""
     if not num_tests:
         return []
     text = f"p is of one row alone; *p, Holm* is adjusted for all {num_tests} tests of this table, "
     text += f"and bold up to {LEVEL:.2f}."
+    if any_expected:
+        text += " *Seeds to show it* is how many show the expected difference four times in five "
+        text += "at 5 %, by the spread of the seeds so far; with fewer, nothing is decided, and "
+        text += "no p is bold."
     if any_failed:
         text += " Seeds whose start missed its criterion are in no interval; the last column "
         text += "counts each as a difference of 0."
@@ -223,9 +250,18 @@ def _cells(row: _Row, p_holm: float | None) -> list[object]:
     if row.p is None or p_holm is None:
         return [*cells, "–", value_range, "–", "–"]
     standard_error = interval(values)[1]
-    mark = "**" if p_holm <= LEVEL else ""
+    mark = "**" if p_holm <= LEVEL and row.has_power else ""
     p_cells = [f"{row.p:.2g}", f"{mark}{p_holm:.2g}{mark}"]
     return [*cells, f"{standard_error:.3f}", value_range, *p_cells]
+
+
+def _power_cells(row: _Row) -> list[object]:
+    """Format the expected difference, and whether enough seeds ran to show it."""
+    if row.expected is None:
+        return ["–", "–"]
+    undecided = "" if row.has_power else ", not decided"
+    at_least = "at least " if len(row.values) < MIN_SEEDS else ""
+    return [f"{row.expected:+.3f}", f"{at_least}{row.needed_seeds}{undecided}"]
 
 
 def _failed_cells(row: _Row) -> list[object]:
