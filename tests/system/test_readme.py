@@ -320,6 +320,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("traces.jsonl").write_bytes(b"".join(lines_for("verifiers", debates, "debates")))
         group = [{"question": "1 + 1?", "response": "2" * n, "reward": n % 2} for n in range(1, 5)]
         Path("groups.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in group))
+        for step in (1, 2):
+            folder = Path(f"rollouts/step_{step}/train/all")
+            folder.mkdir(parents=True)
+            shutil.copy("groups.jsonl", folder / "rollouts.jsonl")
         patch.setattr(sys, "argv", ["tiny_model.py", "runs/tiny-model"])
         runpy.run_path("examples/tiny_model.py", run_name="__main__")
     return home

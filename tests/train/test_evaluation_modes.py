@@ -207,8 +207,8 @@ def test_check_counts_the_turns_tokens_and_context_of_all_modes() -> None:
     ],
 )
 def test_headline_follows_from_what_a_recipe_trains(name: str, headline: list[str]) -> None:
-    phases = load_recipe(name, model=Recipe).phases
-    listed = list(list(phases.values())[-1].evaluated().listed())
+    *_, last_phase = load_recipe(name, model=Recipe).recipe.phase_recipes().values()
+    listed = list(last_phase.evaluated().listed())
     assert listed[: len(headline)] == [f"eval/{figure}" for figure in headline]
     assert len(listed) == len(set(listed)) > len(headline)
 

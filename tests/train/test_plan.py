@@ -88,7 +88,7 @@ def test_shape_of_a_model_counts_its_parameters_when_not_loaded(tmp_path: Path) 
 
 
 def test_plan_prints_each_stage_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["quickstart", "--plan", "--gpus", "4", "--gpu-memory", "24"]) == 0
+    assert main(["from_nothing", "--plan", "--gpus", "4", "--gpu-memory", "24"]) == 0
     printed = capsys.readouterr().out
     assert "phase self_play: 4 trainer ranks" in printed
     assert printed.count("  3  ") == 3

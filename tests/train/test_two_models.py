@@ -19,7 +19,7 @@ SIZES: dict[str, Any] = {
     "hidden_size": 8, "layers": 1, "heads": 1, "kv_heads": 1, "head_dim": 8, "ffn_size": 8,
     "context_window": 4096,
 }  # fmt: skip
-RECIPE = Path(__file__).resolve().parents[2] / "recipes/acc_debate_two_models_{}.yaml"
+RECIPE = Path(__file__).resolve().parents[2] / "recipes/papers/acc_debate_two_models_{}.yaml"
 
 
 @pytest.fixture(scope="module", autouse=True)
