@@ -25,9 +25,13 @@ SMALL = [
     "phases.warm_start.evaluation.questions=0",
 ]
 OF = {
-    "dapo": ["rollout.oversample=1"],
-    "sdrl_freq": ["rollout.oversample=1", "debate.first_turns=2", "debate.second_turns=2"],
-    "acc": [
+    "papers/smollm2_dapo": ["rollout.oversample=1"],
+    "papers/smollm2_sdrl_freq": [
+        "rollout.oversample=1",
+        "debate.first_turns=2",
+        "debate.second_turns=2",
+    ],
+    "papers/smollm2_acc": [
         *(
             "steps=1",
             "data.batch_size=4",
@@ -45,7 +49,12 @@ OF = {
 }
 # smollm2_grpo is what dapo extends, and sdrl_rand draws another way from what sdrl_freq counts.
 LONG = pytest.mark.skipif("CI" in os.environ, reason="takes as long as all others")
-RECIPES = ("selfplay", "dapo", "sdrl_freq", pytest.param("acc", marks=LONG))
+RECIPES = (
+    "smollm2_selfplay",
+    "papers/smollm2_dapo",
+    "papers/smollm2_sdrl_freq",
+    pytest.param("papers/smollm2_acc", marks=LONG),
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,7 +69,7 @@ def model() -> Path:
 def test_recipe_takes_two_steps(name: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     settings = [*SMALL, *OF.get(name, [])]
-    assert train([f"smollm2_{name}", *settings, "--output", str(run)]) == 0
+    assert train([name, *settings, "--output", str(run)]) == 0
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = [row for row in rows if row.get("optim/updates")]
     assert {row["phase"] for row in steps} >= {"warm_start"}
