@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -118,6 +119,13 @@ def state(job: str) -> str:
     return next(word for word in words if word.startswith("JobState=")).removeprefix("JobState=")
 
 
+def description(job: str) -> str:
+    """What SLURM knows of a job, and the log of its runs."""
+    shown = run("scontrol", "show", "job", job)
+    log = re.search(r"StdOut=(\S+)", shown)
+    return shown if log is None else f"{shown}\n{Path(log[1]).read_text()}"
+
+
 def nothing_runs(job: str) -> bool:
     """Whether no process is left of the job, on either node."""
     found = subprocess.run(["pgrep", "-f", rf"^slurmstepd: \[{job}\."], check=False)
@@ -136,7 +144,7 @@ def is_completed(job: str) -> bool:
     if state(job) == "PENDING":
         for soon in (["update", f"jobid={job}", "starttime=now"], ["release", job]):
             subprocess.run(["scontrol", *soon], capture_output=True, check=False)
-    assert state(job) not in ("FAILED", "CANCELLED"), run("scontrol", "show", "job", job)
+    assert state(job) not in ("FAILED", "CANCELLED"), description(job)
     return state(job) == "COMPLETED"
 
 
