@@ -9,7 +9,14 @@ from debate_protocol.transcripts.files import from_json, to_json
 from debate_protocol.types import Transcript
 from debate_rewards import get_reward
 from debate_rewards.cli import main
-from debate_rewards.what_if import seeds_needed, what_if
+from debate_rewards.estimates import Estimate
+from debate_rewards.what_if import (
+    RewardReplay,
+    seeds_needed,
+    truth_advice,
+    what_if,
+    write_r_squared,
+)
 
 NO_VOTES = "<comparison>N/A</comparison>"
 ANSWERS = ("right", "wrong", "right", "wrong")
@@ -67,6 +74,15 @@ def test_values_that_are_the_truth_have_r_squared_one_and_reversed_votes_point_a
     (reversed_votes,) = what_if([debate("a", BAD_VOTES)], {"v2": get_reward("v2")})
     assert reversed_votes.truth is not None
     assert reversed_votes.truth.value == pytest.approx(-1)
+
+
+def test_values_that_point_away_from_the_truth_are_never_shown_as_if_they_followed_it():
+    away = RewardReplay("broken", truth=Estimate(-0.8, -0.9, -0.7, 8))
+    follows = RewardReplay("good", truth=Estimate(0.8, 0.7, 0.9, 8))
+    assert write_r_squared(away) == "0.640 [0.490, 0.810] (r < 0)"
+    assert write_r_squared(follows) == "0.640 [0.490, 0.810]"
+    assert truth_advice(away) == "broken: values point away from the truth: expect no gain"
+    assert truth_advice(RewardReplay("unknown")) is None
 
 
 def test_correlation_is_taken_within_debates():

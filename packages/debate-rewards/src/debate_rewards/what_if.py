@@ -240,7 +240,9 @@ def write_r_squared(replay: RewardReplay) -> str:
     # The square of an interval with 0 inside begins at 0.
     ends = sorted((replay.truth.low**2, replay.truth.high**2))
     low = 0.0 if replay.truth.low <= 0 <= replay.truth.high else ends[0]
-    return f"{replay.truth.value**2:.3f} [{low:.3f}, {ends[1]:.3f}]"
+    # A square alone would rank a broken verifier with the truth.
+    sign = " (r < 0)" if replay.truth.value < 0 else ""
+    return f"{replay.truth.value**2:.3f} [{low:.3f}, {ends[1]:.3f}]{sign}"
 
 
 def seeds_needed(difference: float, deviation: float) -> int:
