@@ -13,7 +13,7 @@ from debate_report.reply_advantages import method_values, weight_shares
 from debate_report.reply_faults import ends_in_a_loop, faults_of
 from debate_report.reply_figures import pass_curve, plots_of, step_table
 from debate_report.run_files import read_source
-from report.test_report_browser import HOSTILE, shot, watched
+from report.report_runs import HOSTILE, shot, watched
 
 FILES = Path(__file__).parent / "rollout_files"
 # Long enough that two of them are not equal by chance.
@@ -110,7 +110,8 @@ def test_figures_are_those_by_hand(tmp_path: Path) -> None:
     assert [column["right"] for column in columns] == ["50.0 %", "100.0 %"]
     assert [column["tokens a reply"] for column in columns] == ["10", "30"]
     titles = [chart.title for chart, _ in plots_of(page)]
-    assert titles[:2] == ["Reward and its parts", "Right"] and "pass@k beside the mean" in titles
+    assert titles[:2] == ["Reward and its parts", "Right"]
+    assert "pass@k beside the mean" in titles
 
 
 def test_page_names_whose_verdicts_it_shows(tmp_path: Path) -> None:
@@ -122,8 +123,10 @@ def test_page_names_whose_verdicts_it_shows(tmp_path: Path) -> None:
     assert report_main([str(tmp_path / "rows.jsonl")]) == 0
     page = (tmp_path / "rows.jsonl.html").read_text()
     assert "the file&#39;s own verdict: reward (6)" in page
-    assert "For 1 replies they are ours" in page and "For 1 replies nobody knows" in page
-    assert "We can check 6 of the file&#39;s verdicts" in page and "agree with 5." in page
+    assert "For 1 replies they are ours" in page
+    assert "For 1 replies nobody knows" in page
+    assert "We can check 6 of the file&#39;s verdicts" in page
+    assert "agree with 5." in page
 
 
 @pytest.mark.parametrize(
@@ -172,8 +175,10 @@ def test_link_of_a_fault_opens_its_reply(browser: Any, tmp_path: Path) -> None:
         page.locator(".fault a").first.click()
         page.locator("#debate[data-debate='2']").wait_for()
         text = page.inner_text("#debate")
-        assert "Attempt 2" in text and "checked here: 0 ✗ wrong" in text
-        assert "Agent" not in text and "Round" not in text
+        assert "Attempt 2" in text
+        assert "checked here: 0 ✗ wrong" in text
+        assert "Agent" not in text
+        assert "Round" not in text
         assert page.inner_text("#found") == "8 of 8 replies"
         assert page.problems == []
         shot(page, "replies-1280")
@@ -194,7 +199,8 @@ def test_methods_weigh_lengths_as_their_papers_say(tmp_path: Path) -> None:
     assert values["Dr. GRPO"].token_weights == {0: 0.5, 1: -0.5, 2: 0.0, 3: 0.0}
     assert values["RLOO"].advantages == {0: 1.0, 1: -1.0, 2: 0.0, 3: 0.0}  # 1 - 0 and 0 - 1
     assert set(values["DAPO"].advantages) == {0, 1}
-    short, long = [page.replies[0]], [page.replies[1]]
+    short = [page.replies[0]]
+    long = [page.replies[1]]
     # GRPO gives both replies as much; without its mean over a reply, tokens count: 10 to 30.
     assert weight_shares(page, values["GRPO"], [short, long]) == pytest.approx([0.5, 0.5])
     assert weight_shares(page, values["Dr. GRPO"], [short, long]) == pytest.approx([0.25, 0.75])

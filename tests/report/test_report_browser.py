@@ -1,75 +1,17 @@
 """The report in a real browser: what it shows, and that nothing in a model's text runs."""
 
-import os
-from pathlib import Path
+import json
 
 import pytest
 
-from debate_protocol.types import Message, Protocol, Question, Transcript, Turn, TurnKey
+from debate_protocol.types import Question, Transcript, Turn
 from debate_report import browsing as data
-from debate_report import write_report
-from debate_train.checkpoints.run_directory import RunDirectory
-from debate_train.running.run_records import write_credit
+from debate_report import report_main, write_report
+from report.report_runs import HOSTILE, debate, fill, listed, shot, watched
 
-HOSTILE = (
-    "</script></noscript><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
-    "<svg onload='window.hacked = 3'><style>body{display:none}</style>{{ 7 * 7 }} ${7 * 7} "
-    "\u202egnitirwer\u202c \x00\x1b[31m &lt;b&gt; 🦉👩‍👩‍👧‍👦 漢字かな <!-- ]]> '\"`"
-)
-SHOTS = os.environ.get("REPORT_SCREENSHOTS")
-"""A folder that screenshots are written to, as CI asks for."""
-
-
-def turn(agent, number, answer, votes="N/A", text="", **more):
-    shown = tuple(TurnKey(other, number - 1) for other in range(3) if other != agent and number)
-    said = f"<solution>{text}{answer}</solution>\n<evaluation>Because.</evaluation>\n"
-    prompt = (Message(role="user", content=f"Asked of {agent} in {number}. {text}"),)
-    return Turn(agent, number, f"{said}<comparison>{votes}</comparison>", shown, prompt, **more)
-
-
-def debate(name, first, last, text=""):
-    """Three agents and two rounds; the right answer is 4."""
-    votes = ("Agent 1 > Agent 2", "Agent 2 > Agent 0", "Agent 0 = Agent 1")
-    turns = [turn(agent, 0, answer, text=text) for agent, answer in enumerate(first)]
-    turns += [turn(agent, 1, answer, votes[agent]) for agent, answer in enumerate(last)]
-    question = Question(f"q-{name}", f"What is 2 + 2, {name}?{text}", "4", {"kind": "number"})
-    return Transcript(str(name), question, Protocol(3, 2, contract="three_section"), tuple(turns))
-
-
-def credit(*debates, demonstrated=False):
-    """Credit of two tokens of each turn: the first up to character 10, the second from there."""
-    turns = [
-        {"agent": agent, "round": number, "values": {"generator": 0.5 - agent},
-         "starts": [0, 10], "tokens": [[1, 0.25, 1], [1, -1.5, 2]]}
-        for number in range(2) for agent in range(3)
-    ]  # fmt: skip
-    return {
-        "schema": "debate-credit/1",
-        "demonstrated": demonstrated,
-        "streams": ["generator", "judge"],
-        "debates": [
-            {"id": one.id, "returns": [0.5, None, -1.5], "turns": turns} for one in debates
-        ],
-    }
-
-
-def fill(path):
-    run = RunDirectory.create(path, "steps: 4\n")
-    warm = debate("warm", "444", "444")
-    run.write_transcripts("warm_start", 1, [warm])
-    write_credit(run, 1, credit(warm, demonstrated=True))
-    broken = debate("broken", "455", "455")
-    failed = Turn(0, 0, f"no tags {HOSTILE}", failure=f"no_solution {HOSTILE}")
-    broken = Transcript("broken", broken.question, broken.protocol, (failed, *broken.turns[1:]))
-    own = [debate("mended", "455", "444"), debate("spoiled", "445", "555"), broken]
-    own.append(debate(f"hostile{HOSTILE}", "444", "444", HOSTILE))
-    run.write_transcripts("self_play", 2, own)
-    write_credit(run, 2, credit(*own))
-    for step in (1, 2):
-        run.metrics.log("warm_start", step, {"loss": 1 / step})
-    for step in (3, 4, 5, 6):
-        run.metrics.log("self_play", step, {"loss": 1 / step, "reward/total": step})
-    return run
+MARK = "onerror='window.hacked"
+NAME = "<img src=x onerror='window.hacked=8'>\u202ebad"
+"""What may be the name of a folder."""
 
 
 @pytest.fixture(scope="module")
@@ -77,26 +19,10 @@ def report(tmp_path_factory):
     return write_report(fill(tmp_path_factory.mktemp("runs") / "demo").path)
 
 
-def watched(page, path, shown="#debate h3"):
-    """Open a file; the page's problems are what it printed, raised or asked the network for."""
-    page.problems = []
-    page.on("pageerror", lambda error: page.problems.append(str(error)))
-    page.on("console", lambda one: page.problems.append(one.text))
-    page.on("request", lambda one: page.problems.append(one.url))
-    page.goto(path.as_uri())
-    page.wait_for_selector(shown)
-    page.problems.remove(path.as_uri())
-    return page
-
-
 @pytest.fixture
 def page(browser, report):
     with browser.new_context(viewport={"width": 1400, "height": 900}) as context:
         yield watched(context.new_page(), report)
-
-
-def listed(page):
-    return page.locator("#debate-list .about").all_inner_texts()
 
 
 def chosen(page, number):
@@ -108,12 +34,6 @@ def chosen(page, number):
 def opened(page, name):
     page.locator("#debate-list button", has_text=name).click()
     page.locator("#debate .note", has_text=name).first.wait_for()
-
-
-def shot(page, name):
-    if SHOTS:
-        Path(SHOTS).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=True)
 
 
 def test_debates_are_filtered_searched_and_turned_over(page):
@@ -154,10 +74,11 @@ def test_the_page_opens_on_a_debate_of_the_policy(page):
 def test_an_open_debate_shows_votes_decision_reward_and_prompt_on_demand(page):
     opened(page, "mended")
     text = page.inner_text("#debate")
-    for part in ("✗ 5", "✓ 4", "majority: 4 ✓ right", "Agent 2 > Agent 0", "generator +0.5"):
-        assert part in text, part
+    for expected in ("✗ 5", "✓ 4", "majority: 4 ✓ right", "Agent 2 > Agent 0", "generator +0.5"):
+        assert expected in text, expected
     assert page.inner_text(".answers tbody tr:nth-child(3) td:last-child") == "−1.5"
-    assert "Demonstration" not in text and "Asked of 1" not in text
+    assert "Demonstration" not in text
+    assert "Asked of 1" not in text
     page.locator("#debate .turn details", has_text="Prompt").nth(1).locator("summary").click()
     page.locator("#debate", has_text="Asked of 1 in 0.").wait_for()
     opened(page, "warm")
@@ -184,8 +105,10 @@ def test_hostile_text_neither_runs_nor_breaks_the_page(page):
         summary.click()
     page.locator("#debate", has_text="Asked of 2 in 0.").wait_for()
     text = page.inner_text("#debate")
-    assert "<script>window.hacked = 1</script>" in text and "{{ 7 * 7 }} ${7 * 7}" in text
-    assert "[U+202E]gnitirwer[U+202C]" in text and "🦉👩‍👩‍👧‍👦 漢字かな" in text
+    assert "<script>window.hacked = 1</script>" in text
+    assert "{{ 7 * 7 }} ${7 * 7}" in text
+    assert "[U+202E]gnitirwer[U+202C]" in text
+    assert "🦉👩‍👩‍👧‍👦 漢字かな" in text
     assert page.evaluate("window.hacked") is None
     assert page.locator("#debate img, #debate svg, #debate style, #debate script").count() == 0
     assert page.is_visible("#repeat h2")
@@ -207,7 +130,8 @@ def test_the_policy_refuses_scripts_and_requests_that_no_escape_would_stop(page)
     page.locator("body").click()
     assert page.evaluate("window.hacked") is None
     refused = [text for text in page.problems if "Content Security Policy" in text]
-    assert any("127.0.0.1" in text for text in refused) and len(refused) >= 2
+    assert any("127.0.0.1" in text for text in refused)
+    assert len(refused) >= 2
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -238,7 +162,8 @@ def test_a_phone_shows_the_change_of_each_measure_whole(browser, tmp_path):
 def test_print_leaves_the_controls_out(page):
     assert page.is_visible(".filters")
     page.emulate_media(media="print")
-    assert not page.is_visible(".filters") and not page.is_visible("#debate-list")
+    assert not page.is_visible(".filters")
+    assert not page.is_visible("#debate-list")
     assert page.is_visible("#debate h3")
 
 
@@ -252,3 +177,140 @@ def test_what_finds_no_room_is_left_out_and_counted(tmp_path, monkeypatch, brows
     page.wait_for_selector("#debate h3")
     assert 0 < len(listed(page)) < 5
     page.close()
+
+
+def poison(run):
+    """Put hostile text wherever files of a run hold text."""
+    text = json.dumps(HOSTILE, ensure_ascii=False)
+    streams = "advantage: {streams: {judge: {weight: 1.0}}}"
+    (run.path / "recipe.yaml").write_text(
+        f"name: {text}\nseed: {text}\nmodel: {{name: {text}}}\nreward: {{type: {text}}}\n"
+        f"{streams}\n"
+        f"phases: {{{text}: {{exit_criterion: {{metric: {text}, at_least: 0.5}}}}}}\n"
+    )
+    for step in (7, 8):
+        named = {HOSTILE: step / 9, f"reward/role/{HOSTILE}": step / 9, f"eval/{HOSTILE}/x": 0.5}
+        run.metrics.log(HOSTILE, step, named | {f"health/alarm/{HOSTILE}": 1.0})
+    row = {"measure": HOSTILE, "name": "eval/format", "before": {"mean": 0.4, "questions": 5}}
+    row |= {"after": {"mean": 0.6, "questions": 5}, "change": {"low": 0.1, "high": 0.3}}
+    run.write_results({"summary": HOSTILE, "table": [row], HOSTILE: HOSTILE})
+    (run.path / "environment.json").write_text(
+        json.dumps({"device": HOSTILE, "started": HOSTILE, HOSTILE: {HOSTILE: HOSTILE}})
+    )
+    base = debate("poison", "444", "444")
+    thinking = Turn(0, 0, f"<think>{HOSTILE}</think><solution>{HOSTILE}</solution>")
+    question = Question("q", f"poison, {HOSTILE}?", HOSTILE, {"kind": "text", "passage": HOSTILE})
+    poisoned = Transcript(HOSTILE, question, base.protocol, (thinking, *base.turns[1:]))
+    run.write_transcripts("self_play", 9, [poisoned])
+    return run
+
+
+@pytest.fixture(scope="module")
+def poisoned(tmp_path_factory):
+    return poison(fill(tmp_path_factory.mktemp("runs") / NAME)).path
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a page as wide as a phone."""
+    contexts = []
+
+    def opened(path, selector="#debate h3", **settings):
+        context = browser.new_context(viewport={"width": 420, "height": 800}, **settings)
+        contexts.append(context)
+        page = context.new_page()
+        return watched(page, path, selector)
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+def unfold(page):
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+
+
+def is_unharmed(page):
+    assert page.evaluate("window.hacked") is None
+    assert page.problems == []
+    assert page.locator("img, iframe, object, body style").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    assert "\u202e" not in page.content()
+
+
+def test_hostile_text_in_every_file_of_a_run_is_only_text(visit, poisoned):
+    page = visit(write_report(poisoned))
+    assert MARK in page.inner_text("h1")
+    unfold(page)
+    page.locator("#debate-list button", has_text="poison").click()
+    page.locator("#debate", has_text="poison, ").wait_for()
+    unfold(page)
+    for section in ("header", "#results", "#curves", "#debate", "#repeat"):
+        assert MARK in page.inner_text(section), section
+    assert "cannot be shown" not in page.inner_text("main")
+    assert "<think>" in page.inner_text("#debate")
+    names = page.locator("#debate .question, #debate .answers, #debate .text").all_inner_texts()
+    assert sum(MARK in name for name in names) >= 3
+    is_unharmed(page)
+    shot(page, "poisoned-420")
+
+
+def test_names_of_compared_runs_are_only_text(visit, poisoned, tmp_path):
+    output = tmp_path / "comparison.html"
+    other = poison(fill(tmp_path / f"{NAME}2")).path
+    assert report_main([str(poisoned), str(other), "--output", str(output)]) == 0
+    page = visit(output, selector="#runs table")
+    unfold(page)
+    text = page.inner_text("#runs")
+    assert text.count("onerror='window.hacked=8'") == 2
+    assert "window.hacked = 2" in text
+    is_unharmed(page)
+    shot(page, "comparison-420")
+
+
+def test_a_finger_reads_values_advantages_and_explanations(visit, poisoned):
+    page = visit(write_report(poisoned), has_touch=True)
+    chart = page.locator("figure.panel", has_text="Loss").first
+    assert not chart.locator(".why p").is_visible()
+    chart.locator(".why summary").tap()
+    assert "Compare it within a phase alone" in chart.locator(".why p").inner_text()
+    chart.locator(".hover rect").first.tap()
+    assert page.inner_text(".tip").startswith("warm_start, step 1\nloss: 1.000")
+    page.locator("#debate-list button", has_text="mended").tap()
+    page.locator("#debate .note", has_text="mended").first.wait_for()
+    page.locator("#debate .token.up").first.tap()
+    assert page.inner_text(".tip") == "advantage +0.25 in generator"
+    assert page.problems == []
+
+
+def test_advantages_are_kept_of_so_many_debates_and_demonstrations_are_named(
+    visit, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(data, "MOST_CREDITED", 2)
+    page = visit(write_report(fill(tmp_path / "run").path))
+    page.check("[name=tokens]")
+    page.locator("#found", has_text="2 of 5 debates").wait_for()
+    assert page.locator("#debate .token").count() > 0
+    page.uncheck("[name=tokens]")
+    page.select_option("[name=source]", "shown")
+    page.locator("#found", has_text="1 of 5 debates").wait_for()
+    assert "demonstration" in page.inner_text("#debate-list")
+    assert len(listed(page)) == 1
+    assert "a script wrote these replies" in page.inner_text("#debate")
+    page.select_option("[name=source]", "sampled")
+    page.locator("#found", has_text="4 of 5 debates").wait_for()
+    assert "emonstration" not in page.inner_text("#debate")
+
+
+def test_the_first_debate_is_shown_before_the_rest_of_the_page_is_there(
+    visit, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(data, "BLOCK", 1)
+    report = write_report(fill(tmp_path / "run").path)
+    text = report.read_text()
+    script = text.index('"use strict"')
+    # Before the script stands the block of the debate that is open: the first of self-play.
+    assert text.index('id="texts-1"') < script < text.index('id="texts-0"')
+    page = visit(report)
+    page.locator("#debate-list button", has_text="spoiled").click()
+    page.locator("#debate .note", has_text="spoiled").first.wait_for()

@@ -11,7 +11,7 @@ from debate_report.page import make_comparison, write_report
 from debate_report.run_files import read_run
 from debate_report.society import _chart, _rounds, _votes
 from debate_train.checkpoints.run_directory import RunDirectory
-from report.test_report_browser import debate
+from report.report_runs import debate
 
 
 def run_of(path, seed, after, reward="v2"):
@@ -27,7 +27,7 @@ def run_of(path, seed, after, reward="v2"):
 
 
 @pytest.fixture
-def found(tmp_path):
+def recorded(tmp_path):
     run = RunDirectory.create(tmp_path / "run", "steps: 1\n")
     run.write_transcripts(
         "train", 1, [debate("mended", "455", "444"), debate("spoiled", "445", "555")]
@@ -35,31 +35,31 @@ def found(tmp_path):
     return read_all(read_run(run.path)).found
 
 
-def test_rounds_count_right_answers_and_agreement(found):
+def test_rounds_count_right_answers_and_agreement(recorded):
     # Round 1: 4 5 5 and 4 4 5, round 2: 4 4 4 and 5 5 5; 4 is right.
-    assert list(_rounds(found)) == [
+    assert list(_rounds(recorded)) == [
         ["1", "6", "50.0 %", "–", "–", "0.0 %", "–"],
         ["2", "6", "50.0 %", "66.7 %", "66.7 %", "100.0 %", "–"],
     ]
 
 
-def test_answers_are_drawn_round_by_round(found):
-    assert "wrong from 50.0 % at round 1 to 50.0 % at round 2" in _chart(found)
+def test_answers_are_drawn_round_by_round(recorded):
+    assert "wrong from 50.0 % at round 1 to 50.0 % at round 2" in _chart(recorded)
 
 
 def test_rounds_say_how_many_answers_turn_right_and_wrong(tmp_path):
-    said = [debate("a", "455", "555"), debate("b", "445", "665"), debate("c", "445", "444")]
+    debates = [debate("a", "455", "555"), debate("b", "445", "665"), debate("c", "445", "444")]
     run = RunDirectory.create(tmp_path / "run", "steps: 1\n")
-    run.write_transcripts("train", 1, said)
+    run.write_transcripts("train", 1, debates)
     _, second = _rounds(read_all(read_run(run.path)).found)
     # Of 5 right answers 3 were given up, of 4 others 1 turned right.
     assert second[2:5] == ["33.3 %", "25.0 %", "60.0 %"]
 
 
-def test_votes_are_counted_by_judge(found):
+def test_votes_are_counted_by_judge(recorded):
     # Of 4 5 5: 1 > 2 (both wrong), 2 > 0 (wrong), 0 = 1 (half). Of 4 4 5: 1 > 2 (right), 2 > 0
     # (wrong), 0 = 1 (both right).
-    assert _votes(found) == [
+    assert _votes(recorded) == [
         ["judge", "accuracy", "=", "for 0", "for 1", "for 2"],
         ["0", "100.0 %", "0.0 %", "–", "100.0 %", "0.0 %"],
         ["1", "0.0 %", "0.0 %", "0.0 %", "–", "100.0 %"],
@@ -77,7 +77,9 @@ def test_runs_stand_side_by_side_with_the_deviation_between_them(tmp_path, capsy
     text = " ".join(re.sub("<[^>]*>", " ", output.read_text()).split())
     # Changes of 0.1 and 0.3: their mean is 0.2, their deviation sqrt(2 · 0.1²).
     assert "+0.200 ± 0.141" in text
-    assert "0.600 (+0.100)" in text and "s1/run" in text and "s2/run" in text
+    assert "0.600 (+0.100)" in text
+    assert "s1/run" in text
+    assert "s2/run" in text
     assert report_main([str(runs[0].path), str(tmp_path)]) == 2
     assert "is not a run directory" in capsys.readouterr().err
 
@@ -87,7 +89,8 @@ def test_only_seeds_of_one_recipe_are_averaged(tmp_path):
     runs.append(run_of(tmp_path / "other", 1, 0.55, reward="win_rate"))
     page = make_comparison([read_run(run.path) for run in runs])
     text = " ".join(re.sub("<[^>]*>", " ", page).split())
-    assert "+0.150" not in text and "mean ± deviation" not in text
+    assert "+0.150" not in text
+    assert "mean ± deviation" not in text
     assert "reward.type v2 v2 win_rate" in text  # What the runs differ in.
 
 
@@ -98,7 +101,7 @@ def test_evaluated_debates_of_both_ends_are_there(tmp_path):
     for name in ("before-debate", "after-debate", "after-direct", "dev-debate"):
         (run.evaluations_path / f"{name}-000003.jsonl").write_bytes(source)
     files = read_run(run.path)
-    assert [one.phase for one in read_all(files).found] == [
+    assert [recorded.phase for recorded in read_all(files).found] == [
         "train",
         "test questions before the run, debate",
         "test questions after the run, debate",
@@ -112,6 +115,7 @@ def test_change_of_a_run_is_that_on_the_same_questions(tmp_path):
     results["table"][0]["change"]["difference"] = 0.124
     runs[0].write_results(results)
     page = make_comparison([read_run(run.path) for run in runs])
-    assert "(+0.124" in page and "(+0.200" in page
+    assert "(+0.124" in page
+    assert "(+0.200" in page
     assert "+12.4" in write_report(runs[0].path).read_text()
     assert "+0.162 ± 0.054" in page.replace("−", "-")  # deviation .076 / √2

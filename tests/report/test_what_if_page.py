@@ -12,7 +12,7 @@ from debate_report.browsing import read_all
 from debate_report.run_files import read_source
 from debate_report.what_if_sections import ReplayChoices, Replays, replay
 from debate_rewards import get_reward
-from report.test_report_browser import HOSTILE, shot, watched
+from report.report_runs import HOSTILE, shot, watched
 from rewards.test_what_if import BAD_VOTES, GOOD_VOTES, debate
 
 
@@ -121,7 +121,8 @@ def test_debates_of_a_run_are_scored_under_the_rewards_asked_for(
     assert report_main([*command, *rewards, *seeds]) == 0
     page = output.read_text()
     assert "v2: values follow the truth with R²" in page
-    assert "always equal" in page and "first shown" in page
+    assert "always equal" in page
+    assert "first shown" in page
     assert page.count("<h3>verifiable, beside v2</h3>") == 1
     # What cannot be: no such phase, one number of two, a reward that is not there, no --what-if.
     capsys.readouterr()
@@ -156,7 +157,9 @@ def test_hostile_text_in_every_field_does_not_run(browser: Any, tmp_path: Path) 
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert report_main([str(path), "--what-if"]) == 0
     with browser.new_context(viewport={"width": 380, "height": 900}) as context:
-        page = watched(context.new_page(), tmp_path / "rows.jsonl.what-if.html", shown="#signs h3")
+        page = watched(
+            context.new_page(), tmp_path / "rows.jsonl.what-if.html", selector="#signs h3"
+        )
         for summary in page.locator("main summary").all():
             if not summary.evaluate("each => each.parentElement.open"):
                 summary.click()

@@ -13,11 +13,13 @@ import pytest
 import yaml
 from lxml import html
 from markdown_it import MarkdownIt
-from tests.report.test_report_browser import shot, watched
 from tests.system.public_names import PACKAGES, ROOT
 
+from report.report_runs import shot, watched
+
 pytestmark = pytest.mark.slow
-SITE, SOURCE = ROOT / "site", ROOT / ".site/pages"
+SITE = ROOT / "site"
+SOURCE = ROOT / ".site/pages"
 ASSETS = "//script/@src | //img/@src | //iframe/@src | //source/@src | //link/@href | //*/@srcset"
 PUBLIC = r"docs/(reference/)?[^/]+\.md"
 WIDER = """[...document.querySelectorAll("article *")].filter(one => {

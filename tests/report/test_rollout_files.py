@@ -14,13 +14,17 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
+from debate_protocol import read_transcripts
+from debate_protocol.cli import main
 from debate_protocol.command_line import UsageError
+from debate_protocol.transcripts.files import transcript_problems
 from debate_report import report_main
 from debate_report.browsing import blocks_of, browser, read_all
 from debate_report.debates import Debates
 from debate_report.imports.values import golds, template_messages
-from debate_report.rollout_files import import_rollouts
+from debate_report.rollout_files import debates_in, import_rollouts
 from debate_report.run_files import read_source
+from debate_train.commands.cli import main as train
 from debate_train.evaluation import reply_curves
 
 FILES = Path(__file__).parent / "rollout_files"
@@ -46,6 +50,7 @@ REAL_FILES = [
     # The failed fifth has no reward, though the file says 0: (1 + 0 + 0 + 1.25) / 4.
     ("tinker-cookbook-0.6.1-evaluation.jsonl", 5, 3, 0.5625, 2, 2, None),
 ]
+DEBATES = Path(__file__).resolve().parents[2] / "examples/data/debates.jsonl"
 
 
 @pytest.mark.parametrize(
@@ -97,8 +102,8 @@ def test_cut_and_failed_replies_say_so() -> None:
 def test_file_without_replies_is_named_with_what_is_read(name: str, described: str) -> None:
     with pytest.raises(UsageError) as refusal:
         import_rollouts(FILES / name)
-    for part in (described, "(verl)", "(inspect)", "(TRL, or plain rows)"):
-        assert part in str(refusal.value)
+    for expected in (described, "(verl)", "(inspect)", "(TRL, or plain rows)"):
+        assert expected in str(refusal.value)
 
 
 @pytest.fixture
@@ -135,15 +140,6 @@ def test_ids_without_a_tokenizer_are_for_pages_alone() -> None:
     (first, _) = import_rollouts(path, allow_no_text=True)
     assert first.turns[0].text.startswith("59 65 78 ")
     assert "--tokenizer" in str(first.meta["caveats"])
-
-
-def test_tokenizer_that_lacks_an_id_is_refused(byte_tokenizer: Path, tmp_path: Path) -> None:
-    row = {"token_ids": [5, 9999], "loss_mask": [False, True], "export_sequence_idx": 0}
-    path = written(tmp_path / "rank_0.jsonl", row)
-    with pytest.raises(UsageError, match="found id 9999, which it does not have"):
-        import_rollouts(path, tokenizer=byte_tokenizer)
-    with pytest.raises(UsageError, match="found no file"):
-        import_rollouts(path, tokenizer=tmp_path / "nowhere")
 
 
 def test_sampled_tokens_of_several_turns_are_one_reply_with_zeros_between(
@@ -242,20 +238,20 @@ def test_folder_of_rollouts_is_one_page(tmp_path: Path) -> None:
     assert "2+2?" in page.read_text()
 
 
-def prime_rl_rollouts(folder: Path, *, steps: tuple[int, ...], parts: tuple[str, ...]) -> Path:
+def prime_rl_rollouts(folder: Path, *, steps: tuple[int, ...], kinds: tuple[str, ...]) -> Path:
     """Lay out a file as prime-rl (559b447) does: `step_N/PART/traces.jsonl`."""
     rows = (FILES / "prime-rl-559b447-traces.jsonl").read_text().splitlines()
-    for step, part in itertools.product(steps, parts):
+    for step, kind in itertools.product(steps, kinds):
         stamped = [json.loads(row) for row in rows]
         for episode in stamped:
             episode["run"]["work"]["step"] = step
-        (folder / f"step_{step}" / part).mkdir(parents=True)
-        written(folder / f"step_{step}" / part / "traces.jsonl", *stamped)
+        (folder / f"step_{step}" / kind).mkdir(parents=True)
+        written(folder / f"step_{step}" / kind / "traces.jsonl", *stamped)
     return folder
 
 
 def test_folders_of_steps_are_one_page(tmp_path: Path) -> None:
-    rollouts = prime_rl_rollouts(tmp_path / "rollouts", steps=(2, 10), parts=("train/effective",))
+    rollouts = prime_rl_rollouts(tmp_path / "rollouts", steps=(2, 10), kinds=("train/effective",))
     num_of_one_step = len(import_rollouts(FILES / "prime-rl-559b447-traces.jsonl"))
     (rollouts / ".cache").mkdir()
     (rollouts / ".cache" / "1.jsonl").write_text("broken")
@@ -269,28 +265,21 @@ def test_folders_of_steps_are_one_page(tmp_path: Path) -> None:
 def test_folders_that_hold_replies_twice_are_named_and_a_pattern_reads_one_kind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parts = ("train/all", "train/effective", "eval/all")
-    rollouts = prime_rl_rollouts(tmp_path / "rollouts", steps=(2, 10), parts=parts)
+    kinds = ("train/all", "train/effective", "eval/all")
+    rollouts = prime_rl_rollouts(tmp_path / "rollouts", steps=(2, 10), kinds=kinds)
     assert report_main([str(rollouts)]) == 2
     refusal = capsys.readouterr().err
-    for part in parts:
-        assert f"step_*/{part}" in refusal
+    for kind in kinds:
+        assert f"step_*/{kind}" in refusal
     pattern = str(rollouts / "step_*" / "train" / "all")
     effective = str(rollouts / "step_*" / "train" / "effective" / "*.jsonl")
-    assert f"'{rollouts / 'step_*' / parts[2]}'" in refusal
+    assert f"'{rollouts / 'step_*' / kinds[2]}'" in refusal
     num_of_one_step = len(import_rollouts(FILES / "prime-rl-559b447-traces.jsonl"))
     for quoted in (pattern, effective):
         steps = [reply.meta["step"] for reply in read_source(Path(quoted)).imported]
         assert steps == [2] * num_of_one_step + [10] * num_of_one_step
         assert report_main([quoted]) == 0
         assert capsys.readouterr().out == f"{rollouts / 'report.html'}\n"
-
-
-def test_folder_of_runs_is_no_folder_of_rollouts(tmp_path: Path) -> None:
-    (tmp_path / "first" / "transcripts").mkdir(parents=True)
-    (tmp_path / "first" / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(FileNotFoundError, match="is not a run directory"):
-        read_source(tmp_path)
 
 
 def problems_shown(path: Path) -> list[list[str]]:
@@ -400,24 +389,6 @@ def test_several_right_answers_are_all_accepted(tmp_path: Path) -> None:
     assert (debate.question.answer, debate.question.meta["accept"]) == ("7", ["8"])
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"traces": [{"nodes": [], "rewards": {"exact": 1.0}}], "task": {"data": {"prompt": "p"}}},
-        {"prompt": "p", "completion": "c", "tokens": [None], "advantages": [1.0]},
-        {"prompt": "p", "completion": "c", "reward": "good", "metrics": 3},
-        {"input": "p", "output": None, "score": None, "gts": {"a": 1}, "step": "x", "uid": 4},
-        {"input_prompt": "p", "output_response": "r", "score": [None, "x"]},
-        {"content": [[1]], "rewards": [[]]},
-        {"doc_id": 0, "resps": [], "filter": "none", "arguments": {}, "metrics": 1},
-        {"id": 1, "epoch": 1, "messages": [], "scores": {"a": 1}},
-    ],
-)
-def test_odd_rows_are_shown_without_what_cannot_be_read(row: object, tmp_path: Path) -> None:
-    path = written(tmp_path / "odd.jsonl", row)
-    assert report_main([str(path)]) == 0
-
-
 def test_verdict_of_the_file_goes_before_ours(tmp_path: Path) -> None:
     row = {"question": "1 + 1?", "answer": "2", "reward": 1.0}
     path = written(
@@ -461,3 +432,90 @@ def test_page_counts_why_answers_could_not_be_read(tmp_path: Path) -> None:
     assert reasons == ["several numbers", "several numbers", "no number", ""]
     page = str(browser(read_source(path), recorded).shown)
     assert "several numbers 2, no number 1." in page
+
+
+def node(parent: int | None, role: str, content: Any, *, sampled: bool = False) -> dict[str, Any]:
+    return {"parent": parent, "message": {"role": role, "content": content}, "sampled": sampled}
+
+
+def trace(start: float, answer: str, reward: float) -> dict[str, Any]:
+    """A trace of verifiers: two replies, the second to what came after the first."""
+    return {
+        "nodes": [
+            node(None, "system", "be brief"),
+            node(0, "user", [{"type": "text", "text": "2 + 2 = ?"}]),
+            node(1, "assistant", answer, sampled=True),
+            node(2, "tool", "checked"),
+            node(3, "assistant", f"\\boxed{{{answer}}}", sampled=True),
+        ],
+        "rewards": {"right": {"score": reward, "weight": 2.0}, "unscored": None},
+        "metrics": {"turns": 2.0, "missing": None},
+        "timing": {"start": start},
+    }
+
+
+def episode(*traces: dict[str, Any], **data: Any) -> dict[str, Any]:
+    task = {"type": "Any", "key": "k", "data": {"idx": 3, "prompt": "2 + 2 = ?", **data}}
+    return {"id": "e", "task": task, "ok": True, "traces": list(traces)}
+
+
+def test_exported_rows_of_trl_are_read_as_replies(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    main(["export", str(DEBATES), "--to", "trl"])
+    path = tmp_path / "completions.jsonl"
+    path.write_bytes(capsysbinary.readouterr().out)
+    replies = import_rollouts(path)
+    assert len(replies) == 24
+    assert len({reply.question.id for reply in replies}) == 4
+    assert replies[0].question.answer == "5"
+    assert "15 divided by 3" in replies[0].turns[0].text
+
+
+def test_exported_traces_of_verifiers_are_imported_as_the_debates_they_were(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    main(["export", str(DEBATES), "--to", "verifiers"])
+    path = tmp_path / "traces.jsonl"
+    path.write_bytes(capsysbinary.readouterr().out)
+    assert debates_in(path, "debates", answer=None) == read_transcripts(DEBATES)
+    assert train(["import", str(path)]) == 0
+    (tmp_path / "debates.jsonl").write_bytes(capsysbinary.readouterr().out)
+    assert read_transcripts(tmp_path / "debates.jsonl") == read_transcripts(DEBATES)
+
+
+def test_episode_is_a_debate_whose_agents_are_its_traces(tmp_path: Path) -> None:
+    path = written(tmp_path / "traces.jsonl", episode(trace(9, "5", 0), trace(1, "4", 1), answer=4))
+    (debate,) = import_rollouts(path, kind="number")
+    assert (debate.id, debate.question.answer) == ("e", "4")
+    assert debate.question.id.startswith("3-")
+    assert debate.question.text == "2 + 2 = ?"
+    assert [(turn.agent, turn.round, turn.text) for turn in debate.turns] == [
+        (0, 0, "4"),  # It began first, though its trace was complete last.
+        (1, 0, "5"),
+        (0, 1, "\\boxed{4}"),
+        (1, 1, "\\boxed{5}"),
+    ]
+    last = debate.turns[-1].prompt
+    assert [message["content"] for message in last] == ["be brief", "2 + 2 = ?", "5", "checked"]
+    assert [message["role"] for message in last] == ["system", "user", "assistant", "user"]
+    # Agent 0 earned 2 * 1, agent 1 2 * 0.
+    assert debate.meta == {"right": 0.5, "turns": 2.0, "reward": 1.0, "group": "k"}
+    assert transcript_problems(debate) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"traces": [1]}, "row 1: traces: found int; expected an object"),
+        ({"traces": []}, "row 1: task: found NoneType; expected an object"),
+        (episode({"nodes": 1}), "row 1: trace 0: nodes: found int; expected a list"),
+        (episode({"nodes": [node(7, "user", "a", sampled=True)]}), "node 0: found parent 7"),
+        (episode({"nodes": [], "info": {"debate": {}}}), "row 1: info.debate: "),
+    ],
+)
+def test_file_that_holds_no_episodes_is_refused(tmp_path: Path, row: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        import_rollouts(written(tmp_path / "traces.jsonl", row))
+    with pytest.raises(UsageError, match="found no field 'gold'; expected one of idx, prompt"):
+        import_rollouts(written(tmp_path / "gold.jsonl", episode()), answer="gold")

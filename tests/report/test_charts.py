@@ -1,0 +1,423 @@
+"""Charts: ticks, lines, phases on one axis, templates, and charts as data and images."""
+
+import csv
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jinja2 import DictLoader, UndefinedError
+
+from debate_report import report_main
+from debate_report.charts import (
+    DIGIT,
+    LEFT,
+    MAX_HOVER,
+    WIDTH,
+    Bound,
+    Chart,
+    Marks,
+    Series,
+    line_chart,
+    parts_of,
+)
+from debate_report.curves import curves
+from debate_report.figure_files import as_csv, as_images, overlaid
+from debate_report.page_templates import render, template_environment
+from debate_report.panels import PANELS, Panel, meaning
+from debate_report.stages import stages
+from debate_report.timeline import phase_axis, plain_axis, ticks
+from report.report_runs import HOSTILE, fill, run_of
+
+NUMBER = st.floats(-1e12, 1e12, allow_nan=False)
+CRITERION = {"metric": "eval/judge/accuracy", "at_least": 0.75}
+PHASES_RECIPE = {
+    "advantage": {"streams": {"generator": {"weight": 1.0}, "judge": {"weight": 0.0}}},
+    "phases": {
+        "warm_start": {"exit_criterion": CRITERION},
+        "settle": {"exit_criterion": CRITERION | {"at_least": 0.85}},
+        "self_play": {},
+    },
+}
+TITLED = template_environment().from_string('<p title="{{ text }}">{{ text }}</p>')
+
+
+def test_ticks_are_round_and_inside():
+    assert ticks(0.0, 1.0, 4) == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert ticks(0.03, 0.21, 4) == [0.05, 0.1, 0.15, 0.2]
+    assert ticks(1, 3, 5, whole=True) == [1, 2, 3]
+    assert ticks(-1.2e-5, 1.2e-5, 4) == [-1e-5, 0.0, 1e-5]
+
+
+@given(NUMBER, st.floats(1e-9, 1e9))
+def test_ticks_stay_inside_and_are_few(low, span):
+    high = low + span
+    if high - low < 1e-6 * abs(low) or high <= low:
+        return
+    marks = ticks(low, high, 4)
+    assert len(marks) <= 6
+    assert all(low - 1e-6 * span <= mark <= high + 1e-6 * span for mark in marks)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), NUMBER), min_size=2, max_size=60))
+def test_line_chart_keeps_every_point_inside_the_frame(points):
+    line = Series("a", tuple(sorted(dict(points).items())))
+    chart = line_chart(Chart("T", "n", [line], "number"))
+    path = re.search(r'<path d="M([^"]*)"', chart)
+    assert path is not None
+    for point in path[1].split("L"):
+        x, y = map(float, point.split(","))
+        assert 0 <= x <= 360
+        assert 0 <= y <= 190
+
+
+def test_line_chart_of_constant_values_has_a_range():
+    chart = line_chart(Chart("T", "", [Series("a", ((1, 1.0), (2, 1.0)))], "share"))
+    assert ">96 %<" in chart
+    assert ">100 %<" in chart
+    assert ">101 %<" not in chart
+    assert "nan" not in chart
+
+
+def test_line_chart_hover_says_the_values_and_stays_small():
+    points = tuple((step, step / 10_000) for step in range(10_000))
+    chart = line_chart(Chart("T", "", [Series("a", points), Series("b", points[::2])], "number"))
+    titles = re.findall(r'<g data-note="([^"]*)">', chart)
+    assert len(titles) <= MAX_HOVER
+    assert titles[0] == "step 0\na: 0.000\nb: 0.000"
+    assert len(chart) < 60_000
+
+
+def test_line_chart_thins_many_points_to_their_means():
+    # 600 points 0, 1, 0, 1, … drawn as 60 means of ten neighbours: each is 0.5.
+    points = tuple((step, float(step % 2)) for step in range(600))
+    chart = line_chart(Chart("T", "", [Series("a", points)], "number"))
+    path = re.search(r'<path d="M([^"]*)" class="line s1"', chart)
+    assert path is not None
+    heights = {point.split(",")[1] for point in path[1].split("L")}
+    assert len(path[1].split("L")) == 60
+    assert len(heights) == 1
+
+
+@pytest.fixture
+def filled(monkeypatch):
+    """Fill a template that is given as text, by the rules of the report's own."""
+
+    def fill(source, **values):
+        environment = template_environment().overlay(loader=DictLoader({"page.html": source}))
+        monkeypatch.setattr(
+            "debate_report.page_templates.template_environment", lambda: environment
+        )
+        return render("page.html", **values)
+
+    return fill
+
+
+@given(st.text())
+def test_a_template_cannot_be_left_by_a_text(text):
+    written = TITLED.render(text=text)
+    escaped = re.fullmatch('<p title="([^<>"\'\x00]*)">([^<>"\'\x00]*)</p>', written, re.DOTALL)
+    assert escaped
+    assert escaped[1] == escaped[2]
+    written.encode("utf-8")
+
+
+def test_a_template_escapes_text_once_and_writes_numbers_short(filled):
+    inner = filled("<b>{{ text }}</b>", text="a & b")
+    assert inner == "<b>a &amp; b</b>"
+    assert filled(
+        "{{ inner }}{{ n }}{{ x }}{{ inner if no }}", inner=inner, n=2, x=1 / 3, no=0
+    ) == ("<b>a &amp; b</b>20.333333")
+    assert filled('<p class="{{ a }}">', a='x" onload="y') == '<p class="x&#34; onload=&#34;y">'
+
+
+@pytest.mark.parametrize(("source", "error"), [("{{ nothing }}", UndefinedError),
+                                               ("{{ odd.missing }}", UndefinedError),
+                                               ("{{ odd }}", TypeError)])  # fmt: skip
+def test_a_template_refuses_what_it_was_not_given_and_what_is_no_text(filled, source, error):
+    with pytest.raises(error):
+        filled(source, odd=object())
+
+
+def test_every_template_compiles_and_is_used():
+    environment = template_environment()
+    names = set(environment.list_templates())
+    sources = [environment.loader.get_source(environment, name)[0] for name in names]
+    folder = Path(render.__code__.co_filename).parent
+    sources += [path.read_text() for path in folder.rglob("*.py")]
+    assert names
+    assert names == {name for name in names if f'"{name}"' in "".join(sources)}
+    for name in names - {"style.css"}:
+        environment.get_template(name)
+
+
+def test_the_legend_says_where_the_line_ends():
+    # 0 and 1 in turn, at last 1: the line is of means of neighbours, which end near a half.
+    series = [Series("noisy", tuple((step, float(step % 2)) for step in range(1, 200)))]
+    chart = line_chart(Chart("Noise", "", series, "share"))
+    legend = chart[chart.index('<ul class="legend">') : chart.index("</ul>")]
+    assert "100.0 %" not in legend
+    assert re.search(r"noisy <b>(4|5|6)\d\.\d %</b>", legend)
+
+
+def test_lines_beyond_six_stand_in_another_chart():
+    series = [Series(str(k), ((1, 0.1), (2, 0.2))) for k in range(8)]
+    assert [(title, len(lines)) for title, lines in parts_of("Many", series)] == [
+        *(("Many (1 of 2)", 6), ("Many (2 of 2)", 2))
+    ]
+    assert [title for title, _ in parts_of("Few", series[:6])] == ["Few"]
+
+
+def test_a_criterion_that_the_first_step_met_is_marked_there():
+    # Its position is 0, which is the left end of the axis.
+    bound = Bound(start=0.0, end=1.0, value=0.5, met=0.0)
+    series = [Series("a", ((0.0, 0.6), (1.0, 0.7)))]
+    chart = line_chart(Chart("T", "", series, "share", bounds=[bound]))
+    assert f'<circle cx="{LEFT}"' in chart
+
+
+def phase_rows(*, settled=0.9):
+    """Three phases; looks at the judge stand at steps 20, 30 and 40."""
+    rows = []
+    for step in range(1, 61):
+        phase = "warm_start" if step <= 30 else "settle" if step <= 40 else "self_play"
+        row = {"phase": phase, "step": step, "loss": 1 / step, "rollout/staleness_mean": 0.0}
+        row |= {"reward/gen/mean": step / 60, "reward/judge/mean": -step / 60}
+        if phase == "self_play":
+            row |= {"train/accuracy/round_0": 0.5, "train/accuracy/round_1": 0.6}
+        rows.append(row)
+    looks = {20: 0.5, 30: 0.8, 40: settled}
+    for step, value in looks.items():
+        phase = "warm_start" if step <= 30 else "settle"
+        rows.append({"phase": phase, "step": step, "eval/judge/accuracy": value})
+    return rows
+
+
+def chart_of(page, title):
+    return next(
+        panel.split("</figure>")[0]
+        for panel in page.split('<figure class="panel">')
+        if panel.strip().startswith(f"<figcaption><strong>{title}</strong>")
+    )
+
+
+def test_phases_stand_on_one_time_line_and_say_what_became_of_them():
+    run = run_of(
+        phase_rows(), PHASES_RECIPE, {"exit_criteria": {"warm_start": True, "settle": True}}
+    )
+    page = curves(run)
+    assert "✓ met at step 30: eval/judge/accuracy ≥ 0.75" in page
+    assert "✓ met at step 40: eval/judge/accuracy ≥ 0.85" in page
+    loss = chart_of(page, "Loss")
+    names = re.findall(r'class="x phase [a-z]*">([^<]+)</text>', loss)
+    assert names == ["1 warm_start ✓", "2 settle ✓", "3 self_play"]
+    assert loss.count('class="boundary"') == 2
+    # A line for each phase: none is drawn over a boundary.
+    assert loss.count('class="line s1"') - 1 == 3  # One is that of the legend.
+    judge = chart_of(page, "Judge accuracy")
+    assert judge.count('class="bound"') - 1 == 2
+    assert judge.count('class="met"') == 2
+    assert 'class="bound"' not in loss
+
+
+@pytest.mark.parametrize(
+    ("results", "outcome"),
+    [
+        ({"exit_criteria": {"warm_start": True, "settle": False}}, "✗ missed"),
+        (None, "✗ missed"),  # A later phase has begun, so this one is over.
+        ({"kept": {"settle": False}}, "✗ taken back"),
+        ({"kept": {"self_play": True}}, "✓ kept"),
+    ],
+)
+def test_what_was_missed_or_taken_back_is_marked(results, outcome):
+    page = curves(run_of(phase_rows(settled=0.8), PHASES_RECIPE, results))
+    assert outcome in page
+    assert ">2 settle ✗</text>" in page
+    assert ">1 warm_start ✓</text>" in page
+
+
+def test_a_phase_under_way_has_not_missed_its_criterion():
+    under_way = [row for row in phase_rows(settled=0.8) if row["phase"] != "self_play"]
+    settle = stages(run_of(under_way, PHASES_RECIPE))[-1]
+    assert settle.criterion == "not yet met: eval/judge/accuracy ≥ 0.85"
+    assert settle.outcome == ""
+
+
+def test_streams_of_weight_0_are_not_drawn():
+    page = curves(run_of(phase_rows(), PHASES_RECIPE))
+    assert "</svg>generator <b>" in page
+    assert "</svg>judge <b>" not in page
+    heavy = PHASES_RECIPE | {"advantage": {"streams": {"judge": {"weight": 0.5}}}}
+    assert "</svg>judge <b>" in curves(run_of(phase_rows(), heavy))
+    # A phase's own weight comes before that of the recipe.
+    phases = {"self_play": {"advantage": {"streams": {"judge": {"weight": 0.1}}}}}
+    page = chart_of(curves(run_of(phase_rows(), PHASES_RECIPE | {"phases": phases})), "Reward")
+    assert page.count('class="line s2"') - 1 == 1
+
+
+def test_what_is_0_throughout_is_named_and_not_drawn():
+    page = curves(run_of(phase_rows(), PHASES_RECIPE))
+    assert "0 throughout: staleness." in page
+    assert "<strong>Staleness</strong>" not in page
+
+
+def test_a_health_alarm_stands_at_its_step():
+    alarmed = [*phase_rows(), {"phase": "self_play", "step": 50, "health/alarm/entropy": 1.0}]
+    page = curves(run_of(alarmed, PHASES_RECIPE))
+    assert "entropy (step 50)" in page
+    assert 'data-note="health alarm at step 50: entropy"' in chart_of(page, "Loss")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 10**5)), min_size=1, max_size=20),
+    st.text("abc_", min_size=1, max_size=30),
+)
+def test_no_labels_of_an_axis_touch(spans, name):
+    along = phase_axis({f"{k}{name}": (first, first + n) for k, (first, n) in enumerate(spans)})
+    points = [(stretch.at(stretch.first), 1.0) for stretch in along.stretches]
+    marks = Marks(outcomes=[("good", "")] * len(spans))
+    chart = line_chart(Chart("T", "", [Series("a", tuple(points))], "number"), along, marks)
+    for kind, wide in ((r"x", DIGIT), (r"x phase [a-z]*", 5.9)):
+        labels = re.findall(rf'<text x="([\d.]+)" y="[\d.]+" class="{kind}">([^<]*)</text>', chart)
+        ends = [
+            (float(at) - wide * len(text) / 2, float(at) + wide * len(text) / 2)
+            for at, text in labels
+            if text
+        ]
+        assert all(
+            left[1] <= right[0] + 0.1 for left, right in pairwise(ends)
+        )  # One digit is kept.
+        assert all(end <= WIDTH + 0.1 for _, end in ends)
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=20))
+def test_phases_share_the_axis_in_order_and_none_vanishes(lengths):
+    along = phase_axis({str(k): (1.0, float(n)) for k, n in enumerate(lengths)})
+    assert along.ends[0] >= 0
+    assert along.ends[1] <= 1 + 1e-9
+    for index, stretch in enumerate(along.stretches):
+        assert stretch.end - stretch.start >= 0.2 / len(lengths)
+        assert along.stretch_index(stretch.at(stretch.first)) == index
+        assert along.stretch_index(stretch.at(stretch.last)) == index
+        assert stretch.step(stretch.at(stretch.last)) == pytest.approx(stretch.last)
+
+
+def test_measures_are_drawn_by_name_where_they_are_there():
+    named = {
+        "Model-FLOP utilisation": {"time/mfu": 0.3},
+        "Throughput": {"tokens_per_s": 9.0, "tokens_per_s/trained": 99.0},
+        "No advantage, by cause": {"advantage/zero/no_value": 0.2, "advantage/zero/share": 0.3},
+        "Questions left out": {"sampling/all_right": 3},
+        "Staleness": {"rollout/staleness_max": 2},
+        "Changed answers": {"train/flips/right_to_wrong": 0.1},
+        "Cut off": {"rollout/truncated_fraction": 0.1},
+    }
+    for title, row in named.items():
+        page = curves(run_of([{"phase": "p", "step": step, **row} for step in (1, 2)]))
+        assert f"<strong>{title}</strong>" in page
+        assert page.count('<figure class="panel">') == 1, title
+
+
+def test_each_chart_and_result_is_explained_where_it_stands():
+    panels = [panel for _, group in PANELS for panel in group]
+    assert not [panel.title for panel in panels if not panel.why]
+    assert len({panel.title for panel in panels}) == len(panels)
+    page = curves(run_of([{"phase": "p", "step": step, "loss": 1.0 / step} for step in (1, 2)]))
+    assert '<details class="why"><summary aria-label="What Loss means">?</summary>' in page
+    assert "may stand below a single answer" in meaning("eval/majority/accuracy")
+    assert meaning("eval/unknown") == ""
+
+
+def test_panel_draws_the_first_of_two_measures_with_one_label_and_counts_rounds_from_1():
+    panel = Panel(
+        "T", "", "share", (("a", "x"), ("b", "x"), (r"r_(?P<round>\d+)", "round {round}"))
+    )
+    assert list(panel.names(["b", "a", "r_10", "r_2"])) == [
+        ("a", "x"),
+        ("r_2", "round 3"),
+        ("r_10", "round 11"),
+    ]
+    braces = Panel.of("T", "", "share", [("eval/{x}", "{x}")])
+    assert list(braces.names(["eval/{x}"])) == [("eval/{x}", "{x}")]
+
+
+def plot(title: str, *values: float, label: str = "reward") -> tuple[Chart, object]:
+    points = tuple((float(step), value) for step, value in enumerate(values, 1))
+    return Chart(title, "mean", [Series(label, points)], "number"), plain_axis([1, 2], "step")
+
+
+def rollout_file(path: Path, rewards: tuple[float, float]) -> Path:
+    rows = [
+        {"question": f"{n}?", "response": f"{n} {step}", "reward": reward, "step": step}
+        for step, reward in enumerate(rewards, 1)
+        for n in range(2)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_every_chart_of_a_run_is_data_and_an_image(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = fill(tmp_path / "run").path
+    points = tmp_path / "points.csv"
+    images = tmp_path / "images"
+    assert report_main([str(run), "--csv", str(points), "--svg", str(images)]) == 0
+    rows = list(csv.DictReader(points.open(newline="")))
+    losses = [
+        (float(row["position"]), float(row["value"])) for row in rows if row["chart"] == "Loss"
+    ]
+    # Steps of both phases; the fixture's loss is 1 / step.
+    assert losses == [(step, pytest.approx(1 / step)) for step in range(1, 7)]
+    charts = {row["chart"] for row in rows}
+    files = list(images.glob("*.svg"))
+    assert len(files) == len(charts)
+    for file in files:
+        assert ElementTree.parse(file).getroot().tag.endswith("svg")
+    assert len(capsys.readouterr().out.split()) == 2 + len(files)
+
+
+def test_files_of_rollouts_lie_over_each_other(tmp_path: Path) -> None:
+    first = rollout_file(tmp_path / "first.jsonl", (0.0, 0.5))
+    second = rollout_file(tmp_path / "second.jsonl", (0.25, 1.0))
+    points = tmp_path / "points.csv"
+    page = tmp_path / "page.html"
+    arguments = [str(first), str(second), "--output", str(page), "--csv", str(points)]
+    assert report_main(arguments) == 0
+    values = {
+        (row["line"], row["position"]): float(row["value"])
+        for row in csv.DictReader(points.open(newline=""))
+        if row["chart"] == "Reward and its parts"
+    }
+    assert values["first.jsonl: reward", "1"] == 0.0
+    assert values["first.jsonl: reward", "2"] == 0.5
+    assert values["second.jsonl: reward", "1"] == 0.25
+    assert values["second.jsonl: reward", "2"] == 1
+    text = page.read_text()
+    assert "Replies side by side" in text
+    assert "second.jsonl: reward" in text
+
+
+def test_charts_of_one_title_and_axis_become_one() -> None:
+    together = overlaid(
+        {"a": [plot("Reward", 0, 1), plot("Length", 5, 6)], "b": [plot("Reward", 1, 0)]}
+    )
+    lines = {chart.title: [line.label for line in chart.series] for chart, _ in together}
+    assert lines == {"Reward": ["a: reward", "b: reward"], "Length": ["a: reward"]}
+
+
+def test_no_label_is_a_formula_or_markup() -> None:
+    plots = [plot("Reward", 0, 1, label="=1+1"), plot("Reward", 0, 1, label=HOSTILE)]
+    labels = {row["line"] for row in csv.DictReader(as_csv(plots).splitlines())}
+    assert "'=1+1" in labels
+    assert not any(label.startswith("=") for label in labels)
+    images = as_images(plots)
+    assert list(images) == ["reward.svg", "reward-2.svg"]
+    for image in images.values():
+        root = ElementTree.fromstring(image)
+        tags = {element.tag.rpartition("}")[2] for element in root.iter()}
+        assert tags <= {"svg", "style", "rect", "text", "tspan", "g", "line", "path", "circle"}
