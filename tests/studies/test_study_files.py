@@ -1,7 +1,8 @@
-"""The studies that ship: every run is a recipe, and their pages say what their data says."""
+"""The studies that ship: every run is a recipe, and their tables say what their data says."""
 
 import json
 import re
+import runpy
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -14,7 +15,7 @@ from benchmarks.learning import hidden_passages
 from debate_studies.command import main as debate_study
 from debate_studies.lines import Lines
 from debate_studies.study_file import Study, loaded_runs, made_by, read_study
-from debate_studies.tables import page, tables
+from debate_studies.tables import tables
 
 pytestmark = pytest.mark.slow
 
@@ -62,19 +63,21 @@ def test_studies_can_be_run_again(
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_pages_and_plots_say_what_the_finished_runs_say(file: Path, tmp_path: Path) -> None:
+def test_finished_runs_have_the_settings_of_the_study(file: Path) -> None:
     study = read_study(file)
-    assert study.results is not None and study.page is not None
-    kept, lines = file.parent / study.page, Lines(file.parent / study.results).read()
-    if not lines:
-        assert not kept.exists() or "No run is finished." in kept.read_text("utf-8")
-        return
+    assert study.results is not None
     current = {name: (None, made_by(study, name)) for name in study.arms}
+    lines = Lines(file.parent / study.results).read()
     assert all(run.made_by in current[run.arm] for run in lines if run.arm in current)
-    image = tmp_path / f"{study.name}.svg"
-    found = tables(study, lines, image)
-    assert kept.read_text(encoding="utf-8") == page(study, file, image, found)
-    assert kept.with_suffix(".svg").read_text("utf-8") == image.read_text("utf-8")
+
+
+def test_results_page_says_what_the_finished_runs_say() -> None:
+    script = runpy.run_path(str(ROOT / "docs/make_results.py"))
+    assert (ROOT / "docs/results.md").read_text("utf-8") == script["page"]()
+    named = [name for names in script["TOPICS"].values() for name in names]
+    data = ROOT / "benchmarks/data"
+    finished = [file.stem for file in FILES if (data / f"{file.stem}.jsonl").exists()]
+    assert sorted(named) == sorted(finished)
 
 
 def test_documented_example_is_the_file() -> None:
@@ -96,7 +99,7 @@ ROW = re.compile(
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_differences_on_the_page_follow_from_the_data(file: Path) -> None:
+def test_differences_in_the_tables_follow_from_the_data(file: Path, tmp_path: Path) -> None:
     """Compute them again with scipy, from the lines of the runs alone."""
     study = read_study(file)
     ends: dict[tuple[str, str], dict[int, float]] = {}
@@ -116,7 +119,9 @@ def test_differences_on_the_page_follow_from_the_data(file: Path) -> None:
             ends.setdefault(key, {})[run["seed"]] = after
             if start is not None:
                 gains.setdefault(key, {})[run["seed"]] = after - start
-    rows = ROW.findall((file.parent / study.page).read_text("utf-8")) if ends else []
+    lines = Lines(results).read()
+    printed = tables(study, lines, tmp_path / "plot.svg") if lines else []
+    rows = ROW.findall("\n".join(printed))
     p_values, printed_holm = [], []
     for arm, other, name, seeds, mean, low, high, p, p_holm, failed_starts in rows:
         values = [*gains.get((arm, name), {}).values()]

@@ -31,7 +31,7 @@ def tables(study: Study, lines: Sequence[FinishedRun], plot: Path) -> list[str]:
         lines: The finished runs, at least one.
         plot: File of the plot.
     """
-    runs: Runs = {(run.arm, run.seed): run for run in lines if run.arm in study.arms_of(run.seed)}
+    runs = _runs_by_arm(study, lines)
     arms_with_runs = {arm for arm, _ in runs}
     arms = [name for name in study.arms if name in arms_with_runs]
     markdown = [*_levels(study, runs, arms), ""]
@@ -66,6 +66,10 @@ def page(study: Study, file: Path, image: Path, markdown: Sequence[str]) -> str:
     if study.plot:
         lines += [f"![Plot of {study.name}]({image.name})", ""]
     return "\n".join([*lines, *markdown, ""])
+
+
+def _runs_by_arm(study: Study, lines: Sequence[FinishedRun]) -> Runs:
+    return {(run.arm, run.seed): run for run in lines if run.arm in study.arms_of(run.seed)}
 
 
 def _levels(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
@@ -190,8 +194,33 @@ class _Row:
         return interval([*self.values.values()])[3] if self.values else None
 
 
-def _compared(study: Study, runs: Runs) -> list[str]:
-    """Format the study's comparisons, each with its interval and test."""
+def summary(study: Study, lines: Sequence[FinishedRun]) -> list[str]:
+    """Format the study's comparisons by its plotted measures as one Markdown table.
+
+    Args:
+        study: The study of the runs.
+        lines: The finished runs, at least one.
+    """
+    rows = _rows(study, _runs_by_arm(study, lines))
+    compared_measures = list(dict.fromkeys(row.measure for row in rows))
+    measures = [name for name in study.plot if name in compared_measures] or compared_measures
+    cells_by_comparison: dict[str, dict[str, str]] = {}
+    seeds_by_comparison: dict[str, str] = {}
+    for row, p_holm in zip(rows, _adjusted_p_values(rows), strict=True):
+        if row.measure not in measures:
+            continue
+        mark = "**" if p_holm is not None and p_holm <= LEVEL and row.has_power else ""
+        difference = f"{mark}{with_interval([*row.values.values()])}{mark}"
+        cells_by_comparison.setdefault(row.compared, {})[row.measure] = difference
+        seeds_by_comparison[row.compared] = str(len(row.values))
+    cells = list[list[object]]()
+    for compared, differences_by_measure in cells_by_comparison.items():
+        row_cells = [differences_by_measure.get(name, "") for name in measures]
+        cells.append([compared, seeds_by_comparison[compared], *row_cells])
+    return table(["compared", "seeds", *measures], cells)
+
+
+def _rows(study: Study, runs: Runs) -> list[_Row]:
     rows = []
     for comparison in study.compared:
         gains = ", gains" if comparison.gains else ""
@@ -205,14 +234,24 @@ def _compared(study: Study, runs: Runs) -> list[str]:
             )
             if row.values:
                 rows.append(row)
-    p_values = [row.p for row in rows if row.p is not None]
-    # All tests of the table are one family; rows without a test are in none.
-    adjusted_p_values = iter(holm(p_values))
+    return rows
+
+
+def _adjusted_p_values(rows: Sequence[_Row]) -> list[float | None]:
+    """Adjust p for all tests of the table as one family; rows without a test have none."""
+    adjusted = iter(holm([row.p for row in rows if row.p is not None]))
+    return [None if row.p is None else next(adjusted) for row in rows]
+
+
+def _compared(study: Study, runs: Runs) -> list[str]:
+    """Format the study's comparisons, each with its interval and test."""
+    rows = _rows(study, runs)
+    num_tests = sum(row.p is not None for row in rows)
     any_failed = any(row.failed_seeds for row in rows)
     any_expected = any(row.expected is not None for row in rows)
     cells = list[list[object]]()
-    for row in rows:
-        row_cells = _cells(row, None if row.p is None else next(adjusted_p_values))
+    for row, p_holm in zip(rows, _adjusted_p_values(rows), strict=True):
+        row_cells = _cells(row, p_holm)
         if any_expected:
             row_cells += _power_cells(row)
         if any_failed:
@@ -224,7 +263,7 @@ def _compared(study: Study, runs: Runs) -> list[str]:
         head += ["expected", "seeds to show it"]
     if any_failed:
         head += ["failed starts", "with those as 0 [95 %]"]
-    return [*_how_to_read(len(p_values), any_expected, any_failed), *table(head, cells)]
+    return [*_how_to_read(num_tests, any_expected, any_failed), *table(head, cells)]
 
 
 def _how_to_read(num_tests: int, any_expected: bool, any_failed: bool) -> list[str]:

@@ -1,0 +1,65 @@
+"""Writes results.md beside it: what each study of benchmarks/studies asked, and what came out.
+
+python docs/make_results.py
+"""
+
+from itertools import takewhile
+from pathlib import Path
+
+from debate_studies.lines import Lines
+from debate_studies.study_file import read_study
+from debate_studies.tables import summary
+from debate_train.recipe_names import opening
+
+PAGE = Path(__file__).with_name("results.md")
+STUDIES = Path(__file__).parents[1] / "benchmarks/studies"
+HEAD = """# Results
+
+Each study runs several arms over several seeds. The head of its file says what decides, written
+before its first run. `docs/make_results.py` writes this page from the runs in `benchmarks/data/`.
+
+- A row is a difference paired by seed, with its 95 % interval (Student's t). *− start* is after
+  minus before training. **Bold** survives Holm's correction for all tests of the study.
+- *Seeds* counts the seeds whose start met its exit criterion.
+- `debate study benchmarks/studies/NAME.yaml --tables` prints all measures, levels, p values and
+  alarms. Without `--tables` it runs what is missing. [Studies](studies.md) explains the file.
+"""
+TOPICS = {
+    "Methods": ("methods", "methods_updates"),
+    "Votes without labels": (
+        "quickstart_start", "quickstart_five_priced", "quickstart_five", "quickstart_five_plain",
+        "quickstart_five_adamw", "incentives", "incentives_long", "labels", "own_judge",
+    ),
+    "Other debates": ("conl", "acc", "sdrl", "judged", "hidden", "hidden_invented", "shared"),
+    "A real model": ("smollm2", "smollm2_methods"),
+}  # fmt: skip
+
+
+def page() -> str:
+    """Return the text of the page."""
+    lines = [HEAD]
+    for topic, names in TOPICS.items():
+        lines.append(f"## {topic}\n")
+        for name in names:
+            lines += section(STUDIES / f"{name}.yaml")
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def section(file: Path) -> list[str]:
+    """Return the lines on one study: its question, what came out, and its main comparisons."""
+    study = read_study(file)
+    assert study.results is not None, file
+    finished_runs = Lines(file.parent / study.results).read()
+    question = " ".join(takewhile(str.strip, opening(file)))
+    link = f"[Arms and rules](../benchmarks/studies/{file.name})"
+    return [
+        f"### {study.name}\n",
+        f"{question} {link}.\n",
+        f"{study.about.strip()}\n",
+        *summary(study, finished_runs),
+        "",
+    ]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
