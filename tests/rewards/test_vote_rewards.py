@@ -1,0 +1,275 @@
+"""Win rate, win minus loss and Bradley-Terry strengths as rewards, by hand and for any debate."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from pydantic import ValidationError
+from tests.rewards.debates import (
+    debate_of,
+    judged_debate,
+    round_values,
+    score_of,
+    turn_values,
+)
+from tests.rewards.second_reading import DrawnDebate, drawn_debates, num_failed, win_rates
+
+from debate_rewards import V2, BradleyTerry, WinMinusLoss, WinRate
+
+SILENT = ["", "", ""]
+CONTRADICTION = ("A1>A2; A2>A1; A1=A2", "", "")
+
+
+def test_win_rate_counts_wins_over_votes_of_all_rounds() -> None:
+    # 1>2 by 0, 0=2 by 1, 1>0 by 2, then 1>2 by 0. Won of votes: ½ of 2, 3 of 3, ½ of 3.
+    debate = debate_of(SILENT, ["A1>A2", "A0=A2", "A1>A0"], ["A1>A2", "", ""])
+    score = score_of(WinRate(), debate)
+    rates = [0.25, 1.0, 1 / 6]
+    assert score.agents == pytest.approx(tuple(rates))
+    assert [credit.value for credit in score.credits] == pytest.approx(rates * 3)
+    assert {credit.stream for credit in score.credits} == {"return"}
+    metrics = {
+        "pairwise_total_votes": 4,
+        "pairwise_any_votes": 1,
+        "pairwise_malformed": 0,
+        "pairwise_contradictory": 0,
+        "pairwise_failed_dropped": 0,
+        "pairwise_reward": (0.25 + 1 + 1 / 6) / 3,
+        "pairwise_reward_is_win_rate": 1,
+        "pairwise_reward_is_win_minus_loss": 0,
+    }
+    assert score.metrics == pytest.approx(metrics)
+    # Signed: (0 − 1)/2, 3/3, (−1 + 0 − 1)/3.
+    signed = score_of(WinMinusLoss(), debate)
+    assert signed.agents == pytest.approx((-0.5, 1.0, -2 / 3))
+    assert signed.metrics["pairwise_reward_is_win_minus_loss"] == 1
+
+
+@pytest.mark.parametrize(
+    ("debate", "options", "rates", "signed"),
+    [
+        pytest.param(judged_debate(*SILENT), {}, (0, 0, 0), (0, 0, 0), id="no votes"),
+        pytest.param(
+            judged_debate("A1=A2", "A0=A2", "A0=A1"), {}, (0.5, 0.5, 0.5), (0, 0, 0), id="all tie"
+        ),
+        pytest.param(
+            judged_debate("A1=A2", "A0=A2", "A0=A1"),
+            {"ties": "ignore"},
+            (0, 0, 0),
+            (0, 0, 0),
+            id="all ties ignored",
+        ),
+        # Agent 0 speaks first and already compares 1 and 2, whom it has not been shown.
+        pytest.param(
+            debate_of(["A1>A2", "", ""], schedule="sequential", max_rounds=1),
+            {},
+            (0, 1, 0),
+            (0, 1, -1),
+            id="not shown yet",
+        ),
+        # Agent 2: one loss and one win; literally two losses and one win.
+        pytest.param(
+            judged_debate("A1>A2; A1>A2", "A2>A0", ""), {}, (0, 1, 0.5), (-1, 1, 0), id="said twice"
+        ),
+        pytest.param(
+            judged_debate("A1>A2; A1>A2", "A2>A0", ""),
+            {"duplicates": "count"},
+            (0, 1, 1 / 3),
+            (-1, 1, -1 / 3),
+            id="said twice, counted",
+        ),
+        pytest.param(judged_debate(*CONTRADICTION), {}, (0, 0, 0), (0, 0, 0), id="contradiction"),
+        pytest.param(
+            judged_debate(*CONTRADICTION),
+            {"duplicates": "count"},
+            (0, 0.5, 0.5),
+            (0, 0, 0),
+            id="contradiction, counted",
+        ),
+        # Round 0: 2 says 0>1. In round 1 agent 0 fails: 1 − 1.
+        pytest.param(
+            debate_of(["", "", "A0>A1"], {0: None}, schedule="sequential", max_rounds=2),
+            {},
+            (0, 0, 0),
+            (0, -1, 0),
+            id="a failed turn",
+        ),
+        # Agent 1 fails and ends the debate: 0 of 2 and −1. Agent 2 has no second turn.
+        pytest.param(
+            debate_of(
+                ["", "", "A0>A1"], {0: "A2>A1", 1: None}, schedule="sequential", max_rounds=2
+            ),
+            {},
+            (1, -1, 1),
+            (1, -2, 1),
+            id="aborted",
+        ),
+        # 1 − 1 for agent 1; agent 2 lost a vote and never spoke.
+        pytest.param(
+            debate_of({0: "A1>A2", 1: None}, num_agents=3, schedule="sequential", max_rounds=1),
+            {},
+            (0, 0, 0),
+            (0, 0, -1),
+            id="never spoke",
+        ),
+        pytest.param(
+            debate_of([None, "", ""], ["A1>A2", "A0>A2", "A0>A1"]),
+            {},
+            (-1, 1, 0),
+            (-1, 1, -1),
+            id="about a failed turn",
+        ),
+        pytest.param(debate_of(["", ""], ["A0>A1", "A0>A1"]), {}, (0, 0), (0, 0), id="two agents"),
+        # Agent 0 wins against 1 and 2 and loses to 3; agent 4 is never named.
+        pytest.param(
+            judged_debate("", "A0>A2", "A0>A1", "", "A3>A0"),
+            {},
+            (2 / 3, 0, 0, 1, 0),
+            (1 / 3, -1, -1, 1, 0),
+            id="five agents",
+        ),
+        # Pair (0, 1) by 2 to 6: three for 0, one for 1, one tie.
+        pytest.param(
+            judged_debate("", "", "A0>A1", "A0>A1", "A0>A1", "A1>A0", "A0=A1"),
+            {},
+            (0.7, 0.3, 0, 0, 0, 0, 0),
+            (0.4, -0.4, 0, 0, 0, 0, 0),
+            id="seven agents",
+        ),
+    ],
+)
+def test_returns_are_the_share_of_votes_won(
+    debate: Any, options: dict[str, Any], rates: tuple[float, ...], signed: tuple[float, ...]
+) -> None:
+    assert score_of(WinRate(**options), debate).agents == pytest.approx(rates)
+    assert score_of(WinMinusLoss(**options), debate).agents == pytest.approx(signed)
+
+
+def test_lines_without_a_vote_are_counted_by_their_fault() -> None:
+    debate = judged_debate("A0>A1; A1>A9; A2>A2; A1>A2", "", "")
+    score = score_of(WinRate(), debate)
+    assert score.agents == (0.0, 1.0, 0.0)
+    assert score.metrics["pairwise_malformed"] == 2
+    assert score.metrics["pairwise_total_votes"] == 1
+    contradiction = score_of(WinRate(), judged_debate(*CONTRADICTION)).metrics
+    assert contradiction["pairwise_contradictory"] == 1
+    assert contradiction["pairwise_any_votes"] == 0
+    failed = score_of(WinRate(), debate_of([None, "", ""], ["A1>A2", "A0>A2", "A0>A1"]))
+    assert failed.metrics["pairwise_failed_dropped"] == 2
+    assert [credit.penalty for credit in failed.credits] == [True] + [False] * 5
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(drawn_debates())
+def test_win_rate_is_its_formula_for_any_debate(debate: DrawnDebate) -> None:
+    transcript = debate.transcript()
+    options: Any = product(("half", "ignore"), ("one", "count"))
+    for ties, duplicates in options:
+        rates = win_rates(debate, ties, duplicates)
+        expected = []
+        signed = []
+        for agent, rate in enumerate(rates):
+            expected.append((rate or 0.0) - num_failed(debate, agent))
+            signed.append((0.0 if rate is None else 2 * rate - 1) - num_failed(debate, agent))
+        settings_of_reward = {"ties": ties, "duplicates": duplicates}
+        score = score_of(WinRate(**settings_of_reward), transcript)
+        assert list(score.agents) == pytest.approx(expected)
+        score = score_of(WinMinusLoss(**settings_of_reward), transcript)
+        assert list(score.agents) == pytest.approx(signed)
+
+
+# ---- strengths ------------------------------------------------------------------------------
+
+
+def strengths(debate: Any, round: int = 0, **options: Any) -> Any:
+    return pytest.approx(round_values(score_of(BradleyTerry(**options), debate), round))
+
+
+@pytest.mark.parametrize(
+    ("debate", "options", "expected"),
+    [
+        # Winner w, loser 1/w: 1 + p = w²/(w² + 1) + 2p·w/(w + 1) at the optimum. p = .2, w = 3:
+        # 1.2 = .9 + .4·.75, and the value is (3 − 1)/(3 + 1).
+        pytest.param(
+            judged_debate("", "", "A0>A1"), {"prior": 0.2}, [0.5, -0.5, None], id="one vote"
+        ),
+        # Five judges: 5 + 1 = 5·9/10 + 2·3/4 at w = 3 and p = 1, the default.
+        pytest.param(
+            judged_debate("", "", *["A0>A1"] * 5), {}, [0.5, -0.5] + [None] * 5, id="five votes"
+        ),
+        pytest.param(judged_debate("A1=A2", "A0=A2", "A0=A1"), {}, [0, 0, 0], id="all tie"),
+        pytest.param(
+            judged_debate("A1=A2", "A0=A2", "A0=A1"),
+            {"ties": "ignore"},
+            [None] * 3,
+            id="all ties ignored",
+        ),
+        pytest.param(
+            judged_debate("", "", "A0>A1; A1<A0"),
+            {"prior": 0.2},
+            [0.5, -0.5, None],
+            id="said twice",
+        ),
+        # Twice the votes and twice the prior.
+        pytest.param(
+            judged_debate("", "", "A0>A1; A1<A0"),
+            {"prior": 0.4, "duplicates": "count"},
+            [0.5, -0.5, None],
+            id="said twice, counted",
+        ),
+    ],
+)
+def test_strengths_are_those_of_the_closed_form(
+    debate: Any, options: dict[str, Any], expected: list[float | None]
+) -> None:
+    assert expected == strengths(debate, **options)
+
+
+def test_a_win_against_the_strong_counts_for_more() -> None:
+    # 1 beats 2 in the eyes of 0, 3 and 4. Agent 3 beats 1 once, agent 4 beats 2 once.
+    debate = debate_of([""] * 5, ["A1>A2; A3>A1; A4>A2", "", "", "A1>A2", "A1>A2"])
+    assert round_values(score_of(V2(), debate), 0)[3:] == [1.0, 1.0]
+    values = turn_values(score_of(BradleyTerry(), debate))
+    assert values[3, 0] > values[4, 0] > 0
+
+
+def test_turns_without_votes_have_no_strength_and_failed_ones_cost() -> None:
+    silent = score_of(BradleyTerry(), judged_debate(*SILENT))
+    assert {credit.value for credit in silent.credits} == {None}
+    assert silent.agents == (None, None, None)
+    assert silent.metrics == {"bradley_terry/votes": 0.0, "bradley_terry/unvoted_turns": 6.0}
+    # Lines about the failed turn are dropped: only 1>2 counts.
+    failed = score_of(BradleyTerry(), debate_of([None, "", ""], ["A1>A2", "A0>A2", "A0>A1"]))
+    assert [credit.penalty for credit in failed.credits] == [True] + [False] * 5
+    assert failed.agents[1] > 0
+    assert failed.agents == pytest.approx((-1.0, failed.agents[1], -failed.agents[1]))
+
+
+def test_agents_pool_the_votes_of_all_rounds() -> None:
+    # Agent 2 says 0>1 in rounds 1 and 2: with p = .4 that is one vote at p = .2 twice over.
+    debate = debate_of(SILENT, ["", "", "A0>A1"], ["", None, "A0>A1"])
+    for round_number in range(3):
+        values = [0.5, -1.0 if round_number == 2 else -0.5, None]
+        assert values == strengths(debate, round_number, unit="agent", prior=0.4)
+    assert strengths(debate, 1, prior=0.2) == [0.5, -0.5, None]
+    assert strengths(debate, 2, prior=0.2) == [None, -1.0, None]
+
+
+def test_sequential_votes_make_strengths_of_the_latest_shown_turns() -> None:
+    # 0 beats 1 and 1 beats 2: 1 stands in the middle by symmetry.
+    debate = debate_of(["", "", "A0>A1"], ["A1>A2", "", ""], schedule="sequential", max_rounds=2)
+    first, middle, last = round_values(score_of(BradleyTerry(), debate), 0)
+    assert middle == pytest.approx(0.0, abs=1e-9)
+    assert first == pytest.approx(-last)
+
+
+@pytest.mark.parametrize("prior", [0, -1, float("inf"), float("nan")])
+def test_a_prior_that_does_not_bound_is_refused(prior: float) -> None:
+    with pytest.raises(ValidationError):
+        BradleyTerry(prior=prior)
+
+
+def test_pooling_answers_beside_strengths_of_agents_is_refused() -> None:
+    with pytest.raises(ValidationError, match="expected unit turn with pool answer"):
+        BradleyTerry(unit="agent", pool="answer")
