@@ -1,19 +1,26 @@
-"""Builders of recorded debates in short form, and readers of their scores."""
+"""Recorded debates in short form, and what their scores hold.
+
+A round is written as the comparison lines of each agent: `A1>A2; A0=A2 | | fail | absent` are two
+lines of agent 0, a turn without lines, a failed turn, and an agent that does not speak.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
+
+import pytest
 
 from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import Transcript
 from debate_rewards import Credit, Score
 
-# Per agent the comparison lines of a round, "" for none and None for a failed turn.
-RoundLines = Mapping[int, str | None] | Sequence[str | None]
+SILENT = "| |"
+SILENT_FIVE = "| | | |"
 
 
 def turn_text(solution: str, lines: str = "", evaluation: str = "N/A") -> str:
-    """Write a turn; `A1>A2; A0=A2` are two comparison lines."""
+    """Write a turn of three sections."""
     comparisons = [line.strip().replace("A", "Agent ") for line in lines.split(";")]
     comparison = "\n".join(comparisons).strip() or "N/A"
     return (
@@ -23,13 +30,13 @@ def turn_text(solution: str, lines: str = "", evaluation: str = "N/A") -> str:
 
 
 def debate_of(
-    *rounds: RoundLines,
+    *rounds: str,
     id: str = "d",
     solutions: Sequence[Sequence[str]] = (),
     gold: str | None = None,
     meta: Mapping[str, Any] | None = None,
     evaluations: Mapping[tuple[int, int], str] | None = None,
-    **protocol: Any,
+    **rules: Any,
 ) -> Transcript:
     """Build a debate.
 
@@ -40,28 +47,29 @@ def debate_of(
         gold: The gold answer.
         meta: Meta of the question beside the kind, text.
         evaluations: Evaluations by agent and round.
-        protocol: Rules beside the number of agents.
+        rules: Fields of the protocol beside the number of agents.
     """
     turns = []
     for round_number, round_lines in enumerate(rounds):
-        by_agent = round_lines
-        if not isinstance(by_agent, Mapping):
-            by_agent = dict(enumerate(by_agent))
-        for agent, lines in by_agent.items():
+        for agent, lines in enumerate(round_lines.split("|")):
+            if lines.strip() == "absent":
+                continue
             solution = f"s{agent}"
             if round_number < len(solutions):
                 solution = solutions[round_number][agent]
             evaluation = (evaluations or {}).get((agent, round_number), "N/A")
-            text = "no tags" if lines is None else turn_text(solution, lines, evaluation)
+            text = turn_text(solution, lines, evaluation)
+            if lines.strip() == "fail":
+                text = "no tags"
             turns.append({"agent": agent, "round": round_number, "text": text})
-    rules = {"num_agents": len(rounds[0])} | protocol
     question = {"text": "?", "answer": gold, "meta": {"kind": "text"} | dict(meta or {})}
-    return from_json({"id": id, "question": question, "protocol": rules, "turns": turns})
+    protocol = {"num_agents": rounds[0].count("|") + 1} | rules
+    return from_json({"id": id, "question": question, "protocol": protocol, "turns": turns})
 
 
-def judged_debate(*lines: str | None, **settings: Any) -> Transcript:
+def judged_debate(lines: str, **settings: Any) -> Transcript:
     """Build a debate whose agents answer in round 0 and write these lines in round 1."""
-    return debate_of([""] * len(lines), lines, **settings)
+    return debate_of("|" * lines.count("|"), lines, **settings)
 
 
 def on_question(question_id: str, debate: Transcript) -> Transcript:
@@ -107,3 +115,11 @@ def span_values(
             credits.append(credit)
     credits.sort(key=lambda credit: credit.span or (0, 0))
     return [(turn.text[slice(*credit.span or ())], credit.value) for credit in credits]
+
+
+def numbers(text: str) -> Any:
+    """Read expected values: `1 -1/3 none`."""
+    parsed = []
+    for word in text.split():
+        parsed.append(None if word == "none" else float(Fraction(word)))
+    return pytest.approx(parsed)

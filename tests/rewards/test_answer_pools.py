@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from tests.rewards.debates import debate_of, round_values, score_of, turn_values
+from tests.rewards.debates import debate_of, numbers, round_values, score_of, turn_values
 from tests.rewards.second_reading import (
     DrawnDebate,
     DrawnVote,
@@ -19,10 +19,10 @@ from tests.rewards.second_reading import (
 from debate_rewards import V2, BradleyTerry, WinMinusLoss, WinRate, get_reward
 from debate_rewards.strengths import log_strengths
 
-SILENT = ["", "", "", ""]
 # In the end agent 2 gives an answer that nobody judged.
+SILENT = "| | |"
 SOLUTIONS = [["x", "x", "y", "z"], ["x", "y", "new", "x"]]
-DEBATE = debate_of(SILENT, ["A1>A2", "A0=A3", "A0>A1", "A2>A1"], solutions=SOLUTIONS)
+DEBATE = debate_of(SILENT, "A1>A2 | A0=A3 | A0>A1 | A2>A1", solutions=SOLUTIONS)
 
 
 def test_turns_share_the_votes_on_their_answer() -> None:
@@ -35,8 +35,8 @@ def test_turns_share_the_votes_on_their_answer() -> None:
     #   (2, 0) y: 1:1 -> 0               (2, 1) new: nobody voted on it
     #   (3, 0) z: ½:½ -> 0               (3, 1) x: 2½:1½ of 4 -> .25
     score = score_of(V2(pool="answer"), DEBATE)
-    assert round_values(score, 0) == [-0.25, 0.0, 0.0, 0.0]
-    assert round_values(score, 1) == [-0.25, 0.0, None, 0.25]
+    assert round_values(score, 0) == numbers("-0.25 0 0 0")
+    assert round_values(score, 1) == numbers("-0.25 0 none 0.25")
 
 
 def test_agents_share_the_votes_on_all_their_answers() -> None:
@@ -54,27 +54,27 @@ def test_answers_have_strengths_without_the_votes_of_their_authors() -> None:
     # Agents 0 and 1 (x) voted for x over y once each. Without the own vote n is 1: w = 3 at p = .2
     # (1.2 = .9 + .3), and the value is (3 − 1)/(3 + 1).
     # For agents 2 (y) and 3 (x), who cast no vote on y, n is 2: w = 3 at p = .4.
-    lines = ["A1>A2", "A0>A2", "A0=A3", "A1=A0"]
+    lines = "A1>A2 | A0>A2 | A0=A3 | A1=A0"
     debate = debate_of(SILENT, lines, solutions=["xxyx", "xxyx"])
     for round_number in range(2):
         values = round_values(
             score_of(BradleyTerry(pool="answer", prior=0.2), debate), round_number
         )
-        assert values[:2] == pytest.approx([0.5, 0.5])
+        assert values[:2] == numbers("0.5 0.5")
         values = round_values(
             score_of(BradleyTerry(pool="answer", prior=0.4), debate), round_number
         )
-        assert values[2:] == pytest.approx([-0.5, 0.5])
+        assert values[2:] == numbers("-0.5 0.5")
 
 
 @pytest.mark.parametrize("name", ["v2", "bradley_terry", "win_rate"])
 def test_nobody_gains_by_voting_for_the_answer_it_gives(name: str) -> None:
     # Agent 3 repeats the answer of agents 0 and 1, and praises it without measure.
     reward = get_reward(name, pool="answer")
-    lines = ["A1>A2", "A2>A0", "A0>A1"]
+    lines = "A1>A2 | A2>A0 | A0>A1"
     solutions = ["xxyx", "xxyx"]
-    modest = score_of(reward, debate_of(SILENT, [*lines, ""], solutions=solutions))
-    praise = [*lines, "A0>A2; A1>A2"]
+    modest = score_of(reward, debate_of(SILENT, lines + "|", solutions=solutions))
+    praise = f"{lines} | A0>A2; A1>A2"
     praising = score_of(reward, debate_of(SILENT, praise, solutions=solutions))
     assert modest.agents[3] == praising.agents[3]
     assert modest.agents[0] < praising.agents[0]
@@ -84,20 +84,20 @@ def test_answers_are_pooled_as_values_and_unread_ones_stay_alone() -> None:
     # 1/2 and 0.5 are one answer; agents 1 and 3 give texts that are no number.
     debate = debate_of(
         SILENT,
-        ["A1>A3", "", "", "A2>A1"],
+        "A1>A3 | | | A2>A1",
         solutions=[["1/2", "many", "0.5", "some"]],
         meta={"kind": "number"},
     )
     score = score_of(V2(pool="answer"), debate)
-    assert round_values(score, 0) == [1.0, 0.0, 1.0, -1.0]
+    assert round_values(score, 0) == numbers("1 0 1 -1")
     assert round_values(score, 1) == [None] * 4
 
 
 def test_equal_answers_of_one_debate_say_nothing_about_another() -> None:
-    voted = debate_of(SILENT, ["A1>A2", "", "", ""], id="a")
+    voted = debate_of(SILENT, "A1>A2 | | |", id="a")
     silent = debate_of(SILENT, SILENT, id="b")
     scores = V2(pool="answer")([voted, silent])
-    assert [score.agents[1] for score in scores] == [1.0, None]
+    assert [score.agents[1] for score in scores] == numbers("1 none")
 
 
 # ---- the second reading ---------------------------------------------------------------------

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given, settings
 from pydantic import ValidationError
 from tests.rewards.debates import (
+    SILENT,
+    SILENT_FIVE,
     debate_of,
     judged_debate,
+    numbers,
     round_values,
     score_of,
     turn_values,
@@ -17,13 +20,12 @@ from tests.rewards.second_reading import DrawnDebate, drawn_debates, num_failed,
 
 from debate_rewards import V2, BradleyTerry, WinMinusLoss, WinRate
 
-SILENT = ["", "", ""]
-CONTRADICTION = ("A1>A2; A2>A1; A1=A2", "", "")
+CONTRADICTION = "A1>A2; A2>A1; A1=A2 | |"
 
 
 def test_win_rate_counts_wins_over_votes_of_all_rounds() -> None:
     # 1>2 by 0, 0=2 by 1, 1>0 by 2, then 1>2 by 0. Won of votes: ½ of 2, 3 of 3, ½ of 3.
-    debate = debate_of(SILENT, ["A1>A2", "A0=A2", "A1>A0"], ["A1>A2", "", ""])
+    debate = debate_of(SILENT, "A1>A2 | A0=A2 | A1>A0", "A1>A2 | |")
     score = score_of(WinRate(), debate)
     rates = [0.25, 1.0, 1 / 6]
     assert score.agents == pytest.approx(tuple(rates))
@@ -49,12 +51,12 @@ def test_win_rate_counts_wins_over_votes_of_all_rounds() -> None:
 @pytest.mark.parametrize(
     ("debate", "options", "rates", "signed"),
     [
-        pytest.param(judged_debate(*SILENT), {}, (0, 0, 0), (0, 0, 0), id="no votes"),
+        pytest.param(judged_debate(SILENT), {}, (0, 0, 0), (0, 0, 0), id="no votes"),
         pytest.param(
-            judged_debate("A1=A2", "A0=A2", "A0=A1"), {}, (0.5, 0.5, 0.5), (0, 0, 0), id="all tie"
+            judged_debate("A1=A2 | A0=A2 | A0=A1"), {}, (0.5, 0.5, 0.5), (0, 0, 0), id="all tie"
         ),
         pytest.param(
-            judged_debate("A1=A2", "A0=A2", "A0=A1"),
+            judged_debate("A1=A2 | A0=A2 | A0=A1"),
             {"ties": "ignore"},
             (0, 0, 0),
             (0, 0, 0),
@@ -62,7 +64,7 @@ def test_win_rate_counts_wins_over_votes_of_all_rounds() -> None:
         ),
         # Agent 0 speaks first and already compares 1 and 2, whom it has not been shown.
         pytest.param(
-            debate_of(["A1>A2", "", ""], schedule="sequential", max_rounds=1),
+            debate_of("A1>A2 | |", schedule="sequential", max_rounds=1),
             {},
             (0, 1, 0),
             (0, 1, -1),
@@ -70,18 +72,18 @@ def test_win_rate_counts_wins_over_votes_of_all_rounds() -> None:
         ),
         # Agent 2: one loss and one win; literally two losses and one win.
         pytest.param(
-            judged_debate("A1>A2; A1>A2", "A2>A0", ""), {}, (0, 1, 0.5), (-1, 1, 0), id="said twice"
+            judged_debate("A1>A2; A1>A2 | A2>A0 |"), {}, (0, 1, 0.5), (-1, 1, 0), id="said twice"
         ),
         pytest.param(
-            judged_debate("A1>A2; A1>A2", "A2>A0", ""),
+            judged_debate("A1>A2; A1>A2 | A2>A0 |"),
             {"duplicates": "count"},
             (0, 1, 1 / 3),
             (-1, 1, -1 / 3),
             id="said twice, counted",
         ),
-        pytest.param(judged_debate(*CONTRADICTION), {}, (0, 0, 0), (0, 0, 0), id="contradiction"),
+        pytest.param(judged_debate(CONTRADICTION), {}, (0, 0, 0), (0, 0, 0), id="contradiction"),
         pytest.param(
-            judged_debate(*CONTRADICTION),
+            judged_debate(CONTRADICTION),
             {"duplicates": "count"},
             (0, 0.5, 0.5),
             (0, 0, 0),
@@ -89,7 +91,7 @@ def test_win_rate_counts_wins_over_votes_of_all_rounds() -> None:
         ),
         # Round 0: 2 says 0>1. In round 1 agent 0 fails: 1 − 1.
         pytest.param(
-            debate_of(["", "", "A0>A1"], {0: None}, schedule="sequential", max_rounds=2),
+            debate_of("| | A0>A1", "fail | absent | absent", schedule="sequential", max_rounds=2),
             {},
             (0, 0, 0),
             (0, -1, 0),
@@ -97,9 +99,7 @@ def test_win_rate_counts_wins_over_votes_of_all_rounds() -> None:
         ),
         # Agent 1 fails and ends the debate: 0 of 2 and −1. Agent 2 has no second turn.
         pytest.param(
-            debate_of(
-                ["", "", "A0>A1"], {0: "A2>A1", 1: None}, schedule="sequential", max_rounds=2
-            ),
+            debate_of("| | A0>A1", "A2>A1 | fail | absent", schedule="sequential", max_rounds=2),
             {},
             (1, -1, 1),
             (1, -2, 1),
@@ -107,23 +107,23 @@ def test_win_rate_counts_wins_over_votes_of_all_rounds() -> None:
         ),
         # 1 − 1 for agent 1; agent 2 lost a vote and never spoke.
         pytest.param(
-            debate_of({0: "A1>A2", 1: None}, num_agents=3, schedule="sequential", max_rounds=1),
+            debate_of("A1>A2 | fail | absent", schedule="sequential", max_rounds=1),
             {},
             (0, 0, 0),
             (0, 0, -1),
             id="never spoke",
         ),
         pytest.param(
-            debate_of([None, "", ""], ["A1>A2", "A0>A2", "A0>A1"]),
+            debate_of("fail | |", "A1>A2 | A0>A2 | A0>A1"),
             {},
             (-1, 1, 0),
             (-1, 1, -1),
             id="about a failed turn",
         ),
-        pytest.param(debate_of(["", ""], ["A0>A1", "A0>A1"]), {}, (0, 0), (0, 0), id="two agents"),
+        pytest.param(debate_of("|", "A0>A1 | A0>A1"), {}, (0, 0), (0, 0), id="two agents"),
         # Agent 0 wins against 1 and 2 and loses to 3; agent 4 is never named.
         pytest.param(
-            judged_debate("", "A0>A2", "A0>A1", "", "A3>A0"),
+            judged_debate("| A0>A2 | A0>A1 | | A3>A0"),
             {},
             (2 / 3, 0, 0, 1, 0),
             (1 / 3, -1, -1, 1, 0),
@@ -131,7 +131,7 @@ def test_win_rate_counts_wins_over_votes_of_all_rounds() -> None:
         ),
         # Pair (0, 1) by 2 to 6: three for 0, one for 1, one tie.
         pytest.param(
-            judged_debate("", "", "A0>A1", "A0>A1", "A0>A1", "A1>A0", "A0=A1"),
+            judged_debate("| | A0>A1 | A0>A1 | A0>A1 | A1>A0 | A0=A1"),
             {},
             (0.7, 0.3, 0, 0, 0, 0, 0),
             (0.4, -0.4, 0, 0, 0, 0, 0),
@@ -147,15 +147,15 @@ def test_returns_are_the_share_of_votes_won(
 
 
 def test_lines_without_a_vote_are_counted_by_their_fault() -> None:
-    debate = judged_debate("A0>A1; A1>A9; A2>A2; A1>A2", "", "")
+    debate = judged_debate("A0>A1; A1>A9; A2>A2; A1>A2 | |")
     score = score_of(WinRate(), debate)
     assert score.agents == (0.0, 1.0, 0.0)
     assert score.metrics["pairwise_malformed"] == 2
     assert score.metrics["pairwise_total_votes"] == 1
-    contradiction = score_of(WinRate(), judged_debate(*CONTRADICTION)).metrics
+    contradiction = score_of(WinRate(), judged_debate(CONTRADICTION)).metrics
     assert contradiction["pairwise_contradictory"] == 1
     assert contradiction["pairwise_any_votes"] == 0
-    failed = score_of(WinRate(), debate_of([None, "", ""], ["A1>A2", "A0>A2", "A0>A1"]))
+    failed = score_of(WinRate(), debate_of("fail | |", "A1>A2 | A0>A2 | A0>A1"))
     assert failed.metrics["pairwise_failed_dropped"] == 2
     assert [credit.penalty for credit in failed.credits] == [True] + [False] * 5
 
@@ -183,7 +183,7 @@ def test_win_rate_is_its_formula_for_any_debate(debate: DrawnDebate) -> None:
 
 
 def strengths(debate: Any, round: int = 0, **options: Any) -> Any:
-    return pytest.approx(round_values(score_of(BradleyTerry(**options), debate), round))
+    return round_values(score_of(BradleyTerry(**options), debate), round)
 
 
 @pytest.mark.parametrize(
@@ -192,55 +192,58 @@ def strengths(debate: Any, round: int = 0, **options: Any) -> Any:
         # Winner w, loser 1/w: 1 + p = w²/(w² + 1) + 2p·w/(w + 1) at the optimum. p = .2, w = 3:
         # 1.2 = .9 + .4·.75, and the value is (3 − 1)/(3 + 1).
         pytest.param(
-            judged_debate("", "", "A0>A1"), {"prior": 0.2}, [0.5, -0.5, None], id="one vote"
+            judged_debate("| | A0>A1"), {"prior": 0.2}, numbers("0.5 -0.5 none"), id="one vote"
         ),
         # Five judges: 5 + 1 = 5·9/10 + 2·3/4 at w = 3 and p = 1, the default.
         pytest.param(
-            judged_debate("", "", *["A0>A1"] * 5), {}, [0.5, -0.5] + [None] * 5, id="five votes"
+            judged_debate("| | A0>A1 | A0>A1 | A0>A1 | A0>A1 | A0>A1"),
+            {},
+            numbers("0.5 -0.5 none none none none none"),
+            id="five votes",
         ),
-        pytest.param(judged_debate("A1=A2", "A0=A2", "A0=A1"), {}, [0, 0, 0], id="all tie"),
+        pytest.param(judged_debate("A1=A2 | A0=A2 | A0=A1"), {}, [0, 0, 0], id="all tie"),
         pytest.param(
-            judged_debate("A1=A2", "A0=A2", "A0=A1"),
+            judged_debate("A1=A2 | A0=A2 | A0=A1"),
             {"ties": "ignore"},
-            [None] * 3,
+            numbers("none none none"),
             id="all ties ignored",
         ),
         pytest.param(
-            judged_debate("", "", "A0>A1; A1<A0"),
+            judged_debate("| | A0>A1; A1<A0"),
             {"prior": 0.2},
-            [0.5, -0.5, None],
+            numbers("0.5 -0.5 none"),
             id="said twice",
         ),
         # Twice the votes and twice the prior.
         pytest.param(
-            judged_debate("", "", "A0>A1; A1<A0"),
+            judged_debate("| | A0>A1; A1<A0"),
             {"prior": 0.4, "duplicates": "count"},
-            [0.5, -0.5, None],
+            numbers("0.5 -0.5 none"),
             id="said twice, counted",
         ),
     ],
 )
 def test_strengths_are_those_of_the_closed_form(
-    debate: Any, options: dict[str, Any], expected: list[float | None]
+    debate: Any, options: dict[str, Any], expected: Any
 ) -> None:
-    assert expected == strengths(debate, **options)
+    assert strengths(debate, **options) == expected
 
 
 def test_a_win_against_the_strong_counts_for_more() -> None:
     # 1 beats 2 in the eyes of 0, 3 and 4. Agent 3 beats 1 once, agent 4 beats 2 once.
-    debate = debate_of([""] * 5, ["A1>A2; A3>A1; A4>A2", "", "", "A1>A2", "A1>A2"])
-    assert round_values(score_of(V2(), debate), 0)[3:] == [1.0, 1.0]
+    debate = debate_of(SILENT_FIVE, "A1>A2; A3>A1; A4>A2 | | | A1>A2 | A1>A2")
+    assert round_values(score_of(V2(), debate), 0)[3:] == numbers("1 1")
     values = turn_values(score_of(BradleyTerry(), debate))
     assert values[3, 0] > values[4, 0] > 0
 
 
 def test_turns_without_votes_have_no_strength_and_failed_ones_cost() -> None:
-    silent = score_of(BradleyTerry(), judged_debate(*SILENT))
+    silent = score_of(BradleyTerry(), judged_debate(SILENT))
     assert {credit.value for credit in silent.credits} == {None}
     assert silent.agents == (None, None, None)
     assert silent.metrics == {"bradley_terry/votes": 0.0, "bradley_terry/unvoted_turns": 6.0}
     # Lines about the failed turn are dropped: only 1>2 counts.
-    failed = score_of(BradleyTerry(), debate_of([None, "", ""], ["A1>A2", "A0>A2", "A0>A1"]))
+    failed = score_of(BradleyTerry(), debate_of("fail | |", "A1>A2 | A0>A2 | A0>A1"))
     assert [credit.penalty for credit in failed.credits] == [True] + [False] * 5
     assert failed.agents[1] > 0
     assert failed.agents == pytest.approx((-1.0, failed.agents[1], -failed.agents[1]))
@@ -248,17 +251,17 @@ def test_turns_without_votes_have_no_strength_and_failed_ones_cost() -> None:
 
 def test_agents_pool_the_votes_of_all_rounds() -> None:
     # Agent 2 says 0>1 in rounds 1 and 2: with p = .4 that is one vote at p = .2 twice over.
-    debate = debate_of(SILENT, ["", "", "A0>A1"], ["", None, "A0>A1"])
+    debate = debate_of(SILENT, "| | A0>A1", "| fail | A0>A1")
     for round_number in range(3):
-        values = [0.5, -1.0 if round_number == 2 else -0.5, None]
-        assert values == strengths(debate, round_number, unit="agent", prior=0.4)
-    assert strengths(debate, 1, prior=0.2) == [0.5, -0.5, None]
-    assert strengths(debate, 2, prior=0.2) == [None, -1.0, None]
+        values = strengths(debate, round_number, unit="agent", prior=0.4)
+        assert values == numbers("0.5 -1 none" if round_number == 2 else "0.5 -0.5 none")
+    assert strengths(debate, 1, prior=0.2) == numbers("0.5 -0.5 none")
+    assert strengths(debate, 2, prior=0.2) == numbers("none -1 none")
 
 
 def test_sequential_votes_make_strengths_of_the_latest_shown_turns() -> None:
     # 0 beats 1 and 1 beats 2: 1 stands in the middle by symmetry.
-    debate = debate_of(["", "", "A0>A1"], ["A1>A2", "", ""], schedule="sequential", max_rounds=2)
+    debate = debate_of("| | A0>A1", "A1>A2 | |", schedule="sequential", max_rounds=2)
     first, middle, last = round_values(score_of(BradleyTerry(), debate), 0)
     assert middle == pytest.approx(0.0, abs=1e-9)
     assert first == pytest.approx(-last)

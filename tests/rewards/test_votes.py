@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.rewards.debates import debate_of, judged_debate, score_of, turn_text
+from tests.rewards.debates import debate_of, judged_debate, numbers, score_of, turn_text
 
 from debate_protocol.transcripts.files import from_json
 from debate_rewards import V2, BradleyTerry, WinMinusLoss, WinRate
@@ -12,7 +12,7 @@ from debate_rewards.votes import Share, all_votes, ballots
 
 
 def test_a_share_is_balanced_between_all_for_and_all_against() -> None:
-    assert [Share(up, 4 - up).balance for up in range(5)] == [-1, -0.5, 0, 0.5, 1]
+    assert [Share(up, 4 - up).balance for up in range(5)] == numbers("-1 -0.5 0 0.5 1")
 
 
 @pytest.mark.parametrize(("shown", "winner"), [([2, 0], 2), ([0, 2], 0)])
@@ -32,7 +32,7 @@ def test_a_pair_is_numbered_in_the_order_in_which_its_turns_were_shown(
 
 
 def test_ballots_list_the_lines_that_do_not_count_by_their_reason() -> None:
-    rounds = (["", "", None, ""], ["A1>A2; A1>A3; A1>A0; A3>A1; A0"] + [""] * 3)
+    rounds = ("| | fail |", "A1>A2; A1>A3; A1>A0; A3>A1; A0 | | |")
     read = read_debate(debate_of(*rounds))
     judge_key = list(read.judges)[4]
     ballot = ballots(read)[judge_key]
@@ -75,6 +75,6 @@ def test_a_debate_in_which_nobody_spoke_is_scored(reward: Any) -> None:
 
 
 def test_ballots_are_read_once_for_all_rewards() -> None:
-    read = read_debate(judged_debate("A1>A2", "", ""))
+    read = read_debate(judged_debate("A1>A2 | |"))
     assert ballots(read) is ballots(read)
     assert ballots(read) is not ballots(read, "count")
