@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rewards.test_what_if import BAD, GOOD
 
 from debate_protocol.transcripts.files import write_transcripts
 from debate_report import report_main
@@ -13,7 +14,6 @@ from debate_report.run_files import read_source
 from debate_report.what_if_sections import ReplayChoices, Replays, replay
 from debate_rewards import get_reward
 from report.report_runs import HOSTILE, shot, watched
-from rewards.test_what_if import BAD_VOTES, GOOD_VOTES, debate
 
 
 def reply_row(question: int, answer: int, reward: float, **more: Any) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def test_debates_of_a_run_are_scored_under_the_rewards_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "debates.jsonl"
-    write_transcripts(path, [debate("a", GOOD_VOTES), debate("b", BAD_VOTES)])
+    write_transcripts(path, [GOOD, BAD])
     output = tmp_path / "page.html"
     command = [str(path), "--what-if", "--output", str(output)]
     rewards = ["--reward", "v2", "--reward", "verifiable"]
@@ -139,7 +139,7 @@ def test_debates_of_a_run_are_scored_under_the_rewards_asked_for(
 
 def test_same_figures_as_the_table_of_the_command(tmp_path: Path) -> None:
     path = tmp_path / "debates.jsonl"
-    write_transcripts(path, [debate("a", GOOD_VOTES), debate("b", BAD_VOTES)])
+    write_transcripts(path, [GOOD, BAD])
     rewards = {"v2": get_reward("v2"), "verifiable": get_reward("verifiable")}
     replays = replay(read_all(read_source(path)), ReplayChoices(rewards))
     assert [each.num_answers for each in replays.replays] == [8, 16]

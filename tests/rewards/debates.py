@@ -4,7 +4,7 @@ A round is written as the comparison lines of each agent: `A1>A2; A0=A2 | | fail
 lines of agent 0, a turn without lines, a failed turn, and an agent that does not speak.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.transcripts.files import from_json
-from debate_protocol.types import Transcript
+from debate_protocol.types import DebateRun, Reply, Transcript, TurnRequest
 from debate_rewards import Credit, Score
 
 SILENT = "| |"
@@ -123,3 +123,14 @@ def numbers(text: str) -> Any:
     for word in text.split():
         parsed.append(None if word == "none" else float(Fraction(word)))
     return pytest.approx(parsed)
+
+
+def play_out(run: DebateRun, speak: Callable[[TurnRequest], Reply]) -> Transcript:
+    """Answer the requests of a form without gates until its transcript is there."""
+    requests: Any = next(run)
+    while True:
+        try:
+            requests = run.send([speak(request) for request in requests])
+        except StopIteration as end:
+            assert isinstance(end.value, Transcript)
+            return end.value

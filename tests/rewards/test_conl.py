@@ -5,83 +5,83 @@ import pstats
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from statistics import fmean
-from types import MappingProxyType
 from typing import Any
 
 import pytest
+from tests.rewards.debates import (
+    numbers,
+    play_out,
+    round_values,
+    score_of,
+    span_values,
+    turn_values,
+)
 
 from debate_protocol.forms import Conl
 from debate_protocol.types import Question, Reply, Transcript, TurnRequest
-from debate_rewards import ConlReward, Score
+from debate_rewards import ConlReward
 from debate_rewards.decisions import bradley_terry
 from debate_rewards.metrics import debate_metrics
 from debate_rewards.reward import read_debate
 from debate_rewards.strengths import log_strengths, wins_of
 from debate_rewards.votes import Vote, ballots
 
-BLIND = {0: "1>2 1>3 2>3", 1: "0>2 0>3 2>3", 2: "0>1 0=3 1>3", 3: "0>1 1>2 0>2"}
-LAST = {0: "1<2 1>3 2>3", 1: "0>2 0>3 2>3", 2: "0>1 0>3 1=3", 3: "0<2 1<2 0>1"}
-# Won of six votes, none by the agent itself: blind 5.5, 4, 2, .5; last 5, 1.5, 5, .5.
+# By judge. Won of six votes, none by the agent itself: blind 5.5, 4, 2, .5; last 5, 1.5, 5, .5.
+BLIND = ("1>2 1>3 2>3", "0>2 0>3 2>3", "0>1 0=3 1>3", "0>1 1>2 0>2")
+LAST = ("1<2 1>3 2>3", "0>2 0>3 2>3", "0>1 0>3 1=3", "0<2 1<2 0>1")
 CRITIQUES = {0: "Agent 2: no. Agent 1: look again."}
+QUESTION = Question("q", "?", "1", {"kind": "number"})
+VALUES: Any = ["win_fraction", "bradley_terry"]
 
 
-def held(
-    blind: Mapping[int, str] = BLIND,
-    last: Mapping[int, str] = LAST,
+def conversation(
+    blind: Sequence[str] = BLIND,
+    last: Sequence[str] = LAST,
     critiques: Mapping[int, str] = CRITIQUES,
-    answers: Mapping[int, str] = MappingProxyType({}),
-    **form: Any,
+    solutions: Sequence[str] = ("1111", "1111"),
+    **settings: Any,
 ) -> Transcript:
+    """Play CoNL with these rankings by judge, and first and revised solutions by agent."""
+
     def speak(request: TurnRequest) -> Reply:
         if request.round in (0, 2):
-            said = answers.get(request.agent, "1 1").split()[request.round // 2]
-            return Reply(f"<solution>\\boxed{{{said}}}</solution>")
-        cast = (blind if request.round == 1 else last)[request.agent].split()
-        votes = "\n".join(f"Agent {vote[0]} {vote[1]} Agent {vote[2]}" for vote in cast)
-        text = f"<comparison>{votes}</comparison>"
-        said = critiques.get(request.agent, "N/A")
-        return Reply(text + (f"<evaluation>{said}</evaluation>" if request.round == 1 else ""))
+            solution = solutions[request.round // 2][request.agent]
+            return Reply(f"<solution>\\boxed{{{solution}}}</solution>")
+        ranking = (blind if request.round == 1 else last)[request.agent]
+        votes = [f"Agent {vote[0]} {vote[1]} Agent {vote[2]}" for vote in ranking.split()]
+        text = "<comparison>" + "\n".join(votes) + "</comparison>"
+        if request.round == 1:
+            text += f"<evaluation>{critiques.get(request.agent, 'N/A')}</evaluation>"
+        return Reply(text)
 
-    run = Conl(personas="none", **form).start(Question("q", "?", "1", {"kind": "number"}), seed=0)
-    requests: Any = next(run)
-    try:
-        while True:
-            requests = run.send([speak(request) for request in requests])
-    except StopIteration as end:
-        transcript: Transcript = end.value
-        return transcript
+    form = Conl(personas="none", num_agents=len(blind), **settings)
+    return play_out(form.start(QUESTION, seed=0), speak)
 
 
-def score(transcript: Transcript, **settings: Any) -> Score:
-    (found,) = ConlReward(**settings)([transcript])
-    return found
-
-
-def turns(found: Score, stream: str) -> dict[tuple[int, int], float | None]:
-    """Return the values of whole turns."""
-    whole = [c for c in found.credits if c.stream == stream and c.span is None]
-    return {(c.agent, c.round): c.value for c in whole}
-
-
-def test_solutions_are_paid_by_the_last_ranking() -> None:
-    found = turns(score(held(), acceptance=0.5), "generator")
-    values = [5 / 6, 1.5 / 6, 5 / 6, 0.5 / 6]
-    # Agent 2 alone has risen, from 2 to 5: its first solution earns the acceptance.
-    expected = {(a, 0): v + (0.5 if a == 2 else 0) for a, v in enumerate(values)}
-    assert found == pytest.approx(expected | {(a, 2): v for a, v in enumerate(values)})
-
-
-def test_first_solutions_are_paid_by_the_ranking_that_read_them_when_asked_to() -> None:
-    found = turns(score(held(), first_solutions="blind", acceptance=0.5), "generator")
-    blind, last = [5.5 / 6, 4 / 6, 2 / 6 + 0.5, 0.5 / 6], [5 / 6, 1.5 / 6, 5 / 6, 0.5 / 6]
-    expected = {(a, r): v for r, its in ((0, blind), (2, last)) for a, v in enumerate(its)}
-    assert found == pytest.approx(expected)
+def conl_score(transcript: Transcript, **settings: Any) -> Any:
+    return score_of(ConlReward(**settings), transcript)
 
 
 @pytest.mark.parametrize(
-    ("settings", "of_2", "of_1"),
+    ("settings", "first_values"),
+    [
+        # Agent 2 alone has risen, from 2 to 5: its first solution earns the acceptance.
+        ({}, [5 / 6, 1.5 / 6, 5 / 6 + 0.5, 0.5 / 6]),
+        ({"first_solutions": "blind"}, [5.5 / 6, 4 / 6, 2 / 6 + 0.5, 0.5 / 6]),
+    ],
+)
+def test_solutions_are_paid_by_a_ranking(
+    settings: dict[str, Any], first_values: list[float]
+) -> None:
+    score = conl_score(conversation(), acceptance=0.5, **settings)
+    assert round_values(score, 0) == pytest.approx(first_values)
+    assert round_values(score, 2) == pytest.approx([5 / 6, 1.5 / 6, 5 / 6, 0.5 / 6])
+
+
+@pytest.mark.parametrize(
+    ("settings", "about_2", "about_1"),
     [
         # Without agent 0's own votes: of 2 from 1 to 3 of four, of 1 from 2 to .5.
         ({}, 0.5, 0.0),
@@ -91,233 +91,224 @@ def test_first_solutions_are_paid_by_the_ranking_that_read_them_when_asked_to() 
     ],
 )
 def test_critiques_are_paid_by_what_became_of_their_targets(
-    settings: dict[str, Any], of_2: float, of_1: float
+    settings: dict[str, Any], about_2: float, about_1: float
 ) -> None:
-    transcript = held()
-    found = score(transcript, **settings)
-    assert turns(found, "critic") == pytest.approx({
-        (0, 1): (of_2 + of_1) / 2, (1, 1): None, (2, 1): None, (3, 1): None
-    })  # fmt: skip
-    text = transcript.turns[4].text
-    parts = {
-        text[slice(*credit.span)].strip(): credit.value
-        for credit in found.credits
-        if credit.stream == "critic" and credit.span is not None
-    }
-    assert parts == pytest.approx({"Agent 2: no.": of_2, "Agent 1: look again.": of_1})
+    transcript = conversation()
+    score = conl_score(transcript, **settings)
+    mean = pytest.approx((about_2 + about_1) / 2)
+    assert round_values(score, 1, "critic") == [mean, None, None, None]
+    sentences = span_values(score, transcript, 0, 1, "critic")
+    assert [text.strip() for text, _ in sentences] == ["Agent 2: no.", "Agent 1: look again."]
+    assert [value for _, value in sentences] == pytest.approx([about_2, about_1])
 
 
-def test_votes_are_paid_with_the_majority_of_the_last_ranking_alone() -> None:
-    found = score(held(), judge_credit="line")
-    assert {key[1] for key in turns(found, "judge")} == {3}  # The blind ranking earns nothing.
-    # Two judges a pair: of 0 and 2 they differ, of 1 and 3 the other one says =.
-    lines = [c.value for c in found.credits if c.stream == "judge" and c.span is not None]
-    assert lines == [1, None, 1, -1, 1, 1, 1, 1, None, -1, 1, 1]
-    alone = score(held(), judge_credit="line", consensus="inclusive")
-    inclusive = [c.value for c in alone.credits if c.stream == "judge" and c.span is not None]
-    assert inclusive == [1, 1, 1, None, 1, 1, 1, 1, None, None, 1, 1]
+@pytest.mark.parametrize(
+    ("consensus", "line_values"),
+    [
+        # Two judges a pair: of 0 and 2 they differ, of 1 and 3 one of them says =.
+        ("leave_one_out", "1 none 1 -1 1 1 1 1 none -1 1 1"),
+        ("inclusive", "1 1 1 none 1 1 1 1 none none 1 1"),
+    ],
+)
+def test_votes_are_paid_with_the_majority_of_the_last_ranking_alone(
+    consensus: Any, line_values: str
+) -> None:
+    score = conl_score(conversation(), judge_credit="line", consensus=consensus)
+    # The blind ranking earns nothing.
+    assert {round_number for _, round_number in turn_values(score, "judge")} == {3}
+    judge_credits = [credit for credit in score.credits if credit.stream == "judge"]
+    values = [credit.value for credit in judge_credits if credit.span is not None]
+    assert values == numbers(line_values)
 
 
 def test_strengths_are_scaled_from_the_weakest_to_the_strongest() -> None:
-    found = turns(score(held(), values="bradley_terry"), "generator")
-    values = [found[agent, 0] for agent in range(4)]
-    assert max(v for v in values if v is not None) == 1 and values[3] == 0
-    level = {agent: vote.replace(">", "=").replace("<", "=") for agent, vote in LAST.items()}
-    equal = turns(score(held(last=level), values="bradley_terry"), "generator")
-    assert {*equal.values()} == {0.5}
+    values = round_values(conl_score(conversation(), values="bradley_terry"), 0)
+    assert (max(values), values[3]) == (1, 0)  # type: ignore[type-var]
+    level = [ranking.replace(">", "=").replace("<", "=") for ranking in LAST]
+    equal = conl_score(conversation(last=level), values="bradley_terry")
+    assert {*turn_values(equal).values()} == {0.5}
 
 
-@pytest.mark.parametrize("values", ["win_fraction", "bradley_terry"])
-def test_two_agents_are_valued_by_each_other(values: str) -> None:
+@pytest.mark.parametrize("values", VALUES)
+def test_two_agents_are_valued_by_each_other(values: Any) -> None:
     # Each prefers its own solution at first; then agent 0 gives in, and agent 1 does not.
-    held_by_two = held(
-        blind={0: "0>1", 1: "0<1"},
-        last={0: "0<1", 1: "0<1"},
+    transcript = conversation(
+        blind=("0>1", "0<1"),
+        last=("0<1", "0<1"),
         critiques={0: "Agent 1: no. Agent 0: mine.", 1: "Agent 0: no."},
-        num_agents=2,
         ranks_own=True,
     )
-    found = score(held_by_two, values=values)
+    score = conl_score(transcript, values=values)
     # Agent 0 alone votes on agent 1: V is 0 and then 1. Agent 1 alone on agent 0: 0 and 0.
-    assert turns(found, "generator") == pytest.approx({
-        (0, 0): 0.0, (0, 2): 0.0, (1, 0): 1.0, (1, 2): 1.0
-    })  # fmt: skip
-    # Without a critic's own votes nobody has voted on the other; of itself it criticises nothing.
-    assert turns(found, "critic") == {(0, 1): None, (1, 1): None}
-    printed = score(held_by_two, values=values, consensus="inclusive")
-    assert turns(printed, "critic") == pytest.approx({(0, 1): 1.0, (1, 1): 0.0})
-    assert printed.metrics["conl/critiques"] == 2
-    # With the other's vote alone both agree; agent 0 and agent 1 said the same in the end.
-    assert turns(found, "judge") == pytest.approx({(0, 3): 1.0, (1, 3): 1.0})
+    for round_number in (0, 2):
+        assert round_values(score, round_number) == numbers("0 1")
+    # Without a critic's own votes nobody has voted on the other; of itself it criticizes nothing.
+    assert round_values(score, 1, "critic") == [None, None]
+    inclusive = conl_score(transcript, values=values, consensus="inclusive")
+    assert round_values(inclusive, 1, "critic") == numbers("1 0")
+    assert inclusive.metrics["conl/critiques"] == 2
+    # With the other's vote alone both agree: both said the same in the end.
+    assert round_values(score, 3, "judge") == numbers("1 1")
 
 
-def test_own_votes_of_three_agents_count_for_others_alone() -> None:
-    own = {0: "0>1 0>2 1>2", 1: "1>0 1>2 0>2", 2: "2>0 2>1 0=1"}
-    found = turns(
-        score(held(blind=own, last=own, critiques={}, num_agents=3, ranks_own=True)), "generator"
-    )
-    # On agent 0: 1>0, 0>2 of agent 1; 2>0, 0=1 of agent 2. So 1.5 of 4, and agent 1 the same;
-    # on agent 2: 0>2, 1>2 of agent 0; 1>2, 0>2 of agent 1.
-    assert found == pytest.approx({
-        (a, r): v for a, v in enumerate((1.5 / 4, 1.5 / 4, 0.0)) for r in (0, 2)
-    })  # fmt: skip
+def test_votes_for_oneself_count_for_others_alone() -> None:
+    rankings = ("0>1 0>2 1>2", "1>0 1>2 0>2", "2>0 2>1 0=1")
+    score = conl_score(conversation(rankings, rankings, {}, ranks_own=True))
+    # On agent 0: 1>0, 0>2 of agent 1; 2>0, 0=1 of agent 2. So 1.5 of 4, and agent 1 the same; on
+    # agent 2: 0>2, 1>2 of agent 0; 1>2, 0>2 of agent 1.
+    for round_number in (0, 2):
+        assert round_values(score, round_number) == numbers("3/8 3/8 0")
+    rankings = ("0=1 0=2 1=2", "1>0 1>2 0>2", "0=1 0=2 1=2")
+    decided = conversation(rankings, rankings, {}, ("012", "012"), ranks_own=True)
+    assert bradley_terry(decided, 0) == "0"
+    metrics = debate_metrics([decided])
+    assert "judge/wins/agent_1" not in metrics
+    assert (metrics["judge/wins/agent_0"], metrics["judge/wins/agent_2"]) == (0.5, 0)
 
 
-def test_nothing_is_worth_anything_without_votes() -> None:
-    nobody = dict.fromkeys(range(4), "")
-    found = score(held(last=nobody), format_penalty=None)
-    assert {*turns(found, "generator").values()} == {None}
-    assert {*turns(found, "critic").values()} == {None}
-    assert {*turns(found, "judge").values()} == {None}
-    assert found.metrics["conl/critiques"] == 2 and "conl/diagnostic" not in found.metrics
+def test_nothing_has_a_value_without_votes() -> None:
+    score = conl_score(conversation(last=("", "", "", "")), format_penalty=None)
+    assert {credit.value for credit in score.credits} == {None}
+    assert score.metrics["conl/critiques"] == 2
+    assert "conl/diagnostic" not in score.metrics
 
 
 def test_a_last_ranking_counts_where_nobody_could_rank_blind() -> None:
     # The first solutions of agents 1 and 2 fail, so that the blind round has no two to compare.
-    last = {0: "1>2", 1: "0>2", 2: "0>1"}
-    transcript = held(blind=dict.fromkeys(range(3), ""), last=last, critiques={}, num_agents=3)
-    unreadable = [
-        replace(turn, text="nothing") if turn.round == 0 and turn.agent else turn
-        for turn in transcript.turns
-    ]
-    found = score(replace(transcript, turns=tuple(unreadable)), judge_credit="line")
-    # Of two votes each, agent 0 wins 2, agent 1 wins 1 and agent 2 none. Failed turns earn -1.
-    assert turns(found, "generator") == {
-        (0, 0): 1.0, (1, 0): -1.0, (2, 0): -1.0, (0, 2): 1.0, (1, 2): 0.5, (2, 2): 0.0
-    }  # fmt: skip
-    assert {key[1] for key in turns(found, "judge")} == {3}
-    blind = turns(
-        score(replace(transcript, turns=tuple(unreadable)), first_solutions="blind"), "generator"
-    )
-    assert blind[0, 0] is None and blind[0, 2] == 1.0
+    transcript = conversation(("", "", ""), ("1>2", "0>2", "0>1"), {})
+    turns = list(transcript.turns)
+    for agent in (1, 2):
+        turns[agent] = replace(turns[agent], text="nothing")
+    transcript = replace(transcript, turns=tuple(turns))
+    score = conl_score(transcript, judge_credit="line")
+    # Of two votes each, agent 0 wins 2, agent 1 wins 1 and agent 2 none. Failed turns earn −1.
+    assert round_values(score, 0) == numbers("1 -1 -1")
+    assert round_values(score, 2) == numbers("1 0.5 0")
+    blind = conl_score(transcript, first_solutions="blind")
+    assert (round_values(blind, 0)[0], round_values(blind, 2)[0]) == (None, 1.0)
 
 
-def slow_value(votes: Sequence[Vote], agent: int, values: str) -> float | None:
-    """The value of an agent by its definition, all votes counted again."""
-    counted = [v for v in votes if not (v.is_own and v.judge.agent == agent)]
-    about = [v for v in counted if agent in (v.left.agent, v.right.agent)]
+def test_a_blind_ranking_is_never_the_last() -> None:
+    agreed = conversation(solutions=("0123", "1111"), stop_when_agreed=True)
+    assert {turn.round for turn in agreed.turns} == {0, 1, 2}
+    score = conl_score(agreed, format_penalty=None)
+    assert {credit.value for credit in score.credits} == {None}
+    assert "conl/agreement_after" not in score.metrics
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_equal_rankings_accept_nothing(values: Any) -> None:
+    # The same votes in another order: a fit of strengths differs in its last digits.
+    reordered = [" ".join(reversed(ranking.split())) for ranking in BLIND]
+    score = conl_score(conversation(last=reordered), values=values, acceptance=0.5)
+    assert score.metrics["conl/accepted"] == 0
+    assert round_values(score, 0) == round_values(score, 2)
+
+
+# ---- any conversation -----------------------------------------------------------------------
+
+
+def value_by_definition(votes: Sequence[Vote], agent: int, values: str) -> float | None:
+    """Value an agent by all votes but its own on itself, counted again."""
+    counted = [vote for vote in votes if not (vote.is_own and vote.judge.agent == agent)]
+    about = [vote for vote in counted if agent in (vote.left.agent, vote.right.agent)]
     if not about:
         return None
     if values == "win_fraction":
-        halves = {">": (1.0, 0.0), "=": (0.5, 0.5), "<": (0.0, 1.0)}
-        return fmean(halves[v.verdict][agent == v.right.agent] for v in about)
-    logs = log_strengths(wins_of(counted, "half", lambda key: key.agent), 1.0)
-    low, high = min(logs.values()), max(logs.values())
-    return 0.5 if high - low < 1e-8 else (logs[agent] - low) / (high - low)
+        points_of_left = {">": 1.0, "=": 0.5, "<": 0.0}
+        points = []
+        for vote in about:
+            left_points = points_of_left[vote.verdict]
+            points.append(left_points if agent == vote.left.agent else 1 - left_points)
+        return fmean(points)
+    strengths = log_strengths(wins_of(counted, "half", lambda key: key.agent), 1.0)
+    low = min(strengths.values())
+    high = max(strengths.values())
+    return 0.5 if high - low < 1e-8 else (strengths[agent] - low) / (high - low)
 
 
-@pytest.mark.parametrize("values", ["win_fraction", "bradley_terry"])
-@pytest.mark.parametrize("consensus", ["leave_one_out", "inclusive"])
+def drawn_rankings(rng: random.Random, num_agents: int, ranks_own: bool) -> list[str]:
+    rankings = []
+    for judge in range(num_agents):
+        ranked = [agent for agent in range(num_agents) if ranks_own or agent != judge]
+        votes = []
+        for first, second in combinations(ranked, 2):
+            if rng.random() < 0.8:
+                votes.append(f"{first}{rng.choice('>=<')}{second}")
+        rankings.append(" ".join(votes))
+    return rankings
+
+
+def critique_of_next(num_agents: int) -> dict[int, str]:
+    return {agent: f"Agent {(agent + 1) % num_agents}: no." for agent in range(num_agents)}
+
+
+@pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("ranks_own", [False, True])
 def test_critics_are_paid_as_if_all_votes_were_counted_again_for_each(
-    values: str, consensus: str, ranks_own: bool
+    values: Any, ranks_own: bool
 ) -> None:
-    draw = random.Random(f"{values} {consensus} {ranks_own}")
-    num_checked = 0
-    for _ in range(12):
-        agents = range(draw.randint(3, 6))
-
-        def ranking(judge: int, agents: range = agents) -> str:
-            pairs = combinations([a for a in agents if ranks_own or a != judge], 2)
-            return " ".join(f"{a}{draw.choice('>=<')}{b}" for a, b in pairs if draw.random() < 0.8)
-
-        transcript = held(
-            blind={a: ranking(a) for a in agents},
-            last={a: ranking(a) for a in agents},
-            critiques={a: f"Agent {(a + 1) % len(agents)}: no." for a in agents},
-            num_agents=len(agents),
+    rng = random.Random(f"{values} {ranks_own}")
+    consensus_rules: Any = ["leave_one_out", "inclusive"]
+    for _, consensus in product(range(8), consensus_rules):
+        num_agents = rng.randint(3, 6)
+        transcript = conversation(
+            blind=drawn_rankings(rng, num_agents, ranks_own),
+            last=drawn_rankings(rng, num_agents, ranks_own),
+            critiques=critique_of_next(num_agents),
+            solutions=["1" * num_agents] * 2,
             ranks_own=ranks_own,
         )
-        debate = read_debate(transcript)
-        cast = {
-            number: [
-                v for key, b in ballots(debate).items() if key.round == number for v in b.votes
-            ]
-            for number in (1, 3)
-        }
-        found = score(transcript, values=values, consensus=consensus)
-        last_values = {a: slow_value(cast[3], a, values) for a in agents}
-        assert {k: v for k, v in turns(found, "generator").items() if k[1] == 2} == pytest.approx(
-            {(a, 2): value for a, value in last_values.items()}, abs=1e-8
-        )
-        for critic in agents:
-            counted = {
-                number: [v for v in votes if consensus == "inclusive" or v.judge.agent != critic]
-                for number, votes in cast.items()
-            }
-            before, after = (
-                slow_value(counted[number], (critic + 1) % len(agents), values) for number in (1, 3)
-            )
-            known = before is not None and after is not None
-            expected = max(0.0, after - before) if known else None
-            assert turns(found, "critic")[critic, 1] == pytest.approx(expected, abs=1e-8)
-            num_checked += known
-    assert num_checked > 12
+        votes_by_round: dict[int, list[Vote]] = {}
+        for key, ballot in ballots(read_debate(transcript)).items():
+            votes_by_round.setdefault(key.round, []).extend(ballot.votes)
+        score = conl_score(transcript, values=values, consensus=consensus)
+        expected = []
+        for agent in range(num_agents):
+            expected.append(value_by_definition(votes_by_round[3], agent, values))
+        assert round_values(score, 2) == pytest.approx(expected, abs=1e-8)
+
+        for critic, critic_value in enumerate(round_values(score, 1, "critic")):
+            target_values = []
+            for round_number in (1, 3):
+                votes = votes_by_round[round_number]
+                if consensus == "leave_one_out":
+                    votes = [vote for vote in votes if vote.judge.agent != critic]
+                target = (critic + 1) % num_agents
+                target_values.append(value_by_definition(votes, target, values))
+            before, after = target_values
+            rise = None if before is None or after is None else max(0.0, after - before)
+            assert critic_value == pytest.approx(rise, abs=1e-8)
 
 
-def num_calls(num_agents: int, values: str) -> int:
-    """Function calls that scoring a conversation takes, in which all rank all others."""
-    agents = range(num_agents)
-    rankings = {
-        judge: " ".join(f"{a}>{b}" for a, b in combinations([a for a in agents if a != judge], 2))
-        for judge in agents
-    }
-    critiques = {a: f"Agent {(a + 1) % num_agents}: no." for a in agents}
-    transcript = held(rankings, rankings, critiques, num_agents=num_agents)
-    with cProfile.Profile() as profile:
-        score(transcript, values=values)
-    total_calls: int = pstats.Stats(profile).total_calls  # type: ignore[attr-defined]
-    return total_calls
+@pytest.mark.parametrize("values", VALUES)
+def test_votes_are_not_counted_again_for_each_critic(values: Any) -> None:
+    def num_calls(num_agents: int) -> int:
+        rankings = []
+        for judge in range(num_agents):
+            ranked = [agent for agent in range(num_agents) if agent != judge]
+            rankings.append(" ".join(f"{a}>{b}" for a, b in combinations(ranked, 2)))
+        solutions = ["1" * num_agents] * 2
+        transcript = conversation(rankings, rankings, critique_of_next(num_agents), solutions)
+        with cProfile.Profile() as profile:
+            conl_score(transcript, values=values)
+        total_calls: int = pstats.Stats(profile).total_calls  # type: ignore[attr-defined]
+        return total_calls
 
-
-@pytest.mark.parametrize("values", ["win_fraction", "bradley_terry"])
-def test_critics_are_paid_without_counting_all_votes_again_for_each(values: str) -> None:
-    num_calls(5, values)  # what is computed once and kept
+    num_calls(5)  # What is computed once and cached.
     # Of 10 agents there are 12 times the votes of 5. Counted again for each critic the votes take
     # 10.2 and 10.6 times the calls; counted once 4.1 and 5.5 times, as some calls serve many votes.
-    assert num_calls(10, values) < 8 * num_calls(5, values)
+    assert num_calls(10) < 8 * num_calls(5)
 
 
-def test_blind_ranking_is_never_the_last() -> None:
-    agreed = held(answers={a: f"{a} 1" for a in range(4)}, stop_when_agreed=True)
-    found = score(agreed, format_penalty=None)
-    assert {turn.round for turn in agreed.turns} == {0, 1, 2}
-    assert {c.value for c in found.credits} == {None}
-    assert "conl/agreement_after" not in found.metrics
+# ---- figures --------------------------------------------------------------------------------
 
 
-def test_equal_rankings_accept_nothing() -> None:
-    # The same votes in another order: a fit of strengths differs in its last digits.
-    again = {judge: " ".join(reversed(said.split())) for judge, said in BLIND.items()}
-    for values in ("win_fraction", "bradley_terry"):
-        found = score(held(last=again), values=values, acceptance=0.5)
-        first = turns(found, "generator")
-        assert found.metrics["conl/accepted"] == 0
-        assert all(first[agent, 0] == first[agent, 2] for agent in range(4))
-
-
-def test_own_votes_decide_nothing_for_oneself() -> None:
-    cast = {0: "0=1 0=2 1=2", 1: "1>0 1>2 0>2", 2: "0=1 0=2 1=2"}
-    transcript = held(
-        blind=cast, last=cast, critiques={}, answers={a: f"{a} {a}" for a in range(3)},
-        num_agents=3, ranks_own=True,
-    )  # fmt: skip
-    assert bradley_terry(transcript, 0) == "0"
-    found = debate_metrics([transcript])
-    assert "judge/wins/agent_1" not in found
-    assert (found["judge/wins/agent_0"], found["judge/wins/agent_2"]) == (0.5, 0)
-
-
-def test_minds_change_from_one_solution_to_the_next() -> None:
-    found = debate_metrics([held(answers={0: "2 1", 1: "1 3"})])
-    assert found["flips/wrong_to_right/round_2"] == found["flips/right_to_wrong/round_2"] == 1 / 4
-
-
-def test_metrics_say_what_critiques_did() -> None:
-    found = score(held()).metrics
-    assert found["conl/diagnostic"] == pytest.approx(0.25)
-    assert found["conl/accepted"] == pytest.approx(1 / 4)
-    assert found["conl/agreement_after"] == pytest.approx((8 - 2) / 10)
+def test_metrics_of_critiques_and_agreement() -> None:
+    metrics = conl_score(conversation()).metrics
+    assert metrics["conl/diagnostic"] == pytest.approx(0.25)
+    assert metrics["conl/accepted"] == pytest.approx(1 / 4)
+    assert metrics["conl/agreement_after"] == pytest.approx((8 - 2) / 10)
 
 
 def test_critiques_correct_and_harm() -> None:
@@ -329,7 +320,10 @@ def test_critiques_correct_and_harm() -> None:
         3: "Agent 0: fine.",
         1: "Agent 3: no.",
     }
-    found = debate_metrics([held(critiques=critiques, answers={1: "1 7", 2: "8 1", 3: "9 9"})])
-    assert found["critique/corrects"] == 1 / 2  # Agent 2 of agents 2 and 3.
-    assert found["critique/harms"] == 2 / 3  # Agent 1 twice, and not agent 0.
-    assert found["accuracy/round_0"] == found["accuracy/round_2"] == 2 / 4
+    metrics = debate_metrics([conversation(critiques=critiques, solutions=("1189", "1719"))])
+    assert metrics["critique/corrects"] == 1 / 2  # Agent 2 of agents 2 and 3.
+    assert metrics["critique/harms"] == 2 / 3  # Agent 1 twice, and not agent 0.
+    assert metrics["accuracy/round_0"] == metrics["accuracy/round_2"] == 2 / 4
+    # Minds change from one solution to the next.
+    assert metrics["flips/wrong_to_right/round_2"] == 1 / 4
+    assert metrics["flips/right_to_wrong/round_2"] == 1 / 4
