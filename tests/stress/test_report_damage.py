@@ -8,8 +8,7 @@ import pytest
 
 from debate_protocol.transcripts.files import json_line, to_json
 from debate_protocol.types import Protocol, Question, Transcript, Turn
-from debate_report import comparison as results_part
-from debate_report import write_report
+from debate_report import before_after, write_report
 from debate_report.page import make_page
 from debate_report.run_files import read_run
 
@@ -156,7 +155,7 @@ def test_hundreds_of_phases_are_bounded(run):
 
 def test_a_part_that_cannot_be_made_costs_itself_alone(run, tmp_path, monkeypatch):
     run(**{"metrics.jsonl": rows(0.5, 0.6)}, results_json='{"a": 1}')
-    monkeypatch.setattr(results_part, "as_text", lambda values: 1 / 0)
+    monkeypatch.setattr(before_after, "as_text", lambda values: 1 / 0)
     page = make_page(read_run(tmp_path))
     assert "This part cannot be shown: ZeroDivisionError: division by zero" in page
     assert "<strong>Loss</strong>" in page

@@ -11,15 +11,17 @@ from pathlib import Path
 from markupsafe import Markup
 
 from debate_protocol.command_line import UsageError
+from debate_report.before_after import as_text, other_results, results
 from debate_report.browsing import Browser, browser, read_all
 from debate_report.charts import Plot, line_chart
-from debate_report.comparison import as_text, comparison, results, setting_of, shared_setting
+from debate_report.comparison import comparison, setting_of, shared_setting
 from debate_report.curves import curve_plots, curves, picture, seconds_of
 from debate_report.debates import Debates
 from debate_report.figure_files import as_csv, as_images, overlaid
 from debate_report.json_values import as_list, as_mapping, finite
 from debate_report.nothing_learned import warning_of
 from debate_report.number_texts import write_duration
+from debate_report.overturned import overturned
 from debate_report.page_replies import PageReplies, page_replies_of
 from debate_report.page_templates import render
 from debate_report.reply_advantages import advantages, weight_plots
@@ -193,11 +195,14 @@ def make_page(run: RunFiles) -> str:
         return _render_page(run.name, Markup(), sections, debate_browser)
     sections = [
         ("results", "Before and after", _part(lambda: _warning_and_results(run))),
+        ("overturned", "One debate", _part(lambda: overturned(debates.found))),
         ("curves", "Learning curves", _part(lambda: curves(run))),
         ("society", "Who convinces whom", _part(lambda: society(debates.found))),
         debates_section,
         ("repeat", "To repeat it", _part(lambda: _to_repeat(run))),
     ]
+    # A run without votes has no debate in which they matter.
+    sections = [section for section in sections if section[2]]
     return _render_page(run.name, _part(lambda: _facts(run)), sections, debate_browser)
 
 
@@ -240,7 +245,7 @@ def make_what_if(run: RunFiles, choices: ReplayChoices) -> str:
 def _warning_and_results(run: RunFiles) -> Markup:
     """Render the results, below a warning where nothing was learned."""
     warning = warning_of(run.rows)
-    paragraph = Markup('<p class="verdict">{}</p>').format(warning) if warning else Markup()
+    paragraph = Markup('<p class="verdict warned">{}</p>').format(warning) if warning else Markup()
     return paragraph + results(run.results)
 
 
@@ -339,6 +344,7 @@ def _to_repeat(run: RunFiles) -> Markup:
         recipe=run.recipe,
         limit=MAX_RECIPE_CHARS,
         environment=as_text(run.environment) if run.environment else "",
+        others=other_results(run.results),
     )
 
 

@@ -69,15 +69,6 @@ def _label_values(match: re.Match[str]) -> Mapping[str, str]:
     return values
 
 
-def meaning(name: str) -> str:
-    """Find what charts say of a measure, such as `eval/majority/accuracy`; else nothing."""
-    for _, panels in PANELS:
-        for panel in panels:
-            if any(re.fullmatch(pattern, name) for pattern, _ in panel.lines):
-                return panel.why
-    return ""
-
-
 def _read_panels() -> tuple[tuple[str, tuple[Panel, ...]], ...]:
     text = Path(__file__).with_name("panels.yaml").read_text(encoding="utf-8")
     groups = []
