@@ -208,3 +208,30 @@ def test_methods_weigh_lengths_as_their_papers_say(tmp_path: Path) -> None:
     html = (tmp_path / "rows.jsonl.html").read_text()
     table = html.partition('id="advantages"')[2].partition("</table>")[0]
     assert table.count("<td>1.000</td>") == 5  # each is the file's own but for its scale
+
+
+def test_sections_of_replies_have_their_own_weights(tmp_path: Path) -> None:
+    replies = [
+        ("<think>aaaa</think><answer>2</answer>", 1.5, 1.0),
+        ("<think>aaaaaaaa</think><answer>33</answer>", 0.5, 0.0),
+        ("no tags at all", 0.1, 0.0),
+    ]
+    rows = [
+        {"prompt": "1+1?", "response": text, "reward": reward, "answer_reward": answer_reward}
+        for text, reward, answer_reward in replies
+    ]
+    page = page_of(tmp_path, rows)
+    values = method_values(page)[-1]
+    assert values.method.name == "ours (by section)"
+    # Rewards 1.5, .5, .1 have the mean .7; parts 1, 0, 0 have the mean 1/3.
+    assert values.section_weights[0] == pytest.approx({"think": 0.8, "answer": 2 / 3})
+    assert values.section_weights[1] == pytest.approx({"think": -0.2, "answer": -1 / 3})
+    assert 2 not in values.section_weights
+    first, second, third = page.replies
+    # Each character of a section, and none of a tag: 4 of thought and 1 of the answer.
+    assert values.reply_weight(page, first) == pytest.approx(4 * 0.8 + 1 * 2 / 3)
+    assert values.reply_weight(page, second) == pytest.approx(8 * 0.2 + 2 / 3)
+    # A reply without the sections has its advantage of −.6 on all 14 characters.
+    assert values.reply_weight(page, third) == pytest.approx(14 * 0.6)
+    assert report_main([str(tmp_path / "rows.jsonl")]) == 0
+    assert "think 0.8, answer 0.67" in (tmp_path / "rows.jsonl.html").read_text()

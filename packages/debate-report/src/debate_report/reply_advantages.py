@@ -1,7 +1,7 @@
 """Advantages as each method would give them to these replies, and which lengths they weigh."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import StatisticsError, correlation
 
 from markupsafe import Markup
@@ -11,23 +11,59 @@ from debate_report.number_texts import write_value
 from debate_report.page_replies import PageReplies, PageReply
 from debate_report.page_templates import render
 from debate_report.reply_figures import AXIS_UNITS, length_bins, mean_of
+from debate_report.reply_markup import part_of_section, section_lengths, shared_sections
 from debate_report.timeline import plain_axis
-from debate_rewards.group_advantages import GROUP_METHODS, GroupMethod
+from debate_rewards.group_advantages import GROUP_METHODS, GroupMethod, centered
 
 MOST_IN_EXAMPLE = 12
 
 
+BY_SECTION = GroupMethod(
+    "ours (by section)",
+    centered,
+    False,
+    "a section has the part of the reward that carries its name, else the reward, less the "
+    "group's mean; tags and text outside have none, and a reply without the sections has the "
+    "reward's everywhere",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class MethodValues:
-    """What a method gives to replies, by their numbers; replies that it leaves out are absent."""
+    """What a method gives to replies, by their numbers; replies that it leaves out are absent.
+
+    Attributes:
+        method: The method.
+        advantages: Of each reply.
+        token_weights: Of one token of each reply without sections.
+        section_weights: Of one token of each section, where a method knows sections.
+        section_characters: In each section of a reply.
+    """
 
     method: GroupMethod
     advantages: dict[int, float]
     token_weights: dict[int, float]
+    section_weights: dict[int, dict[str, float]] = field(default_factory=dict)
+    section_characters: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def reply_weight(self, page: PageReplies, reply: PageReply) -> float:
         """Sum |weight| over the tokens of a reply."""
-        return abs(self.token_weights.get(reply.number, 0.0)) * page.length(reply)
+        if reply.number not in self.section_weights:
+            return abs(self.token_weights.get(reply.number, 0.0)) * page.length(reply)
+        characters = self.section_characters[reply.number]
+        tokens_a_character = page.length(reply) / len(reply.text)
+        return sum(
+            abs(weight) * characters[section] * tokens_a_character
+            for section, weight in self.section_weights[reply.number].items()
+        )
+
+    def weight_text(self, reply: PageReply) -> str:
+        """Write the weight of a token of a reply, or of each of its sections."""
+        if reply.number in self.section_weights:
+            weights = self.section_weights[reply.number].items()
+            return ", ".join(f"{name} {write_value(weight, 'small')}" for name, weight in weights)
+        weight = self.token_weights.get(reply.number)
+        return "–" if weight is None else write_value(weight, "small")
 
 
 def method_values(page: PageReplies) -> list[MethodValues]:
@@ -37,7 +73,31 @@ def method_values(page: PageReplies) -> list[MethodValues]:
         rewarded = [reply for reply in replies if reply.reward is not None]
         if len(rewarded) > 1:
             compared_groups.append(rewarded)
-    return [_values_of(method, page, compared_groups) for method in GROUP_METHODS]
+    all_values = [_values_of(method, page, compared_groups) for method in GROUP_METHODS]
+    by_section = _values_by_section(page, compared_groups)
+    return all_values if by_section is None else [*all_values, by_section]
+
+
+def _values_by_section(
+    page: PageReplies, groups: Sequence[Sequence[PageReply]]
+) -> MethodValues | None:
+    """Compute the weights of each section; None where most replies have none."""
+    written = [reply for reply in page.replies if reply.text]
+    lengths = {reply.number: section_lengths(reply.text) for reply in written}
+    sections = shared_sections(lengths.values())
+    if not sections:
+        return None
+    values = _values_of(BY_SECTION, page, groups)
+    values.section_characters.update(lengths)
+    for replies in groups:
+        parts = set.intersection(*(set(reply.scores) for reply in replies))
+        for section in sections:
+            part = part_of_section(section, sorted(parts))
+            scores = [reply.scores[part] if part else reply.reward or 0.0 for reply in replies]
+            for reply, advantage in zip(replies, centered(scores), strict=True):
+                if section in lengths.get(reply.number, ()):
+                    values.section_weights.setdefault(reply.number, {})[section] = advantage
+    return values
 
 
 def _values_of(
@@ -127,8 +187,7 @@ def _example(
         cells = [f"{number}", f"{page.length(reply):,}"]
         cells.append("–" if reply.reward is None else write_value(reply.reward, "number"))
         for values in all_values:
-            weight = values.token_weights.get(reply.number)
-            cells.append("–" if weight is None else write_value(weight, "small"))
+            cells.append(values.weight_text(reply))
         rows.append(cells)
     return head, rows
 

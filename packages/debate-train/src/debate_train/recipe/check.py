@@ -26,7 +26,8 @@ from debate_train.recipe.imitation import check_demonstrations, imitation_errors
 from debate_train.recipe.policies import key_lines, missing_libraries, role_lines
 from debate_train.recipe.recipe import Recipe
 from debate_train.recipe.refusals import Launch, run_errors
-from debate_train.recipe.signal_check import streams_error, truth_error
+from debate_train.recipe.signal_check import learns_from_rewards, streams_error, truth_error
+from debate_train.recipe.stream_shares import stream_share_lines
 from debate_train.recipe.windows import Windows
 
 
@@ -124,6 +125,12 @@ def _check_learning(
         if streams_problem is not None:
             errors.append(streams_problem)
             warnings = [text for text in warnings if not text.startswith("nothing is learned")]
+        elif learns_from_rewards(phase):
+            share_lines, share_warnings = stream_share_lines(
+                phase, view.source, answers=has_answers
+            )
+            report.lines += share_lines
+            warnings += share_warnings
         errors += imitation_errors(phase)
     if view.source is not None:
         questions = phase.data.checked_questions(view.source)

@@ -1,34 +1,22 @@
 """Whether anything can be learned: scripted debates through form, reward and advantages."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from debate_protocol.parsing import get_contract
-from debate_protocol.types import Transcript
 from debate_rewards.reward import (
     ReadDebate,
     RewardConfig,
     RewardContext,
     read_debate,
-    score_debates,
 )
-from debate_rollout.rendering import TokenText
-from debate_train.advantages import Advantage
-from debate_train.batches.rows import stream_credit, turn_tokens
 from debate_train.recipe.recipe import Recipe
 from debate_train.recipe.scripted_debates import quiet_rewards, scripted_step, small_recipe
 from debate_train.recipe.step_counts import many
+from debate_train.recipe.stream_shares import ValuedStream, credit_mass
 
 MAX_STEPS = 6
 """Scripted steps after which a value that never came is taken never to come."""
-
-
-class ValuedStream(NamedTuple):
-    """A stream, and the component of a mixed reward that gives it values ('' if there is one)."""
-
-    stream: str
-    component: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +49,7 @@ class SignalCheck:
             None if they say nothing: nothing is trained or nothing is sampled, the reward is of
             another package, or the debate is too large to play.
         """
-        if phase.loss.supervised or not _can_be_scripted(phase):
+        if not learns_from_rewards(phase):
             return None
         small = small_recipe(phase)
         if small is None:
@@ -72,7 +60,8 @@ class SignalCheck:
         with quiet_rewards():
             for number in range(MAX_STEPS):
                 step = scripted_step(small, number, answers=answers)
-                taught.update(_taught_streams(small, step))
+                mass = credit_mass(small, step)
+                taught.update(valued for valued in mass if mass[valued] > 0)
                 debates += map(read_debate, step)
                 if taught.issuperset(trained):
                     break
@@ -150,30 +139,9 @@ class SignalCheck:
         return f"{reward.type} counts comparisons, and {problem}; expected {expected}"
 
 
-def _taught_streams(recipe: Recipe, transcripts: Sequence[Transcript]) -> Iterator[ValuedStream]:
-    """Yield the streams, by component, that give any character a value other than 0."""
-    stream_names = list(recipe.advantage.streams)
-    advantages = recipe.advantage(transcripts, score_debates(recipe.reward, transcripts))
-    for transcript, turn_advantages in zip(transcripts, advantages, strict=True):
-        for turn in transcript.turns:
-            by_component: dict[str, list[Advantage]] = {}
-            for advantage in turn_advantages.get(turn.key, []):
-                by_component.setdefault(advantage.component, []).append(advantage)
-            for component, component_advantages in by_component.items():
-                if all(advantage.value == 0 for advantage in component_advantages):
-                    continue
-                # Each character is a token, so that every span covers some.
-                text = TokenText(turn.text, tuple(range(len(turn.text))))
-                tokens = turn_tokens(transcript, turn, text)
-                values, _ = stream_credit(tokens, component_advantages, recipe.advantage.streams)
-                for stream, stream_values in zip(stream_names, values, strict=True):
-                    if stream_values.any():
-                        yield ValuedStream(stream, component)
-
-
 def streams_error(phase: Recipe) -> str | None:
     """Describe a reward that has values for no stream that is trained."""
-    if phase.loss.supervised or not _can_be_scripted(phase) or _trained_streams(phase):
+    if not learns_from_rewards(phase) or _trained_streams(phase):
         return None
     valued_streams = phase.reward.streams
     weights = [f"{n} (weight {s.weight:g})" for n, s in phase.advantage.streams.items()]
@@ -215,9 +183,11 @@ def reward_context(phase: Recipe) -> RewardContext:
     )
 
 
-def _can_be_scripted(phase: Recipe) -> bool:
+def learns_from_rewards(phase: Recipe) -> bool:
+    """Whether a phase's updates follow rewards that scripted debates can have."""
     parts = phase.reward.parts().values()
-    return not any(part.reward.needs().policy for part in parts)
+    needs_policy = any(part.reward.needs().policy for part in parts)
+    return not phase.loss.supervised and not needs_policy
 
 
 def _trained_streams(phase: Recipe) -> tuple[ValuedStream, ...]:

@@ -1,0 +1,129 @@
+"""About which share of the gradient each stream will take, before a model has played."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from debate_protocol.types import Reply, Transcript
+from debate_rewards.reward import score_debates
+from debate_rollout.rendering import TokenText
+from debate_train.advantages import Advantage
+from debate_train.batches.rows import stream_credit, turn_tokens
+from debate_train.data import DataSource
+from debate_train.monitoring.detectors import LargestStream
+from debate_train.playing import named_debates
+from debate_train.recipe.recipe import Recipe
+from debate_train.recipe.scripted_debates import (
+    play_debate,
+    quiet_rewards,
+    scripted_step,
+    small_recipe,
+)
+
+MAX_QUESTIONS = 8
+NUM_SCRIPTED_STEPS = 3
+
+
+class ValuedStream(NamedTuple):
+    """A stream, and the component of a mixed reward that gives it values ('' if there is one)."""
+
+    stream: str
+    component: str
+
+
+def credit_mass(recipe: Recipe, transcripts: Sequence[Transcript]) -> dict[ValuedStream, float]:
+    """Sum λ·|advantage| over the characters of debates, by stream and component.
+
+    A turn is trained on as its tokens are, and each character is a token here: the proportions
+    are those of `optim/gradient_share/` where tokens have about the same length everywhere.
+    """
+    mass: dict[ValuedStream, float] = {}
+    streams = recipe.advantage.streams
+    advantages = recipe.advantage(transcripts, score_debates(recipe.reward, transcripts))
+    for transcript, turn_advantages in zip(transcripts, advantages, strict=True):
+        for turn in transcript.turns:
+            by_component: dict[str, list[Advantage]] = {}
+            for advantage in turn_advantages.get(turn.key, []):
+                by_component.setdefault(advantage.component, []).append(advantage)
+            for component, component_advantages in by_component.items():
+                if all(advantage.value == 0 for advantage in component_advantages):
+                    continue
+                # Each character is a token, so that every span covers some.
+                text = TokenText(turn.text, tuple(range(len(turn.text))))
+                tokens = turn_tokens(transcript, turn, text)
+                values, _ = stream_credit(tokens, component_advantages, streams)
+                for (name, stream), stream_values in zip(streams.items(), values, strict=True):
+                    valued = ValuedStream(name, component)
+                    turn_mass = abs(stream.weight) * float(np.abs(stream_values).sum())
+                    mass[valued] = mass.get(valued, 0.0) + turn_mass
+    return mass
+
+
+def stream_share_lines(
+    phase: Recipe, source: DataSource | None, *, answers: bool
+) -> tuple[list[str], list[str]]:
+    """Estimate the streams' shares of the gradient.
+
+    Debates that the data demonstrates have the right lengths of sections, so they are played where
+    they give every stream a value; else debates of scripted agents are.
+
+    Args:
+        phase: A phase that learns from rewards.
+        source: Its data, if that is here.
+        answers: Whether its questions have answers.
+
+    Returns:
+        A line for the plan, and a warning where the largest stream is above the detector's bound.
+        Neither where one stream alone is trained, where the recipe sets the shares, or where the
+        debates cannot be played.
+    """
+    trained = {name for name, stream in phase.advantage.streams.items() if stream.weight != 0}
+    valued = trained.intersection(phase.reward.streams)
+    small = small_recipe(phase)
+    if len(valued) < 2 or phase.advantage.shares or small is None:
+        return [], []
+    for kind, transcripts in _playable_debates(small, source, answers):
+        with quiet_rewards():
+            mass = credit_mass(small, transcripts)
+        by_stream = dict.fromkeys(sorted(valued), 0.0)
+        for stream, _ in mass:
+            by_stream[stream] = sum(mass[key] for key in mass if key.stream == stream)
+        if all(by_stream.values()):
+            return _describe(phase, kind, by_stream)
+    return [], []
+
+
+def _playable_debates(
+    small: Recipe, source: DataSource | None, answers: bool
+) -> Iterator[tuple[str, list[Transcript]]]:
+    if source is not None and source.can_demonstrate:
+        questions = source.batch(0)[:MAX_QUESTIONS]
+        yield (
+            "demonstrated",
+            [
+                play_debate(run, lambda request: Reply(source.demonstrate(request, errors=True)))
+                for _, run in named_debates(small, questions, "check")
+            ],
+        )
+    scripted: list[Transcript] = []
+    for number in range(NUM_SCRIPTED_STEPS):
+        scripted += scripted_step(small, number, answers=answers)
+    yield "scripted", scripted
+
+
+def _describe(phase: Recipe, kind: str, by_stream: dict[str, float]) -> tuple[list[str], list[str]]:
+    total = sum(by_stream.values())
+    shares = {name: mass / total for name, mass in by_stream.items()}
+    listed = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
+    line = f"  streams' shares of the gradient in {kind} debates: {listed}"
+    largest = max(shares, key=lambda name: shares[name])
+    # Where a recipe turns the detector off, the imbalance is on purpose.
+    detector = phase.health.chosen().get(LargestStream().type)
+    bound = None if detector is None else detector.above
+    if bound is None or shares[largest] <= bound:
+        return [line], []
+    return [line], [
+        f"advantage.streams: in {kind} debates, stream {largest} takes {shares[largest]:.2f} of "
+        f"the gradient; expected at most {bound:g}, by advantage.streams.{largest}.share or weight"
+    ]
