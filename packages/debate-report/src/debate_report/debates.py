@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -272,7 +272,9 @@ def _imported_credit(debate: Transcript) -> dict[str, Any]:
             return {}
         lengths = [len(token) for token in tokens]
         starts = [0, *accumulate(lengths)][: len(advantages)]
-        return {"starts": starts, "tokens": [[1, advantage, 1] for advantage in advantages]}
+        # Most methods give every token of a reply the same.
+        runs = [[len(list(run)), advantage, 1] for advantage, run in groupby(advantages)]
+        return {"starts": starts, "tokens": runs}
     advantage = debate.meta.get("advantage")
     if not isinstance(advantage, int | float):
         return {}
