@@ -114,7 +114,7 @@ test-newest-python: setup  ## protocol, rewards and rollout on the newest Python
 test-tools: setup  ## the tests that need verifiers and inspect, which are laid over .venv for them
 	@echo "== pytest -m tools"
 	@OMP_NUM_THREADS=1 "$(UV)" run --no-sync $(addprefix --with ,$(TOOLS)) \
-		python -m pytest -m tools tests/protocol/test_log_files.py tests/system/test_examples.py $(PYTEST_ARGS)
+		python -m pytest -m tools tests/protocol/test_log_files.py tests/integration/test_examples.py $(PYTEST_ARGS)
 
 test-vllm: $(VLLM_STAMP)  ## every test that needs vLLM, in an environment of its own (.venv-vllm)
 	@echo "== pytest -m vllm"

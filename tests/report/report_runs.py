@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 import yaml
@@ -69,7 +70,7 @@ def credit(*debates, demonstrated=False):
     turns = [
         {"agent": agent, "round": number, "values": {"generator": 0.5 - agent},
          "starts": [0, 10], "tokens": [[1, 0.25, 1], [1, -1.5, 2]]}
-        for number in range(2) for agent in range(3)
+        for number, agent in product(range(2), range(3))
     ]  # fmt: skip
     return {
         "schema": "debate-credit/1",

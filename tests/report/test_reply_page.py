@@ -1,6 +1,6 @@
 """The page of imported replies: its figures by hand, seeded faults, and hostile text."""
 
-import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from debate_report.reply_advantages import method_values, weight_shares
 from debate_report.reply_faults import ends_in_a_loop, faults_of
 from debate_report.reply_figures import pass_curve, plots_of, step_table
 from debate_report.run_files import read_source
+from json_lines import write_rows
 from report.report_runs import HOSTILE, shot, watched
 
-FILES = Path(__file__).parent / "rollout_files"
 # Long enough that two of them are not equal by chance.
 WORDS = "First we take three apples from the box, then we count again what remains inside of it. "
 
@@ -37,19 +37,21 @@ def healthy_rows() -> list[dict[str, Any]]:
     """Build two groups of four replies, half of each right."""
     return [
         row(question, number, question + 1 if number % 2 else 0)
-        for question in (1, 2)
-        for number in range(4)
+        for question, number in product((1, 2), range(4))
     ]
 
 
 def page_of(tmp_path: Path, rows: list[dict[str, Any]]) -> PageReplies:
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    write_rows(path, rows)
     return page_replies_of(read_all(read_source(path)).found)
 
 
 def faults(page: PageReplies) -> dict[str, list[int]]:
-    return {fault.title: [reply.number for reply in fault.replies] for fault in faults_of(page)}
+    numbers = {}
+    for fault in faults_of(page):
+        numbers[fault.title] = [reply.number for reply in fault.replies]
+    return numbers
 
 
 def test_healthy_replies_have_no_fault(tmp_path: Path) -> None:
@@ -129,21 +131,6 @@ def test_page_names_whose_verdicts_it_shows(tmp_path: Path) -> None:
     assert "agree with 5." in page
 
 
-@pytest.mark.parametrize(
-    ("name", "num_tokens", "version"),
-    [
-        ("prime-rl-559b447-traces.jsonl", 8, 7),
-        ("verifiers-0.4.0-traces.jsonl", 2, None),
-        ("skyrl-0.3.0/global_step_5_evals/sums.jsonl", 7, None),
-        ("train_data_step1.jsonl", 10, None),
-    ],
-)
-def test_real_files_count_their_tokens(name: str, num_tokens: int, version: int | None) -> None:
-    page = page_replies_of(read_all(read_source(FILES / name)).found)
-    assert page.unit == "tokens"
-    assert (page.replies[0].num_tokens, page.replies[0].version) == (num_tokens, version)
-
-
 def test_hostile_text_in_every_field_does_not_run(browser: Any, tmp_path: Path) -> None:
     rows = []
     for number in range(4):
@@ -153,7 +140,7 @@ def test_hostile_text_in_every_field_does_not_run(browser: Any, tmp_path: Path) 
         rows.append(hostile | {"reward": float(number > 1), "id": HOSTILE, "step": number})
     rows.append(rows[0] | {"response": None, "error": HOSTILE})
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    write_rows(path, rows)
     with browser.new_context(viewport={"width": 380, "height": 900}) as context:
         page = watched(context.new_page(), write_report(path))
         for summary in page.locator("main summary").all():

@@ -159,14 +159,6 @@ def test_a_phone_shows_the_change_of_each_measure_whole(browser, tmp_path):
         shot(page, "results-420")
 
 
-def test_print_leaves_the_controls_out(page):
-    assert page.is_visible(".filters")
-    page.emulate_media(media="print")
-    assert not page.is_visible(".filters")
-    assert not page.is_visible("#debate-list")
-    assert page.is_visible("#debate h3")
-
-
 def test_what_finds_no_room_is_left_out_and_counted(tmp_path, monkeypatch, browser):
     monkeypatch.setattr(data, "BLOCK", 2)
     monkeypatch.setattr(data, "MOST_BYTES", 2500)
@@ -300,17 +292,3 @@ def test_advantages_are_kept_of_so_many_debates_and_demonstrations_are_named(
     page.select_option("[name=source]", "sampled")
     page.locator("#found", has_text="4 of 5 debates").wait_for()
     assert "emonstration" not in page.inner_text("#debate")
-
-
-def test_the_first_debate_is_shown_before_the_rest_of_the_page_is_there(
-    visit, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(data, "BLOCK", 1)
-    report = write_report(fill(tmp_path / "run").path)
-    text = report.read_text()
-    script = text.index('"use strict"')
-    # Before the script stands the block of the debate that is open: the first of self-play.
-    assert text.index('id="texts-1"') < script < text.index('id="texts-0"')
-    page = visit(report)
-    page.locator("#debate-list button", has_text="spoiled").click()
-    page.locator("#debate .note", has_text="spoiled").first.wait_for()

@@ -19,13 +19,12 @@ from debate_protocol.cli import main
 from debate_protocol.command_line import UsageError
 from debate_protocol.transcripts.files import transcript_problems
 from debate_report import report_main
-from debate_report.browsing import blocks_of, browser, read_all
+from debate_report.browsing import blocks_of, read_all
 from debate_report.debates import Debates
 from debate_report.imports.values import golds, template_messages
 from debate_report.rollout_files import debates_in, import_rollouts
 from debate_report.run_files import read_source
 from debate_train.commands.cli import main as train
-from debate_train.evaluation import reply_curves
 
 FILES = Path(__file__).parent / "rollout_files"
 # File; replies, questions, mean reward, replies that the file calls right and wrong, step.
@@ -79,17 +78,6 @@ def test_file_of_a_released_package_is_read_as_it_is(
         assert "<|im_" not in debate.question.text
         assert not debate.question.text.startswith(("system", "user"))
         assert all("<|im_" not in turn.text for turn in debate.turns)
-
-
-def test_cut_and_failed_replies_say_so() -> None:
-    cut = import_rollouts(FILES / "inspect-0.3.285-cut.json")
-    assert sorted(debate.meta.get("finish", "") for debate in cut) == ["", "length"]
-    failed = [
-        d for d in import_rollouts(FILES / "inspect-0.3.285-errors.eval") if d.turns[0].failure
-    ]
-    assert len(failed) == 1
-    assert failed[0].meta["error"]
-    assert "reward" not in failed[0].meta
 
 
 @pytest.mark.parametrize(
@@ -286,7 +274,7 @@ def problems_shown(path: Path) -> list[list[str]]:
     """Return the problems that the page has beside the last turn of each reply."""
     blocks = blocks_of(read_all(read_source(path)))
     packed = (zlib.decompress(base64.b64decode(block)) for block in blocks.texts)
-    debates = [debate for block in packed for debate in json.loads(block)]
+    debates = list(itertools.chain.from_iterable(map(json.loads, packed)))
     return [debate["turns"][-1]["problems"] for debate in debates]
 
 
@@ -329,41 +317,6 @@ def test_plain_rows_are_read_and_unknown_numbers_are_not_zero(tmp_path: Path) ->
     right, unknown, endless = import_rollouts(path)
     assert (right.meta["reward"], right.meta["verdict"]) == (1.0, "right")
     assert unknown.meta == endless.meta == {}
-
-
-def test_reward_of_an_episode_is_the_weighted_sum_when_a_part_or_metric_has_that_name(
-    tmp_path: Path,
-) -> None:
-    episode = json.loads((FILES / "verifiers-0.4.0-traces.jsonl").read_text().splitlines()[0])
-    (trace,) = episode["traces"]
-    trace["rewards"] = {
-        "reward": {"score": 0.25, "weight": 1.0}, "other": {"score": 1.0, "weight": 0.5},
-    }  # fmt: skip
-    trace["metrics"] = {"reward": 9.0}
-    (reply,) = import_rollouts(written(tmp_path / "traces.jsonl", episode))
-    assert reply.meta["reward"] == 0.25 * 1 + 1 * 0.5
-    assert (reply.meta["reward (part)"], reply.meta["reward (metric)"]) == (0.25, 9.0)
-
-
-def test_questions_of_two_environments_with_one_id_stay_two(tmp_path: Path) -> None:
-    def row(task: str, prompt: str, reply: str, answer: str) -> dict[str, Any]:
-        return {
-            "example_id": 0, "task": task, "prompt": prompt, "completion": reply, "answer": answer,
-        }  # fmt: skip
-
-    sums = [row("sums", "What is 2 plus 3?", "\\boxed{5}", "5")] * 2
-    rivers = [row("rivers", "Longest river of Africa?", "\\boxed{Congo}", "Nile")] * 2
-    debates = import_rollouts(written(tmp_path / "two.jsonl", *sums, *rivers), kind="text")
-    assert len({debate.question.id for debate in debates}) == 2
-    without_ids = [
-        {"task": {"data": {"prompt": prompt, "answer": "1"}}, "traces": []} for prompt in "ab"
-    ]
-    episodes = import_rollouts(written(tmp_path / "episodes.jsonl", *without_ids))
-    assert len({episode.question.id for episode in episodes}) == 2
-    # Of each question two replies: all right, and none. Half of the questions are passed.
-    curves = reply_curves(debates, 2)
-    at_two = {name: fmean(curves[name][1].values.values()) for name in ("pass@k", "cons@k")}
-    assert at_two == {"pass@k": 0.5, "cons@k": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -417,23 +370,6 @@ def test_prompts_of_templates_are_split_into_messages() -> None:
     assert template_messages("2+2?") == [{"role": "user", "content": "2+2?"}]
 
 
-def test_page_counts_why_answers_could_not_be_read(tmp_path: Path) -> None:
-    row = {"question": "How many?", "answer": "4", "reward": 0.0}
-    path = written(
-        tmp_path / "rows.jsonl",
-        *[row | {"response": "Answer: 4 red ones and 5 blue ones"}] * 2,
-        row | {"response": "Answer: none of them"},
-        row | {"response": "Answer: 4"},
-    )
-    debates = import_rollouts(path, contract="answer_line", kind="number")
-    recorded = Debates()
-    recorded.add_imported(debates)
-    reasons = [next(iter(debate.unread.values()), "") for debate in recorded.found]
-    assert reasons == ["several numbers", "several numbers", "no number", ""]
-    page = str(browser(read_source(path), recorded).shown)
-    assert "several numbers 2, no number 1." in page
-
-
 def node(parent: int | None, role: str, content: Any, *, sampled: bool = False) -> dict[str, Any]:
     return {"parent": parent, "message": {"role": role, "content": content}, "sampled": sampled}
 
@@ -457,19 +393,6 @@ def trace(start: float, answer: str, reward: float) -> dict[str, Any]:
 def episode(*traces: dict[str, Any], **data: Any) -> dict[str, Any]:
     task = {"type": "Any", "key": "k", "data": {"idx": 3, "prompt": "2 + 2 = ?", **data}}
     return {"id": "e", "task": task, "ok": True, "traces": list(traces)}
-
-
-def test_exported_rows_of_trl_are_read_as_replies(
-    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    main(["export", str(DEBATES), "--to", "trl"])
-    path = tmp_path / "completions.jsonl"
-    path.write_bytes(capsysbinary.readouterr().out)
-    replies = import_rollouts(path)
-    assert len(replies) == 24
-    assert len({reply.question.id for reply in replies}) == 4
-    assert replies[0].question.answer == "5"
-    assert "15 divided by 3" in replies[0].turns[0].text
 
 
 def test_exported_traces_of_verifiers_are_imported_as_the_debates_they_were(

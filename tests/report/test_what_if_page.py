@@ -1,6 +1,5 @@
 """The page of rewards on recorded debates and on other programs' replies, by hand."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from debate_report import report_main
 from debate_report.browsing import read_all
 from debate_report.run_files import read_source
 from debate_report.what_if_sections import ReplayChoices, Replays, replay
-from debate_rewards import get_reward
+from json_lines import write_rows
 from report.report_runs import HOSTILE, shot, watched
 
 
@@ -27,7 +26,7 @@ def reply_row(question: int, answer: int, reward: float, **more: Any) -> dict[st
 
 def replayed(tmp_path: Path, rows: list[dict[str, Any]]) -> Replays:
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(path, rows)
     return replay(read_all(read_source(path)), ReplayChoices({}))
 
 
@@ -84,19 +83,6 @@ def test_lazy_replies_earn_what_their_file_says(tmp_path: Path) -> None:
     }
 
 
-def test_three_changes_of_each_direction_can_be_read(tmp_path: Path) -> None:
-    rows = []
-    for question in range(8):
-        # Half of the questions pay the wrong reply, so that four right ones go up and four wrong
-        # ones down where the truth is.
-        rows += [reply_row(question, question + 1, 0.0), reply_row(question, 99, 1.0)]
-    replays = replayed(tmp_path, rows)
-    (change,) = (e.disagreement for e in replays.replays if e.name == "right or wrong")
-    assert change is not None
-    assert (change.num_turns, change.num_changed) == (16, 16)
-    assert [example.first > 0 for example in change.examples] == [True] * 3 + [False] * 3
-
-
 def test_page_says_whose_verdict_a_reward_is_compared_with(tmp_path: Path) -> None:
     rows = [reply_row(1, 2, 1.0), reply_row(1, 3, 0.0)]
     for row in rows:
@@ -137,15 +123,6 @@ def test_debates_of_a_run_are_scored_under_the_rewards_asked_for(
         assert message in capsys.readouterr().err
 
 
-def test_same_figures_as_the_table_of_the_command(tmp_path: Path) -> None:
-    path = tmp_path / "debates.jsonl"
-    write_transcripts(path, [GOOD, BAD])
-    rewards = {"v2": get_reward("v2"), "verifiable": get_reward("verifiable")}
-    replays = replay(read_all(read_source(path)), ReplayChoices(rewards))
-    assert [each.num_answers for each in replays.replays] == [8, 16]
-    assert replays.lazy_head[0] == "as recorded"
-
-
 def test_hostile_text_in_every_field_does_not_run(browser: Any, tmp_path: Path) -> None:
     rows = []
     for number in range(8):
@@ -154,7 +131,7 @@ def test_hostile_text_in_every_field_does_not_run(browser: Any, tmp_path: Path) 
         row["response"] = f"{HOSTILE} \\boxed{{{HOSTILE if number % 3 else 2}}}"
         rows.append(row)
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(path, rows)
     assert report_main([str(path), "--what-if"]) == 0
     with browser.new_context(viewport={"width": 380, "height": 900}) as context:
         page = watched(

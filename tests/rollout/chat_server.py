@@ -64,11 +64,11 @@ class Endpoint:
         self._at_once = 0
         self._lock = threading.Lock()
 
-    def answer(self, one: Seen) -> Answer:
+    def answer(self, sent: Seen) -> Answer:
         with self._lock:
-            self.seen.append(one)
+            self.seen.append(sent)
             number = len(self.seen) - 1
-        return self.behave(number, one)
+        return self.behave(number, sent)
 
     def entered(self, change: int) -> None:
         with self._lock:
@@ -109,8 +109,8 @@ def _handler(endpoint: Endpoint) -> type[BaseHTTPRequestHandler]:
             for name, value in {"Content-Length": str(len(content)), **answer.headers}.items():
                 self.send_header(name, value)
             self.end_headers()
-            for part in [content[k : k + 1] for k in range(len(content))] if answer.drips else ():
-                self.wfile.write(part)
+            for byte in [content[k : k + 1] for k in range(len(content))] if answer.drips else ():
+                self.wfile.write(byte)
                 self.wfile.flush()
                 time.sleep(answer.after_s)
             if not answer.drips:
@@ -131,18 +131,13 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(
-    endpoint: Endpoint, wrap: Callable[[socket.socket], Any] | None = None
-) -> Iterator[str]:
+def serving(endpoint: Endpoint) -> Iterator[str]:
     """Serve an endpoint; gives its base_url."""
     server = _Server(("127.0.0.1", 0), _handler(endpoint))
-    if wrap is not None:
-        server.socket = wrap(server.socket)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
-        scheme = "http" if wrap is None else "https"
-        yield f"{scheme}://127.0.0.1:{server.server_address[1]}/v1"
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
     finally:
         server.shutdown()
         server.server_close()

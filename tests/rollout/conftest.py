@@ -168,7 +168,8 @@ def hf_logps() -> Callable[..., list[float]]:
     """Score a reply by one plain forward pass, at its temperature (1 where it was greedy)."""
 
     def score(model: Any, reply: Any) -> list[float]:
-        prompt, ids = reply.prompt_ids, reply.token_ids
+        prompt = reply.prompt_ids
+        ids = reply.token_ids
         with torch.no_grad():
             logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
         logps = (logits.float() / (reply.temperature or 1.0)).log_softmax(-1)

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,7 +41,8 @@ class Cuda:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     """Give this process stand-ins for a CUDA device, and its two threads back afterwards."""
-    fake, threads = Cuda(), torch.get_num_threads()
+    fake = Cuda()
+    threads = torch.get_num_threads()
     for name, stand_in in {
         "is_available": lambda: True,
         "current_stream": lambda: fake.current,
@@ -105,58 +105,10 @@ def test_entered_gives_the_engine_its_state_and_the_caller_his_back(cuda: Cuda) 
     with pytest.raises(KeyError), engine.entered(ordered=True):
         assert engine.stream.waited == ["trainer"]
         raise KeyError
-    assert trainer.waited == ["engine"] and ThreadState.now() == ThreadState(2, trainer)
+    assert trainer.waited == ["engine"]
+    assert ThreadState.now() == ThreadState(2, trainer)
 
 
 def test_entered_leaves_streams_alone_when_there_is_no_cuda() -> None:
     with ThreadState.now().entered(ordered=True):
         assert ThreadState.now().stream is None
-
-
-@pytest.fixture
-def imported_vllm() -> None:
-    """Import what starts vLLM while there is no CUDA: its first import sets this process up."""
-    import debate_rollout.engines.vllm.sampler  # noqa: F401
-
-
-@pytest.mark.vllm
-@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
-def test_vllm_steps_in_its_own_state_and_leaves_the_trainer_his(
-    imported_vllm: None, cuda: Cuda, tiny_model: Any, byte_bpe: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from debate_rollout.engine import Request, Sampling, Weights
-    from debate_rollout.engines import VllmEngine
-    from debate_rollout.engines.vllm import sampler as vllm_sampler
-    from debate_rollout.testing import turn_request
-
-    seen: list[tuple[str, int, str]] = []
-
-    def note(what: str, answer: Any = None) -> Any:
-        def called(*_: object, **__: object) -> Any:
-            seen.append((what, torch.get_num_threads(), cuda.current.name))
-            return answer
-
-        return called
-
-    class Fake(DisturbingLLM):
-        def __init__(self, *_: object, **__: object) -> None:
-            super().__init__()
-            engine = self.llm_engine
-            engine.add_request, engine.step = note("add", "0"), note("step", [])
-            engine.abort_request = note("abort")
-
-    monkeypatch.setattr(vllm_sampler, "LLM", Fake)
-    monkeypatch.setattr(vllm_sampler.VllmSampler, "_load_full", note("load"))
-    model, before = tiny_model(byte_bpe), state_of(cuda)[:5]
-    trainer = cuda.current
-    engine = VllmEngine().open(model, byte_bpe)
-    try:
-        assert state_of(cuda)[:5] == before
-        ticket = engine.submit(Request(turn_request(), Sampling(max_tokens=2), (3, 4)))
-        engine.collect(0.0)
-        engine.cancel(ticket)
-        engine.load(Weights(1, {}))
-        assert seen == [(what, 1, "engine") for what in ("add", "step", "abort", "load")]
-        assert state_of(cuda)[:5] == before and trainer.waited == ["engine"]
-    finally:
-        engine.close()

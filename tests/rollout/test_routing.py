@@ -1,6 +1,7 @@
 """One engine of several policies: asks go to the policy that they name, and nobody else learns."""
 
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -36,11 +37,8 @@ def held(engine: RoutedEngine) -> list[tuple[str, int]]:
     form = Simultaneous(max_rounds=2, style="compact", personas="none", roles=ROLES)
     runs = [form.start(Question(str(i), "?"), seed=i) for i in range(3)]
     debates = play(runs, engine, max_tokens=10)
-    return [
-        (turn.text.removeprefix("<solution>").split()[0], turn.agent)
-        for debate in debates
-        for turn in debate.turns
-    ]
+    turns = chain.from_iterable(debate.turns for debate in debates)
+    return [(turn.text.removeprefix("<solution>").split()[0], turn.agent) for turn in turns]
 
 
 EXPECTED = [("trained", 0), ("trained", 1), ("frozen", 2)] * 6
@@ -76,8 +74,8 @@ def test_cancelled_request_of_another_policy_is_never_collected() -> None:
     engine = RoutedEngine(trained, {"frozen": frozen})
     tickets = {name: engine.submit(request(name)) for name in names}
     engine.cancel(tickets["frozen"])
-    (done,) = engine.collect(10.0)
-    assert done.ticket == tickets["trained"]
+    (finished,) = engine.collect(10.0)
+    assert finished.ticket == tickets["trained"]
     assert engine.collect(10.0) == []  # nothing is open: it does not wait
 
 

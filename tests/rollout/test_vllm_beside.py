@@ -1,21 +1,20 @@
 """vLLM as a server that the run starts: the same promises, kept from afar."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rollout.vllm_requests import requests_for
 
 from debate_protocol.types import Reply
-from debate_rollout.engine import EndpointError, Request, Sampling, Weights, WeightsError
+from debate_rollout.engine import EndpointError, Sampling, Weights, WeightsError
 from debate_rollout.engines import VllmServerEngine
 from debate_rollout.engines.sampling import plain_logps
 from debate_rollout.engines.vllm.model import OtherWeightsError, write_weights
-from debate_rollout.testing import Bench, Refresh, check_engine, turn_request
+from debate_rollout.testing import Bench, Refresh, check_engine
 
 pytestmark = [
     pytest.mark.vllm,
@@ -25,29 +24,23 @@ pytestmark = [
 NEAR = 3e-5
 """For log-probabilities near -5 of two float32 engines: of thousands one differed by 1.2e-5."""
 SETTINGS: dict[str, Any] = {"enforce_eager": True, "kv_cache_mib": 64, "max_batch": 16}
-SAMPLING = Sampling(max_tokens=12, temperature=0.7)
 WINDOW = 2048
 Logps = Callable[[Any, Reply], list[float]]
 
 
-def requests_for(sampling: Sampling = SAMPLING, count: int = 4) -> list[Request]:
-    prompts = [tuple(3 + (7 * k + j) % 290 for j in range(100 + k)) for k in range(count)]
-    return [Request(turn_request(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
-
-
 def ended(engine: Any) -> dict[int, Any]:
-    found: dict[int, Any] = {}
-    while done := engine.collect(120.0):
-        found |= {one.ticket: one.outcome for one in done}
-    return found
+    outcomes: dict[int, Any] = {}
+    while batch := engine.collect(120.0):
+        outcomes |= {finished.ticket: finished.outcome for finished in batch}
+    return outcomes
 
 
 @pytest.fixture(scope="module")
 def models(tiny_model: Callable[..., Any], byte_bpe: Any) -> list[Any]:
-    made = [tiny_model(byte_bpe, k, tied=True, window=WINDOW) for k in (0, 1)]
+    pair = [tiny_model(byte_bpe, k, tied=True, window=WINDOW) for k in (0, 1)]
     # What a checkpoint suggests must not be sampled with: servers take it as their default.
-    made[0].generation_config.update(do_sample=True, top_k=2, repetition_penalty=3.0)
-    return made
+    pair[0].generation_config.update(do_sample=True, top_k=2, repetition_penalty=3.0)
+    return pair
 
 
 @pytest.fixture(scope="module")
@@ -60,37 +53,13 @@ def engine(models: list[Any], byte_bpe: Any) -> Iterator[Any]:
 def test_engine_beside_the_process_conforms(engine: Any, models: list[Any]) -> None:
     # 64 MiB; a token has keys and values of 2 layers, 2 heads and 32 numbers of 4 bytes.
     assert engine.room.debates == 64 * 2**20 // (2 * 2 * 2 * 32 * 4)
-    refreshes = [Refresh(Weights(1, one.state_dict()), plain_logps(one)) for one in models[::-1]]
-    found = check_engine(Bench(engine, plain_logps(models[0]), refreshes))
-    assert {name for name, result in found.items() if result != "passed"} == {
+    refreshes = [
+        Refresh(Weights(1, model.state_dict()), plain_logps(model)) for model in models[::-1]
+    ]
+    results = check_engine(Bench(engine, plain_logps(models[0]), refreshes))
+    assert {name for name, result in results.items() if result != "passed"} == {
         "LoRA refresh", "an adapter for each request", "death is named",
     }  # fmt: skip
-
-
-def test_generate_reports_log_probabilities_when_temperatures_differ_in_a_batch(
-    engine: Any, models: list[Any], hf_logps: Logps
-) -> None:
-    requests = [
-        replace(one, sampling=replace(one.sampling, temperature=temperature))
-        for one, temperature in zip(requests_for(), (0.0, 0.5, 1.0, 2.0), strict=True)
-    ]
-    engine.load(Weights(101, models[0].state_dict()))
-    for reply in engine.generate(requests):
-        assert reply.logps == pytest.approx(hf_logps(models[0], reply), abs=NEAR)
-
-
-def test_load_serves_new_weights_without_old_prefixes(
-    engine: Any, models: list[Any], hf_logps: Logps
-) -> None:
-    for version, model in ((2, models[1]), (3, models[0])):
-        engine.generate(requests_for())  # fills the prefix cache with the weights before
-        tensors = dict(model.state_dict())
-        if model.config.tie_word_embeddings:
-            del tensors["lm_head.weight"]
-        engine.load(Weights(version, tensors))
-        for reply in engine.generate(requests_for()):
-            assert reply.weight_version == version and reply.version_spans == ()
-            assert reply.logps == pytest.approx(hf_logps(model, reply), abs=NEAR)
 
 
 def test_load_marks_replies_that_mix_weights_when_requests_are_open(
@@ -102,9 +71,9 @@ def test_load_marks_replies_that_mix_weights_when_requests_are_open(
     mixed: list[Reply] = []
     for _ in range(5):  # A server that was idle may take all at once, and answer all at once.
         engine.load(Weights(4, models[0].state_dict()))
-        for one in requests_for(sampling, count=3 * SETTINGS["max_batch"]):
-            engine.submit(one)
-        replies = [one.outcome for one in engine.collect(120.0)]
+        for finished in requests_for(sampling, count=3 * SETTINGS["max_batch"]):
+            engine.submit(finished)
+        replies = [finished.outcome for finished in engine.collect(120.0)]
         engine.load(Weights(5, models[1].state_dict()))
         replies += ended(engine).values()
         assert len(replies) == 3 * SETTINGS["max_batch"]
@@ -114,7 +83,8 @@ def test_load_marks_replies_that_mix_weights_when_requests_are_open(
     assert mixed
     for reply in mixed:
         (old, start, border), (new, again, end) = reply.version_spans
-        assert (old, start, new, end) == (4, 0, 5, len(reply.token_ids)) and border == again
+        assert (old, start, new, end) == (4, 0, 5, len(reply.token_ids))
+        assert border == again
         before, after = (hf_logps(model, reply) for model in models)
         assert reply.logps == pytest.approx(before[:border] + after[border:], abs=NEAR)
 
@@ -141,14 +111,6 @@ def test_load_leaves_the_old_weights_serving_when_a_file_is_torn(
     assert not list(engine._served.folder.glob("weights-*"))
 
 
-def test_cancel_frees_the_engine(engine: Any) -> None:
-    for one in requests_for(replace(SAMPLING, max_tokens=1900), count=16):
-        engine.cancel(engine.submit(one))
-    started = time.monotonic()
-    assert len(engine.generate(requests_for(replace(SAMPLING, max_tokens=1)))) == 4
-    assert engine.collect(0.0) == [] and time.monotonic() - started < 30.0
-
-
 def test_url_connects_to_a_running_server(
     engine: Any, models: list[Any], byte_bpe: Any, hf_logps: Logps,
     monkeypatch: pytest.MonkeyPatch,
@@ -158,11 +120,13 @@ def test_url_connects_to_a_running_server(
         VllmServerEngine(url=engine._urls).open(models[0], byte_bpe)
     monkeypatch.setenv("VLLM_API_KEY", key)
     second = VllmServerEngine(url=engine._urls + "/v1").open(models[0], byte_bpe)
-    assert second.context_window == WINDOW and "load_in_flight" in second.capabilities
+    assert second.context_window == WINDOW
+    assert "load_in_flight" in second.capabilities
     for version, model in ((1, models[0]), (2, models[1])):
         second.load(Weights(version, model.state_dict()))
         for reply in second.generate(requests_for()):
-            assert reply.weight_version == version and reply.version_spans == ()
+            assert reply.weight_version == version
+            assert reply.version_spans == ()
             assert reply.logps == pytest.approx(hf_logps(model, reply), abs=NEAR)
     with pytest.raises(OtherWeightsError, match="does another run refresh it"):
         engine.generate(requests_for())  # By the weights of the second.
@@ -178,15 +142,15 @@ def test_an_engine_that_died_fails_every_request(engine: Any, models: Any) -> No
     message = r"has ended \(exit code 137\); the end of its log, .*vllm-server-"
     for process in computing:  # held, so that no reply can be ready before the end
         process.suspend()
-    tickets = [engine.submit(one) for one in requests_for()]
+    tickets = [engine.submit(request) for request in requests_for()]
     assert engine.collect(0.3) == []
     victim.kill()
     for process in computing:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.resume()
-    found = ended(engine)
-    assert sorted(found) == tickets
-    assert all(isinstance(outcome, Exception) for outcome in found.values())
+    outcomes = ended(engine)
+    assert sorted(outcomes) == tickets
+    assert all(isinstance(outcome, Exception) for outcome in outcomes.values())
     with pytest.raises(Exception, match=message):
         engine.generate(requests_for())
     with pytest.raises(Exception, match=message):
@@ -196,13 +160,13 @@ def test_an_engine_that_died_fails_every_request(engine: Any, models: Any) -> No
 def test_adapters_are_served_by_a_server(
     tiny_model: Callable[..., Any], adapter: Callable[..., Any], byte_bpe: Any
 ) -> None:
-    made = [adapter(tiny_model(byte_bpe, window=256), seed) for seed in (0, 1, 2)]
-    engine = VllmServerEngine(max_lora_rank=8, **SETTINGS).open(made[0][0], byte_bpe)
+    adapters_of = [adapter(tiny_model(byte_bpe, window=256), seed) for seed in (0, 1, 2)]
+    engine = VllmServerEngine(max_lora_rank=8, **SETTINGS).open(adapters_of[0][0], byte_bpe)
     try:
-        adapters = [Refresh(weights, plain_logps(model)) for model, weights in made[1:]]
+        adapters = [Refresh(weights, plain_logps(model)) for model, weights in adapters_of[1:]]
         bench = Bench(engine, plain_logps(tiny_model(byte_bpe, window=256)), adapters)
-        found = check_engine(bench)
-        assert found["LoRA refresh"] == found["prefix cache dropped"] == "passed"
+        results = check_engine(bench)
+        assert results["LoRA refresh"] == results["prefix cache dropped"] == "passed"
         assert len(list(engine._served.folder.glob("adapter-*"))) <= 2  # old ones are removed
         with pytest.raises(WeightsError, match="expected 'lora'"):
             engine.load(Weights(99, tiny_model(byte_bpe, window=256).state_dict()))

@@ -3,7 +3,6 @@
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.rollout.vllm_requests import requests_for
 
 from debate_protocol.types import Reply
 from debate_rollout.engine import Request, Sampling, Weights
 from debate_rollout.engines import VllmServerEngine
-from debate_rollout.testing import turn_request
 
 pytestmark = [
     pytest.mark.vllm,
@@ -27,9 +26,7 @@ Logps = Callable[[Any, Reply], list[float]]
 
 
 def requests() -> list[Request]:
-    prompts = [tuple(3 + (7 * k + j) % 290 for j in range(40 + k)) for k in range(6)]
-    sampling = Sampling(max_tokens=8)
-    return [Request(turn_request(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
+    return requests_for(Sampling(max_tokens=8), count=6, length=40)
 
 
 @pytest.fixture
@@ -81,7 +78,8 @@ def test_a_server_is_refreshed_and_sleeps_meanwhile(
                 engine.sleep()
             engine.load(Weights(version, model.state_dict()))
             for reply in engine.generate(requests()):
-                assert reply.weight_version == version and reply.version_spans == ()
+                assert reply.weight_version == version
+                assert reply.version_spans == ()
                 # Tensors of the wrong model are off by 0.1 and more.
                 assert reply.logps == pytest.approx(hf_logps(model, reply), abs=1e-5)
         # Each refresh waits for the trainer's own stream, on the trainer's device.

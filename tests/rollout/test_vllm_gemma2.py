@@ -1,19 +1,20 @@
 """Gemma 2, whose logits and attention scores are soft-capped, sampled by vLLM."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
+from tests.rollout.vllm_requests import requests_for
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from arithmetic import largest_gap
 from debate_protocol.types import Reply
-from debate_rollout.engine import Request, Sampling, Weights
+from debate_rollout.engine import Sampling, Weights
 from debate_rollout.engines import VllmEngine
 from debate_rollout.engines.vllm.model import ServedModel
-from debate_rollout.testing import turn_request
 
 Logps = Callable[[Any, Reply], list[float]]
 
@@ -50,14 +51,16 @@ def test_head_is_left_out_when_vllm_has_none(
 @pytest.mark.vllm
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 def test_gemma2_is_sampled_with_both_soft_caps(byte_bpe: Any, hf_logps: Logps) -> None:
-    model, other = gemma2(byte_bpe, 0), gemma2(byte_bpe, 1)
+    model = gemma2(byte_bpe, 0)
+    other = gemma2(byte_bpe, 1)
     engine = VllmEngine(enforce_eager=True, kv_cache_mib=64, max_batch=16).open(model, byte_bpe)
     try:
         # Prompts are longer than the sliding window of every second layer.
-        prompts = [tuple(3 + (7 * k + j) % 290 for j in range(40 + k)) for k in range(4)]
         requests = [
-            Request(turn_request(), Sampling(max_tokens=24, seed=k, temperature=heat), prompts[k])
-            for k, heat in enumerate((1.0, 0.7, 1.7, 0.0))
+            replace(request, sampling=replace(request.sampling, temperature=temperature))
+            for request, temperature in zip(
+                requests_for(Sampling(max_tokens=24), length=40), (1.0, 0.7, 1.7, 0.0), strict=True
+            )
         ]
         before = engine.generate(requests)
         engine.load(Weights(1, other.state_dict()))

@@ -6,25 +6,19 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from tests.rollout.vllm_requests import SAMPLING, requests_for
 
 from debate_protocol.types import Reply
-from debate_rollout.engine import EngineConfigError, Request, Sampling, Weights, WeightsError
+from debate_rollout.engine import EngineConfigError, Weights, WeightsError
 from debate_rollout.engines import VllmEngine
-from debate_rollout.testing import turn_request
 
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
 ]
 
-SAMPLING = Sampling(max_tokens=12, temperature=0.7)
 LAYER = "model.layers.0.mlp.down_proj.weight"
 Logps = Callable[[Any, Reply], list[float]]
-
-
-def requests_for(sampling: Sampling = SAMPLING) -> list[Request]:
-    prompts = [tuple(3 + (7 * k + j) % 290 for j in range(100 + k)) for k in range(4)]
-    return [Request(turn_request(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
@@ -49,7 +43,8 @@ def test_load_serves_new_weights_without_old_prefixes(
             del tensors["lm_head.weight"]  # as safetensors files of tied models leave it out
         engine.load(Weights(version, tensors))
         for reply in engine.generate(requests_for()):
-            assert reply.weight_version == version and reply.version_spans == ()
+            assert reply.weight_version == version
+            assert reply.version_spans == ()
             assert reply.logps == pytest.approx(hf_logps(model, reply), abs=1e-5)
 
 
@@ -57,26 +52,28 @@ def test_load_marks_replies_that_mix_weights_when_requests_are_open(
     engine: Any, models: list[Any], hf_logps: Logps
 ) -> None:
     engine.load(Weights(3, models[0].state_dict()))
-    for one in requests_for(replace(SAMPLING, max_tokens=100)):
-        engine.submit(one)
+    for request in requests_for(replace(SAMPLING, max_tokens=100)):
+        engine.submit(request)
     for _ in range(20):
         engine.collect(0.0)  # one token each
     engine.load(Weights(4, models[1].state_dict()))
     engine.generate(requests_for(replace(SAMPLING, max_tokens=1)))
     ended = []
-    while found := engine.collect(60.0):
-        ended += [done.outcome for done in found]
+    while batch := engine.collect(60.0):
+        ended += [finished.outcome for finished in batch]
     mixed = [reply for reply in ended if reply.version_spans]
     assert len(mixed) >= 2  # others ended before the refresh
     for reply in mixed:
         count = len(reply.token_ids)
-        assert reply.version_spans == ((3, 0, 20), (4, 20, count)) and reply.weight_version == 4
+        assert reply.version_spans == ((3, 0, 20), (4, 20, count))
+        assert reply.weight_version == 4
         before, after = (hf_logps(model, reply) for model in models)
         # The new weights computed the whole prefix again: their log-probabilities are exact, too.
         assert reply.logps == pytest.approx(before[:20] + after[20:], abs=1e-5)
     # New weights had no part in what was sampled before them.
     for reply in engine.generate(requests_for()):
-        assert reply.weight_version == 4 and reply.version_spans == ()
+        assert reply.weight_version == 4
+        assert reply.version_spans == ()
 
 
 def test_load_leaves_the_old_weights_serving_when_new_ones_do_not_fit(

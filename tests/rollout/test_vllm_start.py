@@ -2,24 +2,23 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any
 
 import pytest
 import torch
+from tests.rollout.vllm_requests import requests_for
 
 from debate_protocol.types import Reply
 from debate_rollout.engine import (
     EngineConfigError,
     EngineSettings,
-    Request,
     RolloutError,
     Sampling,
     Weights,
 )
 from debate_rollout.engines import VllmEngine, VllmServerEngine
-from debate_rollout.testing import turn_request
 
 pytestmark = [
     pytest.mark.vllm,
@@ -28,11 +27,6 @@ pytestmark = [
 
 SETTINGS: dict[str, Any] = {"kv_cache_mib": 64, "max_batch": 16}
 Logps = Callable[[Any, Reply], list[float]]
-
-
-def requests_for(sampling: Sampling, count: int = 4, length: int = 100) -> list[Request]:
-    prompts = [tuple(3 + (7 * k + j) % 290 for j in range(length + k)) for k in range(count)]
-    return [Request(turn_request(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
 
 
 def test_generate_does_not_split_a_seeded_prompt_over_steps(
@@ -56,9 +50,9 @@ def test_open_serves_the_type_of_the_model(
     opened.load(Weights(1, model.state_dict()))
     replies = opened.generate(requests_for(Sampling(max_tokens=12)))
     opened.close()
-    served = [logp for reply in replies for logp in reply.logps]
-    rounded = [logp for reply in replies for logp in hf_logps(model, reply)]
-    exact = [logp for reply in replies for logp in hf_logps(model.float(), reply)]
+    served = list(chain.from_iterable(reply.logps for reply in replies))
+    rounded = list(chain.from_iterable(hf_logps(model, reply) for reply in replies))
+    exact = list(chain.from_iterable(hf_logps(model.float(), reply) for reply in replies))
 
     def gap(logps: list[float]) -> float:
         return math.fsum(abs(a - b) for a, b in zip(logps, exact, strict=True)) / len(exact)
@@ -72,24 +66,17 @@ def test_an_engine_that_died_fails_every_request(
 ) -> None:
     opened = VllmEngine(**SETTINGS).open(tiny_model(byte_bpe, window=256), byte_bpe)
     requests = requests_for(Sampling(max_tokens=50))
-    tickets = [opened.submit(one) for one in requests]
+    tickets = [opened.submit(request) for request in requests]
     opened.collect(0.0)
     del opened._engine.model_executor.driver_worker.worker.model_runner.model
     ended = opened.collect(5.0)
-    assert sorted(done.ticket for done in ended) == tickets
-    assert all("vLLM has died" in str(done.outcome) for done in ended)
+    assert sorted(finished.ticket for finished in ended) == tickets
+    assert all("vLLM has died" in str(finished.outcome) for finished in ended)
     with pytest.raises(RolloutError, match="vLLM has died"):
         opened.generate(requests)
     with pytest.raises(RolloutError, match="vLLM has died"):
         opened.load(Weights(1, {}))
     opened.close()
-
-
-def test_arguments_that_vllm_does_not_have_are_refused(
-    tiny_model: Callable[..., Any], byte_bpe: Any
-) -> None:
-    with pytest.raises(ValueError, match="did you mean 'tensor_parallel_size'"):
-        VllmEngine(**SETTINGS, vllm_args={"tensor_parallel_sise": 2})
 
 
 def test_open_refuses_a_second_vllm_in_one_process(

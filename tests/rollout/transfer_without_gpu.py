@@ -22,19 +22,21 @@ class StoreGroup:
     """What vLLM takes for an NCCL communicator: broadcasts set and get bytes in a store."""
 
     def __init__(self, host: str, port: int, rank: int, world_size: int, device: Any) -> None:
-        self._rank, self._parts = rank, 0
+        self._rank = rank
+        self._parts = 0
         self._store = torch.distributed.TCPStore(
             host, port, world_size, is_master=rank == 0, timeout=datetime.timedelta(seconds=120)
         )
 
     def broadcast(self, tensor: Any, src: int, stream: Any = None) -> None:
         """Send the bytes of a tensor from rank `src`, or receive them in place."""
-        key, self._parts = f"part-{self._parts}", self._parts + 1
+        key = f"part-{self._parts}"
+        self._parts = self._parts + 1
         if self._rank == src:
             self._store.set(key, tensor.numpy().tobytes())
         else:
-            found = torch.frombuffer(bytearray(self._store.get(key)), dtype=torch.uint8)
-            tensor.copy_(found)
+            received = torch.frombuffer(bytearray(self._store.get(key)), dtype=torch.uint8)
+            tensor.copy_(received)
 
     def destroy(self) -> None:
         """Leave."""

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +24,9 @@ class StandIn:
 
     def start_again(self) -> None:
         """Forget what was loaded, as a process that starts does."""
-        self.label, self.adapters, self.loads = "default", set[str](), 0
+        self.label = "default"
+        self.adapters = set[str]()
+        self.loads = 0
         self.is_killed = False
 
     def kill(self) -> None:
@@ -61,11 +62,11 @@ class StandIn:
         self.asked.append(tuple(sent["token_ids"]))
         by = sent["sampling_params"].get("temperature", 1.0)
         likely = [{"logprob": -1.0 - k / by} for k in range(4)]
-        drawn = 5 + sent["sampling_params"]["seed"] % 7
-        one = {"token_id": drawn, "logprob": -1.0, "top_logprobs": likely}
+        token_id = 5 + sent["sampling_params"]["seed"] % 7
+        token = {"token_id": token_id, "logprob": -1.0, "top_logprobs": likely}
         choice = {
-            "token_ids": [drawn], "finish_reason": "length", "stop_reason": None,
-            "logprobs": {"content": [one]},
+            "token_ids": [token_id], "finish_reason": "length", "stop_reason": None,
+            "logprobs": {"content": [token]},
             "weight_versions": [{"version": self.label, "start": 0, "end": 1}],
         }  # fmt: skip
         return 200, {"choices": [choice]}
@@ -83,20 +84,22 @@ class Router:
         url = self.urls[next(self._turns) % len(self.urls)]
         method = "GET" if path in ("/health", "/v1/models", "/weight_info") else "POST"
         try:
-            found = httpx.request(method, url + path, json=sent, trust_env=False)
+            answered = httpx.request(method, url + path, json=sent, trust_env=False)
         except httpx.TransportError:
             return 502, {}
-        return found.status_code, found.json()
+        return answered.status_code, answered.json()
 
 
 @contextmanager
-def serving(one: StandIn | Router, port: int = 0, host: str = "127.0.0.1") -> Iterator[str]:
+def serving(
+    server_state: StandIn | Router, port: int = 0, host: str = "127.0.0.1"
+) -> Iterator[str]:
     """Serve it, on a port if one is given; gives its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             sent = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
-            status, answer = one.answer(self.path.partition("?")[0], sent)
+            status, answer = server_state.answer(self.path.partition("?")[0], sent)
             content = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
@@ -125,11 +128,3 @@ def serving(one: StandIn | Router, port: int = 0, host: str = "127.0.0.1") -> It
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-if __name__ == "__main__":
-    stand_in = StandIn(delay_s=float(sys.argv[3]))
-    with serving(stand_in, int(sys.argv[2]), sys.argv[1]) as address:
-        print(address, flush=True)
-        for _ in sys.stdin:  # Says how many requests it has answered when it is asked.
-            print(len(stand_in.asked), flush=True)

@@ -135,14 +135,6 @@ def test_misshapen_results_cost_their_table_alone(run, results):
     assert len(page) < 1_000_000
 
 
-@pytest.mark.parametrize("text", ["[]", '{"resumed": [1, {"from_step": 1, "changes": {"a": 1}}]}',
-                                  '{"resumed": {"a": 1}, "device": [1], "started": 5}',
-                                  '{"a": {"b": ' + HUGE + "}}", "\x00"])  # fmt: skip
-def test_a_misshapen_environment_costs_itself_alone(run, text):
-    page = run(environment_json=text, **{"metrics.jsonl": rows(0.5, 0.6)})
-    assert "<strong>Loss</strong>" in page
-
-
 def test_hundreds_of_phases_are_bounded(run):
     rows_of_phase = rows(*(step / 9 for step in range(40)))
     many = "".join(rows_of_phase.replace('"rl"', f'"phase {k}"') for k in range(300))

@@ -1,10 +1,11 @@
-"""Correlated agreement and determinant mutual information, on tables worked by hand."""
+"""Correlated agreement and determinant mutual information, by hand and for judges of habits."""
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import chain, product
 
 import pytest
 
+from benchmarks.learning import judge_habits as simulation
 from debate_protocol.types import TurnKey
 from debate_rewards.reward import RewardContext
 from debate_rewards.votes import Vote
@@ -18,6 +19,12 @@ from debate_studies.peer_scores import (
 )
 
 KINDS = tuple(PARTS)
+PAID = {
+    "peer_prediction": 0.2,
+    "correlated_agreement": 0.2,
+    "determinant_mutual_information": 0.02,
+}
+"""What judges of skill 0.9 earn at the least; a fourth of it is no more than noise."""
 
 
 def cast(*pairs: str) -> list[Vote]:
@@ -34,7 +41,7 @@ def values(kind, *debates: Sequence[Vote]) -> list[list[float | None]]:
 
 
 def flat(table):
-    return [value for row in table for value in row if value is not None]
+    return [value for value in chain.from_iterable(table) if value is not None]
 
 
 def test_joint_counts_are_of_two_judges_in_both_orders():
@@ -63,9 +70,11 @@ def test_determinant_scores_are_cofactors_of_one_part_times_the_determinant_of_a
     even = [[2, 0, 0], [0, 2, 0], [0, 0, 2]]
     assert flat(determinant_scores(even, even)) == pytest.approx([1, 0, 0, 0, 1, 0, 0, 0, 1])
     # Cofactors over 9²: 6, −3; −3, 6; 3. Determinant over 4³: 2/64. Times 243: 3/32.
-    found = determinant_scores([[2, 1, 0], [1, 2, 0], [0, 0, 3]], [[1, 0, 0], [0, 1, 0], [0, 0, 2]])
+    scores = determinant_scores(
+        [[2, 1, 0], [1, 2, 0], [0, 0, 3]], [[1, 0, 0], [0, 1, 0], [0, 0, 2]]
+    )
     expected = [18 / 32, -9 / 32, 0, -9 / 32, 18 / 32, 0, 0, 0, 9 / 32]
-    assert flat(found) == pytest.approx(expected, abs=1e-15)
+    assert flat(scores) == pytest.approx(expected, abs=1e-15)
     # A verdict that nobody gives, and independent verdicts, say nothing.
     assert determinant_scores(even, [[4, 0, 0], [0, 4, 0], [0, 0, 0]]) == [[0.0] * 3] * 3
     assert determinant_scores(even, [[1, 2, 3], [2, 4, 6], [3, 6, 9]]) == [[0.0] * 3] * 3
@@ -106,49 +115,33 @@ def test_determinant_values_of_four_questions():
 @pytest.mark.parametrize("kind", KINDS)
 def test_verdicts_that_do_not_depend_on_the_turns_are_worth_0_on_average(kind):
     others = [cast(">>", "==", "<<", ">="), cast(">>", "==", "<<", "<<", "=<")][: PARTS[kind] - 1]
-    total, most = 0.0, 0.0
+    total = 0.0
+    largest = 0.0
     # Every verdict of two judges on two questions of one part, each as likely as the others.
     for first, second, third, fourth in product(">=<", repeat=4):
         debates = [cast(first + second), *others, cast(third + fourth)]
-        found = values(kind, *debates)
-        own = [value for value in (*found[0], *found[-1]) if value is not None]
-        assert len(own) == 4
-        total += sum(own)
-        most = max(most, *map(abs, own))
-    assert most > 0.1
+        of_debates = values(kind, *debates)
+        of_both = [value for value in (*of_debates[0], *of_debates[-1]) if value is not None]
+        assert len(of_both) == 4
+        total += sum(of_both)
+        largest = max(largest, *map(abs, of_both))
+    assert largest > 0.1
     assert total == pytest.approx(0, abs=1e-12)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_verdicts_are_called_does_not_matter(kind):
-    batch = [
-        [">>", "=<"],
-        [">>", "==", "<<", ">="],
-        [">>", "==", "<<", "<="],
-        ["==", ">"],
-        ["<="],
-        [">>"],
-    ]
-    plain = values(kind, *(cast(*pairs) for pairs in batch))
-    other = str.maketrans(">=<", "=<>")
-    renamed = values(kind, *(cast(*(pair.translate(other) for pair in pairs)) for pairs in batch))
-    assert any(value > 0.1 for value in flat(plain))
-    assert flat(renamed) == pytest.approx(flat(plain))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_peer_scores_need_other_questions_in_every_part(kind):
     everything = cast(">>", "==", "<<")
     too_few = values(kind, *[everything] * PARTS[kind])
-    assert {value for own in too_few for value in own} == {None}
+    assert set(chain.from_iterable(too_few)) == {None}
     # Debates on one question do not count for each other.
     twice = peer_score_values(["a", "b", "c", "a"][:4], [everything] * 4, kind)
     assert (None in twice[0]) == (kind == "determinant_mutual_information")
     enough = values(kind, *[everything] * (PARTS[kind] + 1))
     assert None not in enough[0]
     # Judges who never meet on a pair give no scores.
-    alone = values(kind, everything, *[cast(">", "=")] * 5)
-    assert {value for own in alone for value in own} == {None}
+    unmet = values(kind, everything, *[cast(">", "=")] * 5)
+    assert set(chain.from_iterable(unmet)) == {None}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -162,8 +155,56 @@ def test_v2_takes_peer_scores_as_values_that_are_centred_already(kind, hold):
     assert all(credit.value is not None and credit.value > 0 for credit in judge)
     assert V2PeerScores(consensus=kind).needs().num_questions == PARTS[kind] + 1
     rules = batch[0].protocol
-    reward, few = V2PeerScores(consensus=kind), RewardContext(rules, questions=PARTS[kind])
+    reward = V2PeerScores(consensus=kind)
+    few = RewardContext(rules, questions=PARTS[kind])
     (silent,) = [note.text for note in reward.notes(few) if note.stream == "judge"]
     assert f"expected data.batch_size above {PARTS[kind]}" in silent
     enough = RewardContext(rules, questions=PARTS[kind] + 1)
     assert all(note.stream != "judge" for note in reward.notes(enough))
+
+
+def mean(reward: str, kind: str, *, among_skilled: bool = False) -> float:
+    earned = simulation.earned(
+        simulation.REWARDS[reward], kind, alone=among_skilled, questions=100, seed=0
+    )
+    return earned[0]
+
+
+# 500 turns of 6 votes each: the standard error of a mean is at most 0.02.
+@pytest.mark.parametrize("reward", PAID)
+@pytest.mark.parametrize("habit", ["equal", "low_first", "first_position"])
+def test_peer_prediction_pays_nothing_for_a_habit_of_everyone(habit, reward):
+    assert mean(reward, habit) == pytest.approx(0.0, abs=PAID[reward] / 4)
+
+
+@pytest.mark.parametrize("reward", PAID)
+@pytest.mark.parametrize("habit", ["equal", "low_first", "first_position"])
+def test_peer_prediction_pays_nothing_for_a_habit_among_skilled_judges(habit, reward):
+    assert mean(reward, habit, among_skilled=True) < PAID[reward] / 4
+
+
+@pytest.mark.parametrize("reward", PAID)
+def test_peer_prediction_pays_skill(reward):
+    guess, fair, good, perfect = (mean(reward, skill) for skill in ("0.5", "0.7", "0.9", "1.0"))
+    assert guess == pytest.approx(0.0, abs=PAID[reward] / 4)
+    assert guess < fair < good < perfect
+    assert good > PAID[reward]
+    rising = [mean(reward, skill, among_skilled=True) for skill in ("0.5", "0.7", "0.9")]
+    assert rising == sorted(rising)
+    assert rising[2] > PAID[reward]
+
+
+@pytest.mark.parametrize("reward", ["inclusive", "leave_one_out"])
+def test_consensus_pays_a_shared_habit_in_full(reward):
+    assert mean(reward, "low_first") == 1.0
+
+
+def test_inclusive_consensus_pays_guessing():
+    assert mean("inclusive", "0.5") > 0.7
+    assert mean("leave_one_out", "0.5") == pytest.approx(0.0, abs=0.1)
+
+
+def test_peer_prediction_pays_a_signal_that_judges_share_without_looking():
+    # Its known limit, here as a warning: prompts list agents by number, never in a drawn order.
+    assert mean("peer_prediction", "shared_order") > 0.3
+    assert mean("truth", "shared_order") == pytest.approx(0.0, abs=0.1)

@@ -1,14 +1,18 @@
-"""The belief model of SDRL beside its formulas, section 4 and appendix E of the paper."""
+"""The belief model of SDRL beside its formulas (section 4, appendix E), and its command."""
 
+import json
 import math
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from debate_protocol.transcripts.files import from_json, write_transcripts
 from debate_studies import belief_grid as grid
 from debate_studies import belief_model as measures
+from debate_studies import theory as command
 from debate_studies.belief_model import (
     BeliefModel,
     Critique,
@@ -24,18 +28,30 @@ from debate_studies.belief_model import (
     symmetric,
     theorem_4_4,
 )
+from debate_studies.theory import lay_beside
+from debate_studies.theory import main as theory_main
 
 pytestmark = pytest.mark.numeric
 DEBATES = 4000
+FIGURES = {
+    "train/accuracy/round_0": 0.5,
+    "train/accuracy/round_1": 0.56,
+    "train/accuracy/round_2": 0.6,
+    "train/drift/round_1": 0.06,
+    "train/drift/round_2": 0.04,
+    "train/rho/round_0": 0.0,
+    "train/rho/round_2": 0.25,
+    "train/loss": 3.0,
+}
 
 
 def exact_next_belief(model: BeliefModel, agent: int, critique_right: float) -> float:
     """E[p_{i,1}] by every combination of the first answers: eq. 8, without eq. 19."""
     means = model.start / model.start.sum(1, keepdims=True)
     total = 0.0
-    for said in product(range(means.shape[1]), repeat=len(means)):
-        chance = math.prod(means[j, y] for j, y in enumerate(said))
-        count = sum(said[j] == 0 for j in range(len(means)) if model.hears[agent, j])
+    for answers in product(range(means.shape[1]), repeat=len(means)):
+        chance = math.prod(means[j, y] for j, y in enumerate(answers))
+        count = sum(answers[j] == 0 for j in range(len(means)) if model.hears[agent, j])
         alpha = model.start[agent].sum() + model.critique.mass
         alpha += model.weight[agent] * model.hears[agent].sum()
         right = model.start[agent, 0] + critique_right + model.weight[agent] * count
@@ -110,22 +126,12 @@ def test_critiques_have_the_mean_and_mass_that_they_say(
     assert measures.worst_given_beliefs(model, simulated, residuals) < 4
 
 
-def test_answers_have_the_dirichlet_mean_either_way() -> None:
-    model = symmetric((0.5, 1, 2.5), neighbours("all", 4), 1, Lift(0, 0))
-    for through_theta in (False, True):
-        rng = np.random.default_rng(2)
-        said = simulate(model, 0, 20_000, rng, through_theta=through_theta).answers[0]
-        for k, share in enumerate((0.125, 0.25, 0.625)):
-            deviation = math.sqrt(share * (1 - share) / said.size)
-            assert abs((said == k).mean() - share) < 4 * deviation
-
-
 def test_lemma_4_5_by_hand() -> None:
     # .5 + .1 (1/6 + 1/8) and .5 + .1 / 2 · log((4 + 6) / (4 + 2)).
     expected = [0.5 + 0.1 * (1 / 6 + 1 / 8), 0.5 + 0.05 * math.log(10 / 6)]
-    found = lemma_4_5(0.5, 0.1, 4, 2, 2)
-    assert found == pytest.approx(expected, rel=1e-14)
-    assert found[0] > found[1]
+    bounds = lemma_4_5(0.5, 0.1, 4, 2, 2)
+    assert bounds == pytest.approx(expected, rel=1e-14)
+    assert bounds[0] > bounds[1]
 
 
 @pytest.mark.parametrize("cell", grid.VOTES, ids=str)
@@ -138,12 +144,6 @@ def test_plurality_is_wrong_at_most_as_often_as_lemma_4_7_says(cell: Any) -> Non
              for step in range(1, row["rounds"] + 1)]  # fmt: skip
     exact = 1 - math.prod(1 - step for step in steps)
     assert row["rho"] == pytest.approx(exact, abs=0.02)
-
-
-def test_lemma_4_7_has_a_bound_below_a_half_in_five_cells() -> None:
-    bounds = [grid.vote_row(cell, DEBATES, seed=0)["bound"] for cell in grid.VOTES]
-    assert sum(bound < 0.5 for bound in bounds) >= 5
-    assert bounds[-1] > 1
 
 
 def test_lemma_4_7_by_hand() -> None:
@@ -160,25 +160,18 @@ def test_correlation_of_voters_is_that_of_the_model() -> None:
     assert rows[2]["voters"] == pytest.approx(effective_voters(5, rows[2]["rho"]))
 
 
-def test_correlation_has_a_value_below_zero_where_answers_avoid_each_other() -> None:
-    # Two agents who always differ: covariance −1/4 over a variance of 1/4.
-    said = np.array([(0, 1), (1, 0)] * 50)
-    assert measures.correlation(said) == pytest.approx(-1, rel=0.02)
-    assert measures.correlation(said, 2) == 0
-
-
 def test_lemma_4_7_holds_with_a_correlation_below_zero() -> None:
     # Always two of three are right, each pair equally often: the covariance is 1/3 − 4/9 over 2/9.
-    said = np.array([(0, 0, 1), (0, 1, 0), (1, 0, 0)] * 200)
-    rho = measures.correlation(said)
+    answers = np.array([(0, 0, 1), (0, 1, 0), (1, 0, 0)] * 200)
+    rho = measures.correlation(answers)
     assert rho == pytest.approx(-0.5, rel=0.01)
     assert lemma_4_7(2, effective_voters(3, -0.5), 1 / 3) == 0
-    assert measures.plurality(said, 2)[1].all()
+    assert measures.plurality(answers, 2)[1].all()
 
 
 def test_plurality_splits_ties() -> None:
-    said = np.array([(0, 0, 1), (0, 1, 2), (1, 1, 0)])
-    shared, strict = measures.plurality(said, 3)
+    answers = np.array([(0, 0, 1), (0, 1, 2), (1, 1, 0)])
+    shared, strict = measures.plurality(answers, 3)
     assert shared == pytest.approx([1, 1 / 3, 0])
     assert strict == pytest.approx([1, 0, 0])
 
@@ -189,3 +182,62 @@ def test_a_majority_falls_before_it_rises_under_a_lasting_advantage() -> None:
     assert rows[1]["majority"] < rows[0]["majority"] - 2 * deviation
     assert rows[6]["majority"] > rows[1]["majority"] + 2 * deviation
     assert rows[1]["accuracy"] > rows[0]["accuracy"]
+
+
+def test_a_run_is_laid_beside_the_curve() -> None:
+    rows = lay_beside(FIGURES, num_agents=5)
+    assert [row["accuracy"] for row in rows] == [0.5, 0.56, 0.6]
+    assert [row["constant_mass"] for row in rows] == [None, 0.06, 0.06]
+    assert [row["no_prior"] for row in rows] == [None, 0.06, 0.03]
+    assert [row["voters"] for row in rows] == [5, None, 2.5]
+    same = lay_beside({name.removeprefix("train/"): x for name, x in FIGURES.items()}, 5)
+    assert same == rows
+
+
+def debate(number: int, answers: list[str], num_agents: int = 2) -> dict[str, object]:
+    turns = [
+        {"agent": i % num_agents, "round": i // num_agents, "text": f"\\boxed{{{answer}}}"}
+        for i, answer in enumerate(answers)
+    ]
+    return {
+        "id": str(number),
+        "question": {"id": "q", "text": "1 + 1?", "answer": "2", "kind": "math"},
+        "protocol": {"num_agents": num_agents, "contract": "boxed"},
+        "turns": turns,
+    }
+
+
+def test_the_command_reads_transcripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "debates.jsonl"
+    debates = [debate(0, ["2", "3", "2", "2"]), debate(1, ["3", "2", "3", "3"])]
+    write_transcripts(file, map(from_json, debates))
+    assert theory_main(["--transcripts", str(file), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    # Round 0: one of two right in both debates, ρ = (0 − 1/2) / (1/2 − 1/2) has no value;
+    # round 1: all right, or none.
+    assert [row["accuracy"] for row in printed["run"]] == [0.5, 0.5]
+    assert printed["run"][1]["drift"] == 0
+    assert printed["run"][1]["rho"] == 1
+    assert printed["run"][1]["voters"] == 1
+    write_transcripts(file, map(from_json, [*debates, debate(2, ["2"] * 3, 3)]))
+    assert theory_main(["--transcripts", str(file)]) == 2
+    assert "debates of 2 and of 3 agents" in capsys.readouterr().err
+
+
+def test_the_command_prints_tables_and_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "VOTES", command.VOTES[:1])
+    assert theory_main(["--debates", "100"]) == 0
+    text = capsys.readouterr().out
+    assert "| neutral | ring | mixed |" in text
+    assert theory_main(["--debates", "100", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert len(printed["drift"]) == 28
+    assert printed["votes"][0]["prior"] == [48, 2]
+    assert f"| {printed['drift'][0]['drift']:.4f} |" in text
+
+
+def test_a_file_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert theory_main(["--transcripts", "nowhere.jsonl"]) == 2
+    assert "nowhere.jsonl" in capsys.readouterr().err

@@ -67,35 +67,37 @@ def names_of(package: str) -> frozenset[str]:
     """Return the public names that a package has."""
     folder = ROOT / "packages" / package
     scripts = tomllib.loads((folder / "pyproject.toml").read_text())["project"].get("scripts", {})
-    found = {f"command {name}" for name in scripts}
+    names = {f"command {name}" for name in scripts}
     for file in sorted(folder.glob("src/**/*.py")):
         if not _has_all(file):
             continue
-        parts = file.relative_to(folder / "src").with_suffix("").parts
-        name = ".".join(parts).removesuffix(".__init__")
+        module_parts = file.relative_to(folder / "src").with_suffix("").parts
+        name = ".".join(module_parts).removesuffix(".__init__")
         module = importlib.import_module(name)
-        found |= {f"{name}.{public}" for public in module.__all__}
+        names |= {f"{name}.{public}" for public in module.__all__}
         for value in (getattr(module, public) for public in module.__all__):
             if isinstance(value, Variants) and value.group:
-                found |= {f"entry points {value.group}"}
-    return frozenset(found)
+                names |= {f"entry points {value.group}"}
+    return frozenset(names)
 
 
 def _has_all(file: Path) -> bool:
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         targets = node.targets if isinstance(node, ast.Assign) else ()
         names = [
-            ast.unparse(one) for target in targets for one in getattr(target, "elts", [target])
+            ast.unparse(target_name)
+            for target in targets
+            for target_name in getattr(target, "elts", [target])
         ]
         if "__all__" in names:
             return True
     return False
 
 
-def brought_up_to_date(known: PublicNames, present: frozenset[str]) -> PublicNames:
+def brought_up_to_date(listed: PublicNames, present: frozenset[str]) -> PublicNames:
     """Return the list of the names that there are, with the same release."""
     return PublicNames(
-        known.version, known.released, present - known.released, known.released - present
+        listed.version, listed.released, present - listed.released, listed.released - present
     )
 
 
@@ -106,20 +108,26 @@ def unmentioned(names: PublicNames, changelog: str) -> list[str]:
     all its names where it came or went as a whole.
     """
     after = changelog.partition("## Unreleased")[2].partition("\n## ")[0]
-    said = {word.strip("().") for code in re.findall(r"`([^`]+)`", after) for word in code.split()}
-    last = {word.rpartition(".")[2] for word in said}
+    mentioned = {
+        word.strip("().") for code in re.findall(r"`([^`]+)`", after) for word in code.split()
+    }
+    last = {word.rpartition(".")[2] for word in mentioned}
 
     def modules(of: frozenset[str]) -> set[str]:
         return {name.rpartition(".")[0] for name in of}
 
     missing = []
     for name in sorted(names.added | names.removed):
-        module, _, own = name.rpartition(".")
+        module, _, short_name = name.rpartition(".")
         others = names.released if name in names.added else names.present
         is_whole = module not in modules(others)
         plain = name.partition(" ")[2] if name.startswith("command") else name
         plain = plain.removeprefix("entry points ")
-        if plain not in said and (own or plain) not in last and not (is_whole and module in said):
+        if (
+            plain not in mentioned
+            and (short_name or plain) not in last
+            and not (is_whole and module in mentioned)
+        ):
             missing.append(name)
     return missing
 
@@ -130,10 +138,10 @@ def main(arguments: list[str]) -> None:
         path = ROOT / "packages" / package / FILE
         version = importlib.import_module(package.replace("-", "_")).__version__
         present = names_of(package)
-        known = PublicNames(version, present, frozenset(), frozenset())
+        names = PublicNames(version, present, frozenset(), frozenset())
         if path.exists() and "--release" not in arguments:
-            known = brought_up_to_date(read_list(package), present)
-        path.write_text(known.written(package), encoding="utf-8")
+            names = brought_up_to_date(read_list(package), present)
+        path.write_text(names.written(package), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,82 +1,35 @@
-"""What the source is made of, counted: each number has a bound that no commit raises.
-
-`pytest -s tests/system/test_house_counts.py` prints them all.
-"""
+"""Imports run down the table of rooms in ARCHITECTURE.md, and in no circle."""
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
-from pydantic import BaseModel
-
-from debate_protocol.forms import FORMS
-from debate_protocol.plugins import Variants
-from debate_rewards import REWARDS
-from debate_rollout.drivers import DRIVERS
-from debate_train.advantages import ADVANTAGES
-from debate_train.data import DATA
-from debate_train.data.demonstrations import ENGINES
-from debate_train.evaluation import MODES
-from debate_train.losses import LOSSES
-from debate_train.models import MODELS
-from debate_train.monitoring import DETECTORS
-from debate_train.trainers import TRAINERS
-from debate_train.trainers.trainer import OPTIMIZERS
-
 ROOT = Path(__file__).resolve().parents[2]
-BOUNDS = {
-    "imports of own modules inside functions": 30,
-    "imports that run back up": 3,
-    "groups of modules that import each other while they are imported": 0,
-    "type tests on variants outside their files": 0,
-    "uses of Any": 207,
-}
-
-
-def over(name: str, found: int, lines: Iterable[str] = ()) -> list[str]:
-    """Print a count; return what was counted where it is above its bound, else nothing."""
-    print(f"{name}: {found:,}, at most {BOUNDS[name]:,}")
-    return [f"{name}: {found:,}", *lines] if found > BOUNDS[name] else []
+MAX_ARROWS_UP = 3
 
 
 @cache
-def sources() -> dict[str, str]:
-    """Return the text of each source file by its module's name."""
-    found = {}
-    for file in sorted(ROOT.glob("packages/*/src/**/*.py")):
-        parts = file.relative_to(file.parents[len(file.parts) - len(ROOT.parts) - 4]).parts
-        name = ".".join(parts).removesuffix(".py").removesuffix(".__init__")
-        found[name] = file.read_text(encoding="utf-8")
-    return found
+def trees() -> dict[str, ast.Module]:
+    """Parse each source file; keyed by the module's name."""
+    modules = {}
+    for source in sorted(ROOT.glob("packages/*/src")):
+        for file in source.rglob("*.py"):
+            name = ".".join(file.relative_to(source).with_suffix("").parts)
+            modules[name.removesuffix(".__init__")] = ast.parse(file.read_text("utf-8"))
+    return modules
 
 
-def variants() -> dict[str, str]:
-    """Return the names of our variants and of their base classes, each with its module."""
-    unions: list[Variants] = [FORMS, REWARDS, DRIVERS, DATA, ENGINES, LOSSES, MODELS, TRAINERS]
-    unions += [ADVANTAGES, MODES, DETECTORS, OPTIMIZERS]
-    models = {model for union in unions for model in union.own.values()}
-    known = {
-        parent
-        for model in models
-        for parent in model.__mro__
-        if parent.__module__.startswith("debate_") and issubclass(parent, BaseModel)
-    }
-    return {model.__name__: model.__module__ for model in known if model.__name__ != "Config"}
-
-
-def type_tests(module: str, tree: ast.AST, known: dict[str, str]) -> Iterator[str]:
-    """Yield each place where a module asks which variant it has."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
-            names = {n.id for n in ast.walk(node.args[1]) if isinstance(n, ast.Name)}
-            if any(known.get(name, module) != module for name in names):
-                yield f"{module}:{node.lineno}: {ast.unparse(node)}"
-        if isinstance(node, ast.Compare):
-            left = ast.unparse(node.left)
-            if left.endswith(".type") and "device" not in left:
-                yield f"{module}:{node.lineno}: {ast.unparse(node)}"
+def imports_of(nodes: Iterator[ast.AST], modules: set[str]) -> Iterator[str]:
+    """Yield which of our modules these nodes import."""
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names} & modules
+            yield from submodules or {node.module} & modules
+        elif isinstance(node, ast.Import):
+            yield from {alias.name for alias in node.names} & modules
 
 
 def at_import(tree: ast.AST) -> Iterator[ast.AST]:
@@ -90,116 +43,42 @@ def at_import(tree: ast.AST) -> Iterator[ast.AST]:
         yield from at_import(node)
 
 
-def imported(module: str, tree: ast.AST, known: set[str]) -> set[str]:
-    """Return our modules that a module imports while it is imported."""
-    found = set()
-    for node in at_import(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            below = {f"{node.module}.{alias.name}" for alias in node.names} & known
-            found |= below or ({node.module} & known)
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names} & known
-    return found - {module}
-
-
-def circles(arrows: dict[str, set[str]]) -> list[set[str]]:
-    """Return the groups of modules that reach each other."""
-
-    def reached(start: str) -> set[str]:
-        found: set[str] = set()
-        waiting = [start]
-        while waiting:
-            for other in arrows[waiting.pop()] - found:
-                found.add(other)
-                waiting.append(other)
-        return found
-
-    reach = {module: reached(module) for module in arrows}
-    groups = {
-        frozenset(other for other in reach[module] if module in reach[other])
-        for module in arrows
-        if module in reach[module]
-    }
-    return [set(group) for group in sorted(groups, key=sorted)]
-
-
 def rooms() -> list[str]:
-    """Return the rooms of the table in ARCHITECTURE.md, from the ground up."""
-    table = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("| room |")[2]
-    rows = [row for row in table.partition("\n\n")[0].split("\n") if row.startswith("| `")]
-    return [room for row in rows for room in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    """List the rooms of the table in ARCHITECTURE.md, from the ground up."""
+    table = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("| room |")[2]
+    rows = re.findall(r"^\| (`[^|]*) \|", table.partition("\n\n")[0], re.MULTILINE)
+    return re.findall(r"`([^`]+)`", "".join(rows))
 
 
-def room_of(module: str) -> str:
-    """Return the folder or file of a package that a module lies in."""
-    return ".".join(module.split(".")[:2])
+def test_every_room_is_in_the_table_once() -> None:
+    paths = [name.split(".") for name in trees()]
+    expected = {".".join(names[:2]) for names in paths if len(names) > 1}
+    assert sorted(rooms()) == sorted(expected)
 
 
-def own_imports(tree: ast.AST, known: set[str]) -> Iterator[tuple[str, int, bool]]:
-    """Yield our modules that a file imports anywhere, the line, and whether a function does it."""
-    inside = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        names: set[str] = set()
-        if isinstance(node, ast.ImportFrom) and node.module:
-            whole = {f"{node.module}.{alias.name}" for alias in node.names}
-            names = (whole & known) or ({node.module} & known)
-        elif isinstance(node, ast.Import):
-            names = {alias.name for alias in node.names} & known
-        for name in names:
-            yield name, node.lineno, node in inside
-
-
-def test_no_module_asks_which_variant_it_has() -> None:
-    known = variants()
-    assert {"V2", "Dpo", "TransformersEngine", "SpeakingSettings", "TrainerSettings"} <= set(known)
-    found = [
-        line
-        for module, text in sources().items()
-        for line in type_tests(module, ast.parse(text), known)
-    ]
-    assert not over("type tests on variants outside their files", len(found), found)
+def test_imports_run_down_the_table() -> None:
+    floors = {room: number for number, room in enumerate(rooms())}
+    arrows_up = set()
+    for module, tree in trees().items():
+        room = ".".join(module.split(".")[:2])
+        for other in imports_of(ast.walk(tree), set(trees())):
+            other_room = ".".join(other.split(".")[:2])
+            if floors.get(other_room, -1) > floors.get(room, len(floors)):
+                arrows_up.add(f"{room} -> {other_room}")
+    assert len(arrows_up) <= MAX_ARROWS_UP, sorted(arrows_up)
 
 
 def test_modules_import_no_others_in_circles() -> None:
-    names = set(sources())
-    arrows = {m: imported(m, ast.parse(text), names) for m, text in sources().items()}
-    found = circles(arrows)
-    name = "groups of modules that import each other while they are imported"
-    assert not over(name, len(found), map(str, found))
+    modules = set(trees())
+    graph = {
+        module: set(imports_of(at_import(tree), modules)) - {module}
+        for module, tree in trees().items()
+    }
+    TopologicalSorter(graph).prepare()  # Raises an error that names the circle.
 
 
-def test_values_have_types() -> None:
-    nodes = (node for text in sources().values() for node in ast.walk(ast.parse(text)))
-    uses = sum(isinstance(node, ast.Name) and node.id == "Any" for node in nodes)
-    assert not over("uses of Any", uses)
-
-
-def test_imports_stand_at_the_top_and_run_down() -> None:
-    floor = {room: number for number, room in enumerate(rooms())}
-    late, up = [], set()
-    for module, text in sources().items():
-        for name, line, is_inside in own_imports(ast.parse(text), set(sources())):
-            if is_inside:
-                late.append(f"{module}:{line}: {name}")
-            one, other = room_of(module), room_of(name)
-            if "." in one and "." in other and floor[one] < floor[other]:
-                up.add(f"{one} -> {other}")
-    assert not over("imports of own modules inside functions", len(late), late)
-    assert not over("imports that run back up", len(up), sorted(up))
-
-
-def test_the_counts_see_what_they_count() -> None:
-    known = {"V2": "rewards.v2"}
-    bad = "if isinstance(reward, V2 | int) and reward.type == 'v2': pass"
-    assert len(list(type_tests("checks", ast.parse(bad), known))) == 2
-    assert len(list(type_tests("rewards.v2", ast.parse(bad), known))) == 1
-    names = {"a", "b", "c"}
-    late = "from b import x\nif TYPE_CHECKING:\n    import c\ndef f():\n    import c\n"
-    now = imported("a", ast.parse(late), names)
-    assert now == {"b"}
-    assert circles({"a": now, "b": {"a"}, "c": {"a"}}) == [{"a", "b"}]
+def test_only_what_runs_at_import_counts_for_circles() -> None:
+    source = "from b import x\nif TYPE_CHECKING:\n    import c\ndef f():\n    import c\n"
+    tree = ast.parse(source)
+    assert list(imports_of(at_import(tree), {"a", "b", "c"})) == ["b"]
+    assert list(imports_of(ast.walk(tree), {"a", "b", "c"})) == ["b", "c", "c"]

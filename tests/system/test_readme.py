@@ -162,7 +162,8 @@ def parses(main: Callable[[list[str]], object]) -> "Action":
     """Return an action that lets a command parse its arguments and do no more."""
 
     def act(words: list[str]) -> None:
-        parse, parsed = argparse.ArgumentParser.parse_args, list[object]()
+        parse = argparse.ArgumentParser.parse_args
+        parsed = list[object]()
 
         def once(self: argparse.ArgumentParser, *given: Any, **named: Any) -> None:
             parsed.append(parse(self, *given, **named))
@@ -220,7 +221,7 @@ def launches(words: list[str]) -> None:
 def is_tested(words: list[str]) -> None:
     """See that a test runs it, as it needs what this environment has not."""
     (name,) = [word for word in words if word.endswith(".py") or word in TESTED]
-    test = (ROOT / "tests" / TESTED.get(name, "system/test_examples.py")).read_text("utf-8")
+    test = (ROOT / "tests" / TESTED.get(name, "integration/test_examples.py")).read_text("utf-8")
     assert Path(name).name in test
 
 
@@ -254,7 +255,7 @@ def nothing(words: list[str]) -> None:
 Action = Callable[[list[str]], object]
 TESTED = {
     ".ci/readability.py": "system/test_readability.py",
-    "verifiers_debate": "system/test_examples.py",
+    "verifiers_debate": "integration/test_examples.py",
     "view": "protocol/test_log_files.py",
     "docs/pictures/make_pictures.py": "system/test_pictures.py",
     "docs/reference/make_keys.py": "train/test_recipe_file.py",

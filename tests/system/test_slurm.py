@@ -1,22 +1,23 @@
 """A job file of `--slurm` under a real slurmctld, with two nodes' worth of tasks on loopback."""
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from debate_train.commands.cli import main
+from json_lines import timeless_metrics
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 needs_slurm = pytest.mark.skipif(
-    not all(shutil.which(one, path=f"{os.environ['PATH']}:/usr/sbin") for one in PROGRAMS)
+    not all(shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin") for program in PROGRAMS)
     or os.geteuid() != 0,
     reason="needs SLURM's programs and root",
 )
@@ -61,9 +62,9 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, f"{command}: {completed.stdout}{completed.stderr}"
+    return completed.stdout
 
 
 @pytest.fixture(scope="module")
@@ -121,15 +122,15 @@ def state(job: str) -> str:
 
 def description(job: str) -> str:
     """What SLURM knows of a job, and the log of its runs."""
-    shown = run("scontrol", "show", "job", job)
-    log = re.search(r"StdOut=(\S+)", shown)
-    return shown if log is None else f"{shown}\n{Path(log[1]).read_text()}"
+    described = run("scontrol", "show", "job", job)
+    log = re.search(r"StdOut=(\S+)", described)
+    return described if log is None else f"{described}\n{Path(log[1]).read_text()}"
 
 
 def nothing_runs(job: str) -> bool:
     """Whether no process is left of the job, on either node."""
-    found = subprocess.run(["pgrep", "-f", rf"^slurmstepd: \[{job}\."], check=False)
-    return found.returncode == 1
+    completed = subprocess.run(["pgrep", "-f", rf"^slurmstepd: \[{job}\."], check=False)
+    return completed.returncode == 1
 
 
 def node_is_back() -> bool:
@@ -149,10 +150,7 @@ def is_completed(job: str) -> bool:
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "out" / "run" / "metrics.jsonl"
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    timed = ("time", "memory", "tokens_per", "speed", "throughput")
-    return [{k: v for k, v in row.items() if not k.startswith(timed)} for row in found]
+    return timeless_metrics(folder / "out" / "run")
 
 
 @needs_slurm
@@ -180,8 +178,8 @@ def test_job_that_loses_a_node_goes_on_and_ends_as_one_that_did_not(
 
 def job_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main([*arguments, "--output", "out", "--slurm", "2+2", "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    return said[said.index("#!/bin/bash") :]
+    printed = capsys.readouterr().out
+    return printed[printed.index("#!/bin/bash") :]
 
 
 def test_job_file_serves_on_the_last_nodes_and_trains_on_the_first(
@@ -202,8 +200,10 @@ def test_job_file_serves_on_the_last_nodes_and_trains_on_the_first(
     # Where a node's name stands, the servers' URLs follow from it.
     urls = job[job.index("  DEBATE_VLLM_URLS=") : job.index("  export DEBATE_VLLM_URLS")]
     script = f"serving=(a b)\n{urls}\necho $DEBATE_VLLM_URLS"
-    found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == [f"http://{n}:{8000 + k}" for n in "ab" for k in range(4)]
+    completed = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert completed.stdout.split() == [
+        f"http://{node}:{8000 + k}" for node, k in product("ab", range(4))
+    ]
 
 
 def test_job_file_keeps_what_servers_are_started_with(
@@ -218,7 +218,7 @@ def test_job_file_keeps_what_servers_are_started_with(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (
             ["papers/selfplay_stronger_judge", "--slurm", "1+1", "--output", "out"],
@@ -233,10 +233,10 @@ def test_job_file_keeps_what_servers_are_started_with(
     ],
 )
 def test_job_that_cannot_be_is_refused(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("left", [(), ("recipe.yaml",), ("recipe.yaml", "checkpoints/step-000001")])

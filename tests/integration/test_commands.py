@@ -1,0 +1,233 @@
+"""Commands: help, subcommands, closed and full streams, interrupts, and what a terminal gets."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import debate_rewards
+import debate_rewards.__main__
+from debate_protocol import cli
+from debate_protocol.subcommands import SUBCOMMANDS
+from debate_protocol.subcommands import main as debate
+from debate_protocol.transcripts.files import from_json
+from debate_protocol.transcripts.xml import from_xml
+from debate_rewards import cli as rewards_cli
+
+# Each acts on a terminal or turns its writing direction.
+ACTING = "\x07\x1b[31m\x7f\x9b31m\x85\u061c\u200e\u2028\u202e\u2066"
+DEBATE: dict[str, Any] = {
+    "id": f"d{ACTING}",
+    "question": {"text": f"6?{ACTING}", "answer": f"6{ACTING}", "meta": {"kind": "text"}},
+    "protocol": {"num_agents": 1},
+    "turns": [{"agent": 0, "round": 0, "text": f"<solution>{ACTING}42</solution>", ACTING: ACTING}],
+    "meta": {ACTING: ACTING},
+}
+RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+COMMANDS = {
+    "validate": (cli.main, ["validate"]),
+    "show": (cli.main, ["show"]),
+    "jsonl": (cli.main, ["export", "--to", "jsonl"]),
+    "xml": (cli.main, ["export", "--to", "xml"]),
+    "score": (rewards_cli.main, ["score", "--reward", "verifiable"]),
+    "stats": (rewards_cli.main, ["stats"]),
+}
+RUNS = (
+    [sys.executable, "-m", "debate_protocol.cli", "export", "--to", "jsonl"],
+    [sys.executable, "-m", "debate_rewards", "score", "--reward", "verifiable"],
+)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def debates(tmp_path: Path) -> str:
+    path = tmp_path / "debates.jsonl"
+    path.write_text(json.dumps(DEBATE) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_terminal_is_sent_no_character_that_acts_on_it(
+    name: str, broken: bool, debates: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if broken:
+        odd = DEBATE | {"protocol": {"num_agents": 1, "topology": ACTING, "contract": ACTING}}
+        Path(debates).write_text(json.dumps(odd) + "\n")
+    main, options = COMMANDS[name]
+    assert main([options[0], debates, *options[1:]]) in ((0, 1, 2) if broken else (0,))
+    printed = capsys.readouterr()
+    assert printed.out + printed.err
+    assert not RAW.search(printed.out + printed.err)
+
+
+def test_what_is_escaped_comes_back_equal(debates: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["export", debates, "--to", "jsonl"]) == 0
+    assert from_json(json.loads(capsys.readouterr().out)) == from_json(DEBATE)
+    assert cli.main(["export", debates, "--to", "xml"]) == 0
+    assert from_xml(capsys.readouterr().out.encode()) == [from_json(DEBATE)]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"meta": NaN}', "NaN is no JSON value"),
+        ("[" * 100_000, "maximum recursion depth"),
+    ],
+)
+def test_a_last_line_with_an_impossible_value_is_not_taken_for_a_torn_one(
+    line: str, message: str, debates: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open(debates, "a") as file:
+        file.write(line)
+    for main, command in ((cli.main, "show"), (rewards_cli.main, "stats")):
+        options = ["--id", "other"] if command == "show" else []
+        assert main([command, debates, *options]) == 2
+        assert f"debates.jsonl:2: not JSON ({message}" in capsys.readouterr().err
+
+
+def test_raw_surrogates_are_no_json_as_two_of_them_could_not_be_written(
+    debates: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = json.dumps(DEBATE, ensure_ascii=False).replace("6?", "\ud83d\ude00")
+    Path(debates).write_bytes(pair.encode("utf-8", "surrogatepass") + b"\n" + b"{}\n")
+    assert cli.main(["export", debates, "--to", "jsonl"]) == 2
+    assert "not JSON ('utf-8' codec can't decode byte 0xed" in capsys.readouterr().err
+
+
+def test_an_interrupt_while_a_command_is_imported_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "debate_rewards.cli", Interrupted("debate_rewards.cli"))
+    assert debate_rewards.__main__.main([]) == 130
+
+
+def shell(command: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", command, "bash", *arguments], capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("run", RUNS, ids=["protocol", "rewards"])
+def test_commands_end_without_a_traceback_when_their_streams_are_closed_or_full(
+    run: list[str], tmp_path: Path
+) -> None:
+    many = tmp_path / "many.jsonl"
+    many.write_text((json.dumps(DEBATE) + "\n") * 500)
+    # One process a line: code, and a part of what standard error holds; nothing for nothing.
+    cases = {
+        '"$@" >&-': (1, "standard output is closed"),
+        '"$@" >/dev/full': (1, "No space left on device"),
+        '"$@" 2>&- >/dev/null': (0, ""),
+        '"$@" | head -c 9 >/dev/null; exit ${PIPESTATUS[0]}': (0, ""),
+    }
+    for command, (code, message) in cases.items():
+        completed = shell(command, [*run, str(many)])
+        assert (completed.returncode, bool(completed.stderr)) == (code, bool(message)), (
+            completed.stderr
+        )
+        assert message in completed.stderr
+        assert "Traceback" not in completed.stderr
+
+
+@pytest.mark.parametrize("run", RUNS, ids=["protocol", "rewards"])
+def test_commands_exit_with_130_when_they_are_interrupted(run: list[str]) -> None:
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        [*run, "-"], stdin=reading, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    os.close(reading)
+    try:
+        # The command has read these lines once the pipe, which holds fewer, has taken them.
+        os.write(writing, (json.dumps(DEBATE) + "\n").encode() * 400)
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate()
+    finally:
+        os.close(writing)
+        process.kill()
+    assert (process.returncode, complaint) == (130, "")
+
+
+@pytest.fixture(autouse=True)
+def argv(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put `sys.argv` back, which a subcommand replaces."""
+    monkeypatch.setattr(sys, "argv", sys.argv)
+
+
+def test_each_program_of_the_packages_is_a_subcommand() -> None:
+    programs = {}
+    for file in ROOT.glob("packages/*/pyproject.toml"):
+        programs |= tomllib.loads(file.read_text())["project"].get("scripts", {})
+    assert programs.pop("debate") == "debate_protocol.subcommands:main"
+    assert programs == {
+        f"debate-{name}": f"{command.module}:{command.function}"
+        for name, command in SUBCOMMANDS.items()
+    }
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"]])
+def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys; from debate_protocol.subcommands import main; code = main(sys.argv[1:])\n"
+        "heavy = {'debate_train.recipe', 'debate_train.__main__', 'torch', 'pydantic', 'yaml'}\n"
+        "sys.exit(code or ', '.join(heavy & sys.modules.keys()) or 0)"
+    )
+    completed = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True
+    )
+    assert completed.returncode == 0, completed.stderr
+    lines = [line.strip() for line in completed.stdout.splitlines()]
+    if arguments == ["--version"]:
+        assert "debate-train 0.1.0" in lines
+    else:
+        assert {f"{name:10}{command.summary}" for name, command in SUBCOMMANDS.items()} <= {*lines}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tran"], "debate: found 'tran'; expected one of train, eval, "),
+        (["tran"], "; did you mean 'train'?\n"),
+        (["train"], "debate: train: needs the package debate-train, which is not installed"),
+        (["train"], "pip install packages/debate-train\n"),
+        (["protocol", "show", "no.jsonl"], "debate protocol: no.jsonl: cannot be read"),
+    ],
+)
+def test_message_names_what_was_typed_and_what_to_do(
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "debate_train", None)  # As where it is not installed.
+    assert debate(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_importing_the_libraries_brings_nothing_that_takes_time():
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "import debate_protocol, debate_rewards, debate_rollout\n"
+        "dir(debate_protocol), dir(debate_rewards), dir(debate_rollout)\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(sorted(new - set(sys.stdlib_module_names)))\n"
+        "debate_protocol.Question, debate_protocol.from_json, debate_protocol.parse\n"
+        "print(sorted({'pydantic', 'lxml', 'torch'} & set(sys.modules)))\n"
+    )
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert completed.stdout.splitlines() == [
+        "['debate_protocol', 'debate_rewards', 'debate_rollout']",
+        "[]",
+    ]

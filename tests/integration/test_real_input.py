@@ -1,0 +1,163 @@
+"""A recipe for a large model on real questions, with a tiny random model on a CPU."""
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from arithmetic import UNIT, in_float64
+from debate_protocol.transcripts.files import read_transcripts
+from debate_rewards import V2
+from debate_train.commands.cli import main
+from json_lines import read_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+AGENTS = 5
+ROUNDS = 3
+QUESTIONS = 2
+STEPS = 2
+TEMPERATURES = (0.6, 1.0, 0.9, 1.0, 0.8)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model") / "tiny"
+    runpy.run_path(str(ROOT / "examples/tiny_model.py"))["main"](str(directory))
+    return directory
+
+
+def arguments(model: Path, output: Path) -> list[str]:
+    return [
+        str(ROOT / "recipes/selfplay_v2.yaml"),
+        f"model.name={model}",
+        "rollout.engine.type=transformers",
+        "rollout.max_tokens=64",
+        "trainer.type=torch",
+        f"data.path={ROOT / 'recipes/data/gsm8k_50.jsonl'}",
+        f"data.batch_size={QUESTIONS}",
+        f"steps={STEPS}",
+        "--output",
+        str(output),
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The run's directory, and what the command printed."""
+    output = tmp_path_factory.mktemp("run") / "real"
+    completed = subprocess.run(
+        [sys.executable, "-m", "debate_train", *arguments(tiny, output)],
+        capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert completed.returncode == 0, completed.stderr
+    return output, completed.stdout
+
+
+def rows(output: Path) -> list[dict[str, Any]]:
+    return read_rows(output / "metrics.jsonl")
+
+
+def test_run_says_what_it_does_and_where_the_report_lies(run: tuple[Path, str]) -> None:
+    output, printed = run
+    # 2 questions x 5 agents x 3 rounds = 30 turns; a growing dialogue an agent: 10 samples.
+    assert "= 30 turns; 10 samples" in printed
+    assert "temperatures 0.6, 1, 0.9, 0.8" in printed
+    assert "valid format" in printed
+    assert f"report: {output / 'report.html'}" in printed.replace("\n", "")
+    report = (output / "report.html").read_text()
+    assert report.startswith("<!doctype html>")
+
+
+def test_metrics_are_those_of_turns_that_all_failed(run: tuple[Path, str]) -> None:
+    steps = rows(run[0])
+    assert [(row["phase"], row["step"]) for row in steps] == [("train", 1), ("train", 2)]
+    for row in steps:
+        assert row["env/all/total_episodes"] == QUESTIONS
+        assert row["env/all/total_turns"] == QUESTIONS * AGENTS * ROUNDS
+        assert row["env/all/turns_per_episode"] == AGENTS * ROUNDS
+        assert 1 <= row["env/all/ac_tokens_per_turn"] <= 64
+        # Three turns share a row: 30 turns are 10 rows, 1 - 10/30 merged.
+        assert row["rollout/merged_turn_fraction"] == pytest.approx(2 / 3)
+        assert row["v2/failed_turns"] == AGENTS * ROUNDS
+        assert row["train/format"] == row["train/format_all"] == 0
+        assert row["train/accuracy/round_0"] == row["train/pass@k"] == 0
+        assert row["reward/gen/mean"] == row["reward/total"] == -1
+        assert row["v2/total_votes"] == 0
+        # No turn was expected to compare, as nobody had a valid turn to compare.
+        assert row["v2/missing_comparisons"] == 0
+        assert "reward/judge/mean" not in row
+        assert "judge/accuracy" not in row
+        # The first sample is drawn and scored by the same weights, bfloat16 apart.
+        assert 0.9 < row["optim/ratio_min"] <= 1 <= row["optim/ratio_max"] < 1.1
+        # Equal values are their own baseline.
+        assert row["loss"] == row["optim/grad_norm"] == 0
+
+
+def test_transcripts_score_again_as_they_were_scored(run: tuple[Path, str]) -> None:
+    debates = read_transcripts(run[0] / "transcripts/train-000001.jsonl")
+    assert len(debates) == QUESTIONS
+    for debate, score in zip(debates, V2()(debates), strict=True):
+        assert len(debate.turns) == AGENTS * ROUNDS
+        assert {turn.failure for turn in debate.turns} == {"no_solution"}
+        assert debate.turns[0].prompt is not None
+        assert debate.question.text in debate.turns[0].prompt[1]["content"]
+        assert {(c.stream, c.value, c.penalty) for c in score.credits} == {("generator", -1, True)}
+        assert score.agents == (-1,) * AGENTS
+    last = debates[0].turns[-1].prompt
+    assert last is not None
+    assert "no valid response" in last[-1]["content"]
+
+
+def test_token_sample_holds_temperatures_and_masks(run: tuple[Path, str]) -> None:
+    sample = load_file(run[0] / "tokens/step-1.safetensors")
+    assert sorted(sample["agent_B"].tolist()) == sorted([*range(AGENTS)] * QUESTIONS)
+    for b, agent in enumerate(sample["agent_B"].tolist()):
+        sampled = sample["mask_BT"][b] > 0
+        temperatures = sample["temperatures_BT"][b][sampled]
+        assert temperatures == pytest.approx(TEMPERATURES[agent])
+        assert sample["segments_BT"][b][sampled].unique().tolist() == [1, 2, 3]
+        assert (sample["sampler_logps_BT"][b][sampled] < 0).all()
+        assert (sample["advantages_BT"][b] == 0).all()
+
+
+def test_checkpoint_is_an_adapter_that_peft_reads(run: tuple[Path, str], tiny: Path) -> None:
+    from peft import PeftModel
+
+    checkpoint = run[0] / "checkpoints/step-000002"
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny), checkpoint)
+    assert model.peft_config["default"].r == 32
+    assert len(AutoTokenizer.from_pretrained(checkpoint)) == 1024
+    adapter = load_file(checkpoint / "adapter_model.safetensors")
+    second = [tensor for name, tensor in adapter.items() if "lora_B" in name]
+    assert second
+    assert all((tensor == 0).all() for tensor in second)  # nothing was to be learnt
+
+
+def test_uncentred_penalty_reaches_every_sampled_token_and_all_weights(
+    tiny: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "full"
+    changes = ["model.lora=null", "model.dtype=float32", "advantage.baseline=none", "steps=1"]
+    smaller = ["debate.num_agents=2", "debate.max_rounds=2", "evaluation.questions=0"]
+    quiet = ["tracking.wandb=false", "rollout.max_tokens=16"]
+    with in_float64():
+        assert main([*arguments(tiny, output), *changes, *smaller, *quiet]) == 0
+    sample = load_file(output / "tokens/step-1.safetensors")
+    assert torch.equal(sample["advantages_BT"], -sample["mask_BT"])
+    (row,) = rows(output)
+    # Loss: the sum over tokens of -ratio·A with ratio 1 and A = -1, that is their number.
+    # Rows keep log-probabilities in float32; of 1,024 tokens one is below 16 in size, so it is
+    # rounded by 8 units at most, and so is its ratio.
+    assert row["loss"] == pytest.approx(float(sample["mask_BT"].sum()), rel=8 * UNIT)
+    assert row["optim/grad_norm"] > 0
+    before = AutoModelForCausalLM.from_pretrained(tiny).state_dict()
+    after = AutoModelForCausalLM.from_pretrained(output / "checkpoints/step-000001").state_dict()
+    assert before.keys() == after.keys()
+    assert not torch.equal(before["lm_head.weight"], after["lm_head.weight"])

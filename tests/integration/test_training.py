@@ -1,0 +1,298 @@
+"""Whole runs in miniature: phases, gates, interrupts, crashes, resumes, and what a run leaves."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from debate_train.commands.cli import main
+from debate_train.trainers.torch_session import TorchTrainerSession
+from json_lines import read_rows, timeless_metrics
+
+RECIPE = """\
+name: miniature
+steps: 3
+model: {type: scratch, hidden_size: 32, layers: 1, heads: 2, kv_heads: 1, ffn_size: 32}
+data: {type: signs_puzzle, batch_size: 3}
+debate: {type: simultaneous, num_agents: 3, max_rounds: 2, style: compact, personas: none}
+rollout: {max_tokens: 24}
+reward: {type: v2}
+# Turns of a model that can do nothing all fail: without a baseline they still teach.
+advantage: {baseline: none, streams: {generator: {weight: 1.0}, judge: {weight: 0.0}}}
+loss: {type: ppo_clip, kl: {weight: 0.1}}
+trainer: {type: torch, learning_rate: 1.0e-3, warmup_steps: 3}
+evaluation: {questions: 4, every: 2, direct_samples: 1}
+checkpoint: {every: 0, keep_last: 3}
+recording: {every: 2, debates: 2}
+tracking: {wandb: false}
+phases:
+  warm_start:
+    steps: 4
+    rollout: {engine: {type: demonstrations}, max_tokens: 48}
+    reward: {type: verifiable, values: zero_one}
+    advantage: {streams: {generator: {sections: {solution: 4, evaluation: 1, comparison: 1}}}}
+    loss: {type: sft, kl: {weight: 0}}
+    trainer:
+      learning_rate: 5.0e-3
+      schedule: linear
+      min_lr_ratio: 0.1
+      optimizer: {weight_decay: 0.01}
+    evaluation: {every: 3}
+    # Never reached: looked at after 4, 6 and 7 steps, then the run goes on all the same.
+    exit_criterion:
+      {metric: eval/judge/accuracy, at_least: 2, every: 2, max_steps: 7, if_missed: go_on}
+  self_play: {}
+"""
+CRITERION = "phases.warm_start.exit_criterion"
+WARM = 7
+ALL = 10
+"""Steps of the warm-start, and of the whole run."""
+Train = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("recipe") / "miniature.yaml"
+    path.write_text(RECIPE)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def train(recipe: str) -> Train:
+    """Run the recipe in this process, as the command does; returns the exit code."""
+    return lambda output, *changes: main([recipe, *changes, "--output", str(output)])
+
+
+def results(output: Path) -> dict[str, Any]:
+    results_json: dict[str, Any] = json.loads((output / "results.json").read_text())
+    del results_json["sha256"]  # Also of the seconds.
+    return results_json
+
+
+def last_weights(output: Path) -> Mapping[str, torch.Tensor]:
+    checkpoint = sorted((output / "checkpoints").iterdir())[-1]
+    assert checkpoint.name == f"step-{ALL:06d}"
+    return load_file(checkpoint / "model.safetensors")
+
+
+def assert_same_run(output: Path, undisturbed: Path) -> None:
+    assert timeless_metrics(output) == timeless_metrics(undisturbed)
+    assert {**results(output), "seconds": 0} == {**results(undisturbed), "seconds": 0}
+    expected = last_weights(undisturbed)
+    assert all(torch.equal(t, expected[name]) for name, t in last_weights(output).items())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody stopped."""
+    output = tmp_path_factory.mktemp("whole") / "run"
+    assert train(output) == 0
+    return output
+
+
+def at_step(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], object]) -> None:
+    """Do something in the middle of the n-th optimizer step from here on."""
+    original = TorchTrainerSession.step
+    num_steps = 0
+
+    def step(self: TorchTrainerSession, batch: Any) -> dict[str, float]:
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps == number:
+            do()
+        return original(self, batch)
+
+    monkeypatch.setattr(TorchTrainerSession, "step", step)
+
+
+def test_run_goes_through_its_phases_and_gates(undisturbed: Path) -> None:
+    metrics = timeless_metrics(undisturbed)
+    trained = [(row["phase"], row["step"]) for row in metrics if "loss" in row]
+    assert trained == [("warm_start", k) for k in range(1, WARM + 1)] + [
+        ("self_play", k) for k in range(WARM + 1, ALL + 1)
+    ]
+    # On the dev split: every 3 steps, and for the exit criterion; after 6 once for both reasons.
+    looked = [(row["phase"], row["step"]) for row in metrics if "eval/direct/accuracy" in row]
+    assert looked == [("warm_start", k) for k in (3, 4, 6, 7)] + [("self_play", WARM + 2)]
+    assert results(undisturbed)["exit_criteria"] == {"warm_start": False}
+    assert results(undisturbed)["steps"] == ALL
+    assert set(results(undisturbed)["seconds"]) == {"warm_start", "self_play", "evaluation"}
+    assert {p.name for p in (undisturbed / "checkpoints").iterdir()} == {
+        "step-000007",
+        "step-000010",
+    }
+    steps = (1, 2, 4, 6, WARM + 1, WARM + 2)
+    assert {p.name for p in (undisturbed / "tokens").iterdir()} == {
+        f"step-{k}.{kind}" for k, kind in product(steps, ("json", "safetensors"))
+    }
+    assert (undisturbed / "report.html").is_file()
+    # The test can fail: losses differ from step to step, and self-play has a gradient.
+    losses = [row["loss"] for row in metrics if "loss" in row]
+    assert len(set(losses)) == ALL
+    assert all(row["optim/grad_norm"] > 0 for row in metrics if "loss" in row)
+
+
+def test_interrupted_run_goes_on_exactly_in_and_between_phases(
+    train: Train,
+    undisturbed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output = tmp_path / "run"
+    last_step = 0
+    handler = signal.getsignal(signal.SIGINT)
+    # Stopped within a phase, at a look at the exit criterion and between two looks at it, at the
+    # last step of each phase, and in self-play.
+    for stop in (2, 4, 5, WARM, WARM + 1, ALL):
+        with monkeypatch.context() as patch:
+            at_step(patch, stop - last_step, lambda: os.kill(os.getpid(), signal.SIGINT))
+            assert train(output, *(["--resume"] if last_step else [])) == 130
+        last_step = stop
+        assert sorted((output / "checkpoints").iterdir())[-1].name == f"step-{stop:06d}"
+        printed = capsys.readouterr().err
+        assert f"interrupted; go on from step {stop} with --resume" in printed
+        assert not (output / "results.json").exists()
+    before = json.loads((output / f"checkpoints/step-{ALL:06d}/state.json").read_text())["seconds"]
+    assert set(before) == {"warm_start", "self_play", "evaluation"}
+    assert train(output, "--resume") == 0
+    assert_same_run(output, undisturbed)
+    assert all(results(output)["seconds"][name] >= seconds for name, seconds in before.items())
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (3, 6, [3, 5]),  # between two checkpoints: the steps that were made are saved
+        (0, WARM + 1, [WARM]),  # in the first step of a phase: from the border of the two
+    ],
+)
+def test_crashed_run_goes_on_exactly_from_its_last_complete_step(
+    train: Train,
+    undisturbed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    case: tuple[int, int, list[int]],
+) -> None:
+    every, crash, saved_steps = case
+
+    def fail() -> None:
+        raise RuntimeError("out of memory")
+
+    output = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        at_step(patch, crash, fail)
+        assert train(output, f"checkpoint.every={every}") == 1
+    assert "RuntimeError: out of memory" in capsys.readouterr().err
+    assert max(row["step"] for row in timeless_metrics(output)) == crash - 1
+    checkpoints = sorted(p.name for p in (output / "checkpoints").iterdir())
+    assert checkpoints == [f"step-{step:06d}" for step in saved_steps]
+    assert train(output, f"checkpoint.every={every}", "--resume") == 0
+    assert_same_run(output, undisturbed)
+
+
+def test_finished_run_that_is_resumed_trains_no_more(
+    train: Train,
+    undisturbed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output = Path(shutil.copytree(undisturbed, tmp_path / "run"))
+    at_step(monkeypatch, 1, lambda: pytest.fail("a step was made"))
+    assert train(output, "--resume") == 0
+    assert "this run is finished: none of its phases trains more" in capsys.readouterr().err
+    assert_same_run(output, undisturbed)
+
+
+def test_shut_gate_skips_what_follows_and_changes_nothing_more(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "run"
+    assert train(output, f"{CRITERION}.if_missed=skip_rest", f"{CRITERION}.max_steps=4") == 0
+    assert "self_play: skipped" in capsys.readouterr().err
+    assert {row["phase"] for row in timeless_metrics(output)} == {"warm_start"}
+    assert results(output)["before"] == results(output)["after"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["model.layers=2"], "model: found another than in"),
+        (["phases=null"], "phases: found another than in"),
+    ],
+)
+def test_resuming_another_run_is_refused(
+    train: Train,
+    undisturbed: Path,
+    changes: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = (undisturbed / "metrics.jsonl").read_bytes()
+    assert train(undisturbed, *changes, "--resume") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert (undisturbed / "metrics.jsonl").read_bytes() == before
+
+
+def test_run_begins_again_when_it_is_resumed_before_its_first_checkpoint(
+    train: Train, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "run"
+    shutil.copytree(undisturbed, output)
+    for left in (output / "checkpoints").iterdir():
+        shutil.rmtree(left)
+    assert train(output, "--resume") == 0
+    assert "no checkpoint was written yet: the run begins again" in capsys.readouterr().err
+    assert_same_run(output, undisturbed)
+
+
+def test_resuming_without_a_folder_is_refused(
+    train: Train, recipe: str, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path / "none", "--resume") == 2
+    assert main([recipe, "--resume"]) == 2
+    assert "found no directory of a run" in capsys.readouterr().err
+    assert train(undisturbed) == 2  # without --resume: the folder is in use
+    assert "continue that run with --resume" in capsys.readouterr().err
+
+
+def test_missed_criterion_may_end_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "run"
+    recipe = tmp_path / "small.yaml"
+    recipe.write_text(RECIPE)
+
+    def train_until(if_missed: str, *more: str) -> int:
+        # One of two measures is reached by anything.
+        measures = "metric: eval/format, at_least: 0, also_at_least: {eval/judge/accuracy: 2}"
+        criterion = f"{{{measures}, max_steps: 4, if_missed: {if_missed}}}"
+        setting = f"phases.warm_start.exit_criterion={criterion}"
+        return main([str(recipe), setting, "--output", str(output), *more])
+
+    for more in ([], ["--resume"]):
+        assert train_until("fail", *more) == 1
+        printed = capsys.readouterr().err
+        assert "phase warm_start missed its exit criterion" in printed
+        assert "Traceback" not in printed
+        assert not (output / "results.json").exists()
+    rows = read_rows(output / "metrics.jsonl")
+    assert {row["phase"] for row in rows} == {"warm_start"}
+    state = json.loads((output / "checkpoints/step-000004/state.json").read_text())
+    assert state["exit_criteria"] == {"warm_start": False}
+    assert train_until("skip_rest", "--resume", "--changed") == 0
+    results = json.loads((output / "results.json").read_text())
+    assert results["exit_criteria"] == {"warm_start": False}

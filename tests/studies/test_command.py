@@ -1,0 +1,237 @@
+"""`debate-study`: what it runs, prints and refuses."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from debate_studies.command import main as debate_study
+from debate_studies.lines import FinishedRun, Lines
+from debate_studies.study_file import made_by, read_study
+from studies.miniature import MINIATURE
+
+pytestmark = pytest.mark.slow
+
+
+def test_study_that_extends_another_has_its_keys_and_leaves_arms_out(tmp_path: Path) -> None:
+    (tmp_path / "first.yaml").write_text(yaml.safe_dump(MINIATURE | {"compared": []}))
+    second_study = {
+        "extends": "first.yaml",
+        "name": "second",
+        "seeds": [3],
+        "environment": {"MKL_CBWR": "AVX2"},
+    }
+    (tmp_path / "second.yaml").write_text(yaml.safe_dump(second_study | {"arms": {"other": None}}))
+    first, second = (read_study(tmp_path / f"{name}.yaml") for name in ("first", "second"))
+    assert (second.name, second.seeds) == ("second", (3,))
+    assert second.arms == {"grpo": first.arms["grpo"]}
+    assert (first.environment, second.environment) == ({}, {"MKL_CBWR": "AVX2"})
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    file = folder / "study.yaml"
+    file.write_text("# Asked: does it run?\n" + yaml.safe_dump(MINIATURE | changes))
+    return file
+
+
+def line(arm: str, seed: int, after: float) -> FinishedRun:
+    before = {"direct": 0.25, "format": 1.0}
+    sides = {"before": before, "after": before | {"direct": after}}
+    return FinishedRun(arm=arm, seed=seed, start_met=True, steps=2, seconds=1.0, **sides)
+
+
+def test_study_runs_what_is_missing_in_processes_and_writes_its_page(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, about="Small.", results="kept/lines.jsonl")
+    (tmp_path / "kept").mkdir()
+    lines = Lines(tmp_path / "kept/lines.jsonl")
+    for finished in (line("grpo", 0, 0.5), line("other", 0, 0.25), line("grpo", 1, 0.5)):
+        lines.add(finished)
+    arguments = [str(file), "--output", str(tmp_path / "runs"), "--jobs", "2"]
+    assert debate_study([*arguments, "--seeds", "1"]) == 0
+    printed = capfd.readouterr().out
+    begun = f"1 of 2 runs to do; logs: {tmp_path}/runs\nstart warm, seed 1: done\n"
+    assert printed.startswith(begun + "[1/1] other, seed 1: direct ")
+    assert len(lines.read()) == 4
+    assert lines.read()[-1].steps == 2
+    assert sorted(finished.name for finished in (tmp_path / "runs").iterdir()) == [
+        "other-1", "other-1.arguments", "other-1.log", "study.md", "study.svg",
+        "warm-1", "warm-1.arguments", "warm-1.log",
+    ]  # fmt: skip
+    page = (tmp_path / "runs/study.md").read_text()
+    assert page.startswith(
+        "# Study miniature\n\nSmall.\n\nWritten by `debate-study study.yaml` from "
+        "`lines.jsonl`.\n\nThe head of its file:\n\n```text\nAsked: does it run?\n```\n\n"
+        "![Plot of miniature](study.svg)\n\nMeans over seeds"
+    )
+    assert "\n".join(page.splitlines()[15:]) in printed
+    # Nothing is left to run.
+    assert debate_study([*arguments, "--arms", "grpo"]) == 0
+    assert "[1/" not in capfd.readouterr().out
+
+
+def test_page_lies_where_the_study_says(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, results="lines.jsonl", page="pages/own.md")
+    assert debate_study([str(file), "--tables"]) == 0
+    assert capfd.readouterr().out == "no run is finished\n"
+    Lines(tmp_path / "lines.jsonl").add(line("grpo", 0, 0.5))
+    assert debate_study([str(file), "--tables"]) == 0
+    assert "| grpo − start | direct | 1 | +0.250 |" in capfd.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == ["own.md", "own.svg"]
+
+
+def test_failed_runs_are_named_with_their_logs_and_others_done(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arms = {
+        "broken": {"recipe": "grpo_puzzle", "settings": ["model.context_window=16"]},
+        "grpo": {"recipe": "grpo_puzzle"},
+    }
+    few = {"arms": arms, "starts": {}, "compared": [], "seeds": [0]}
+    file = written(tmp_path, **few, results="lines.jsonl")
+    arguments = [str(file), "--output", str(tmp_path / "runs"), "-q"]
+    assert debate_study(arguments) == 1
+    log = tmp_path / "runs/broken-0.log"
+    failure = f"debate-study: broken-0: debate-train ended with 2; see {log}\n"
+    printed = capfd.readouterr()
+    assert printed.err == failure
+    assert "|  | grpo |\n|---|---|\n| seeds | 0 |\n" in printed.out  # Tables of what there is.
+    assert "context_window" in log.read_text()
+    assert Lines(tmp_path / "lines.jsonl").done() == {("grpo", 0)}
+
+
+def test_check_says_how_much_there_is_and_what_is_wrong(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, results="lines.jsonl")
+    assert debate_study([str(file), "--check"]) == 0
+    printed = capfd.readouterr().out
+    first, results = printed.splitlines()
+    assert first == "study miniature: 4 runs, 0 of them finished"
+    assert results == f"results: {tmp_path}/lines.jsonl"
+    arms = {"broken": {"recipe": "grpo_puzzle", "settings": ["model.context_window=16"]}}
+    written(tmp_path, arms=arms, compared=[])
+    assert debate_study([str(file), "--check"]) == 2
+    assert "arms.broken: " in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({"arm": {}}, [], "unknown key; did you mean 'arms'?"),
+        ({"plot": ["dirrect"]}, [], "'dirrect' is among neither the measures nor the curves"),
+        (
+            {
+                "measures": {"direct": "eval/direct/acuracy"},
+                "compared": [{"arm": "grpo", "measures": ["direct"]}],
+                "plot": [],
+            },
+            [],
+            "arms.grpo: measures.direct: found 'eval/direct/acuracy', which the arm does not",
+        ),
+        (
+            {"measures": {"direct": "eval/direct/acuracy"}, "compared": [], "plot": []},
+            [],
+            "measures.direct: found 'eval/direct/acuracy', which no arm measures; expected one",
+        ),
+        (
+            {"settings": ["reward.value=zero_one"]},
+            [],
+            "starts.warm: command line: reward.value: unknown key; did you mean 'values'?",
+        ),
+        (
+            {"starts": {"warm": {"recipe": "grpo_puzzle", "phases": ["warm"]}}},
+            [],
+            "starts.warm: found no phase 'warm'; expected one of the recipe's: warm_start, rein",
+        ),
+        ({"name": "a/b"}, [], "name: found 'a/b'; expected text that matches ^"),
+        (
+            {"starts": {"grpo": {"recipe": "grpo_puzzle", "phases": ["warm_start"]}}},
+            [],
+            "arms.grpo: is the name of a start, too; expected another",
+        ),
+        (
+            {"settings": ["evaluation.questions=0"]},
+            [],
+            "starts.warm: evaluation.questions: found 0; expected at least 1",
+        ),
+        (
+            {"arms": {"a": {"recipe": "grpo_puzzle", "settings": ["seed={tpr}"]}}, "compared": []},
+            [],
+            "arms.a: command line: seed: found a mapping",
+        ),
+        (
+            {"environment": {"PYTHONPATH": "/evil"}},
+            [],
+            "environment.PYTHONPATH: found '/evil'; expected ATEN_CPU_CAPABILITY, ",
+        ),
+        ({"page": "mine.md"}, [], "page: found 'mine.md', a file that this study has not made"),
+        ({"page": "linked/new.md"}, [], "page: found 'linked/new.md'; expected a new file below"),
+        ({"page": ".envrc"}, [], "page: found '.envrc'; expected a name that ends in .md"),
+        ({"results": "mine.jsonl"}, [], "results: found 'mine.jsonl', a file that this study has"),
+        ({}, ["--seeds", "7"], "--seeds: found 7; expected some of 0, 1"),
+        ({}, ["--arms", "gripo"], "--arms: found gripo; expected some of grpo, other"),
+        ({}, ["--jobs", "0"], "--jobs: found 0; expected at least 1"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(
+    changes: dict[str, Any],
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "studies"
+    folder.mkdir()
+    (folder / "linked").symlink_to(tmp_path)
+    (folder / "link.md").symlink_to("nowhere")
+    for name in ("mine.md", "mine.jsonl", "drawn.svg"):
+        (folder / name).write_text("precious")
+    file = written(folder, **changes)
+    arguments = [str(file), "--output", str(tmp_path / "runs"), *options]
+    assert debate_study(arguments) == 2
+    printed = capfd.readouterr()
+    assert message in printed.err
+    assert "Traceback" not in printed.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_file_that_is_not_there_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert debate_study(["nowhere.yaml"]) == 2
+    expected = "debate-study: nowhere.yaml: found no such file; expected that of a study (.yaml)\n"
+    assert capfd.readouterr().err == expected
+
+
+def test_damaged_results_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, results="lines.jsonl")
+    text = '{"arm": "grpo", "seed": "one"}\n'
+    (tmp_path / "lines.jsonl").write_text(text)
+    assert debate_study([str(file), "--tables"]) == 2
+    printed = capfd.readouterr().err
+    assert printed.startswith(f"debate-study: {tmp_path}/lines.jsonl:1: seed: ")
+    assert printed.endswith("; expected a finished run\n")
+    assert len(printed.splitlines()) == 1
+
+
+def test_arms_that_were_run_with_other_settings_are_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, results="lines.jsonl")
+    old = line("grpo", 0, 0.5).model_copy(update={"made_by": made_by(read_study(file), "grpo")})
+    Lines(tmp_path / "lines.jsonl").add(old)
+    assert debate_study([str(file), "--tables"]) == 0
+    written(tmp_path, results="lines.jsonl", settings=[*MINIATURE["settings"], "steps=3"])
+    assert debate_study([str(file), "--tables"]) == 2
+    printed = capfd.readouterr().err
+    assert "lines.jsonl: arm grpo, seed 0 was run with other settings; expected another" in printed
+
+
+def test_study_that_extends_another_has_a_name_of_its_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path)
+    (tmp_path / "second.yaml").write_text("extends: study.yaml\nseeds: [5]\n")
+    assert debate_study([str(tmp_path / "second.yaml"), "--check"]) == 2
+    assert "second.yaml: name: missing" in capfd.readouterr().err
