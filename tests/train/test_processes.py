@@ -1,4 +1,4 @@
-"""Launching and interrupts, without the processes: `tests/system/test_processes.py` has those."""
+"""Launching and interrupts, without the processes: `tests/integration/test_processes.py` has those."""
 
 import os
 import signal
