@@ -1,4 +1,4 @@
-"""Launching and interrupts, without the processes: `tests/integration/test_processes.py` has those."""
+"""Launching and interrupts without processes, which `integration/test_processes.py` has."""
 
 import os
 import signal
