@@ -1,171 +1,234 @@
-"""Several sources at once, answers that may not be used, and rows that stand on both sides."""
+"""Several sources of questions: shares, stages, answers that may not be used, test questions."""
 
 import json
 from collections import Counter
-from pathlib import Path
+from dataclasses import replace
+from itertools import chain
 
 import pytest
-from omegaconf import OmegaConf
 
 from debate_protocol.forms import Simultaneous
-from debate_protocol.types import Question
+from debate_train.commands.cli import main
 from debate_train.data import Mixture, Questions, SignsPuzzle
+from debate_train.data.splits import normalized
 from debate_train.errors import DataError
+from train.small_runs import RECIPE
 
 
-def rows_of(path: Path, name: str, count: int, **more: object) -> str:
-    rows = [{"question": f"{name} {n}?", "answer": str(n), **more} for n in range(count)]
+def write_rows(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
 
 
-def mixture(tmp_path: Path, **weights: float) -> Mixture:
-    sources = {
-        name: {
-            "weight": weight,
-            "data": {"path": rows_of(tmp_path / f"{name}.jsonl", name, 200), "holdout": 0.2},
-        }
-        for name, weight in weights.items()
-    }
+def write_numbered(path, name, count, **more):
+    rows = [{"question": f"{name} {n}?", "answer": str(n), **more} for n in range(count)]
+    return write_rows(path, rows)
+
+
+def make_mixture(folder, **weights):
+    sources = {}
+    for name, weight in weights.items():
+        path = write_numbered(folder / f"{name}.jsonl", name, 200)
+        sources[name] = {"weight": weight, "data": {"path": path, "holdout": 0.2}}
     return Mixture.model_validate({"type": "mixture", "batch_size": 10, "sources": sources})
 
 
-def test_steps_hold_each_source_by_its_weight(tmp_path: Path) -> None:
-    source = mixture(tmp_path, a=5, b=3, c=2).open()
+def batches(source, num_steps):
+    return list(chain.from_iterable(source.batch(step) for step in range(num_steps)))
+
+
+def source_names(questions):
+    return [question.meta["data"] for question in questions]
+
+
+def test_steps_hold_each_source_by_its_weight(tmp_path):
+    source = make_mixture(tmp_path, a=5, b=3, c=2).open()
     for step in range(4):
-        names = Counter(question.meta["data"] for question in source.batch(step))
-        assert names == {"a": 5, "b": 3, "c": 2}
-    uneven = mixture(tmp_path, a=2, b=1).open()
-    drawn = [question.meta["data"] for step in range(30) for question in uneven.batch(step)]
-    assert Counter(drawn) == {"a": 200, "b": 100}
+        assert Counter(source_names(source.batch(step))) == {"a": 5, "b": 3, "c": 2}
+    uneven = make_mixture(tmp_path, a=2, b=1).open()
+    names = source_names(batches(uneven, 30))
     # Nowhere is a source more than one question away from its share.
     for count in range(1, 301):
-        assert abs(drawn[:count].count("a") - count * 2 / 3) <= 1
+        assert abs(names[:count].count("a") - count * 2 / 3) <= 1
 
 
-def test_a_step_follows_from_its_number_alone(tmp_path: Path) -> None:
-    first, second = (mixture(tmp_path, a=1, b=1.7).open(3) for _ in range(2))
+def test_a_step_follows_from_its_number(tmp_path):
+    mixture = make_mixture(tmp_path, a=1, b=1.7)
+    first = mixture.open(3)
+    second = mixture.open(3)
     for step in (7, 2, 9):
         first.batch(step)
     assert first.batch(5) == second.batch(5)
     # An epoch of each source holds every question of it once.
-    seen = Counter(q.id for step in range(20) for q in second.batch(step))
-    assert max(seen.values()) <= 2
-    assert all(q_id.startswith(("a/", "b/")) for q_id in seen)
+    counts = Counter(question.id for question in batches(second, 20))
+    assert max(counts.values()) <= 2
 
 
-def test_evaluations_take_their_questions_by_the_weights(tmp_path: Path) -> None:
-    config = mixture(tmp_path, a=3, b=1)
-    source = config.open()
-    chosen = source.split("test", 20)
-    assert Counter(q.meta["data"] for q in chosen) == {"a": 15, "b": 5}
-    assert chosen == source.split("test", 20)
-    trained = {q.text for step in range(40) for q in source.batch(step)}
-    assert not trained & {q.text for q in source.split("test", 999)}
-    assert config.summary(source).startswith("data: a mixture of a: ")
-    assert config.may_have_answers(source)
-    assert config.dataset == "a+b"
+def test_evaluations_take_their_questions_by_the_weights(tmp_path):
+    mixture = make_mixture(tmp_path, a=3, b=1)
+    source = mixture.open()
+    test_questions = source.split("test", 20)
+    assert Counter(source_names(test_questions)) == {"a": 15, "b": 5}
+    assert test_questions == source.split("test", 20)
+    trained = {question.text for question in batches(source, 40)}
+    assert not trained & {question.text for question in source.split("test", 999)}
+    assert mixture.summary(source).startswith("data: a mixture of a: ")
+    assert mixture.may_have_answers(source)
+    assert mixture.dataset == "a+b"
 
 
-def test_demonstrations_come_from_the_source_of_the_question() -> None:
-    puzzle = {"type": "signs_puzzle"}
-    config = Mixture.model_validate(
-        {
-            "type": "mixture",
-            "batch_size": 4,
-            "sources": {
-                "small": {"data": {**puzzle, "num_digits": 3}},
-                "large": {"data": {**puzzle, "num_digits": 4}},
-            },
-        }
-    )
-    source = config.open()
+def test_demonstrations_come_from_the_source_of_the_question():
+    sources = {
+        "small": {"data": {"type": "signs_puzzle", "num_digits": 3}},
+        "large": {"data": {"type": "signs_puzzle", "num_digits": 4}},
+    }
+    mixture = Mixture.model_validate({"type": "mixture", "batch_size": 4, "sources": sources})
+    source = mixture.open()
     assert source.can_demonstrate
     form = Simultaneous(num_agents=2, max_rounds=1, style="compact", personas="none")
     for question in source.batch(0):
-        request = next(form.start(question, seed=0))[0]  # type: ignore[index]
-        signs = 3 if question.meta["data"] == "large" else 2
-        said = source.demonstrate(request, errors=False)
-        assert sum(said.split("</solution>")[0].count(sign) for sign in "+-") == signs
+        request = next(form.start(question, seed=0))[0]
+        solution = source.demonstrate(request, errors=False).split("</solution>")[0]
+        num_signs = 3 if question.meta["data"] == "large" else 2
+        assert solution.count("+") + solution.count("-") == num_signs
 
 
-def test_hub_source_in_a_mixture_is_not_read_by_a_check(tmp_path: Path) -> None:
-    path = rows_of(tmp_path / "a.jsonl", "a", 20)
-    config = Mixture.model_validate(
-        OmegaConf.to_container(
-            OmegaConf.create(
-                f"{{type: mixture, sources: {{here: {{data: {{path: {path}}}}}, "
-                "there: {data: {type: benchmark, name: gsm8k}}}}"
-            )
-        )
-    )
-    place = "data.sources.there.data.path"
-    assert config.unread() == f"{place}: openai/gsm8k (hub dataset, not checked here)"
+def test_hub_source_in_a_mixture_is_not_read_by_a_check(tmp_path):
+    path = write_numbered(tmp_path / "a.jsonl", "a", 20)
+    sources = {
+        "here": {"data": {"path": path}},
+        "there": {"data": {"type": "benchmark", "name": "gsm8k"}},
+    }
+    mixture = Mixture.model_validate({"type": "mixture", "sources": sources})
+    message = "data.sources.there.data.path: openai/gsm8k (hub dataset, not checked here)"
+    assert mixture.unread() == message
+
+
+# Answers that may not be used
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.1, 16), (0.0, 0), (0.5, 80)])
-def test_share_of_training_questions_keeps_its_answers(
-    tmp_path: Path, share: float, count: int
-) -> None:
-    path = rows_of(tmp_path / "a.jsonl", "a", 160)
-    held = rows_of(tmp_path / "b.jsonl", "b", 10)
-    whole, part = (
-        Questions(path=path, test_path=held, labelled=labelled, holdout=0.001).open()
-        for labelled in (1.0, share)
-    )
-    before, after = (one.split("train", 999) for one in (whole, part))
-    assert [q.text for q in before] == [q.text for q in after]
+def test_share_of_training_questions_keeps_its_answers(tmp_path, share, count):
+    settings = {
+        "path": write_numbered(tmp_path / "a.jsonl", "a", 160),
+        "test_path": write_numbered(tmp_path / "b.jsonl", "b", 10),
+        "holdout": 0.001,
+    }
+    before = Questions(labelled=1.0, **settings).open().split("train", 999)
+    source = Questions(labelled=share, **settings).open()
+    after = source.split("train", 999)
+    assert [question.text for question in before] == [question.text for question in after]
     labelled = [question for question in after if question.answer is not None]
     assert len(labelled) == round(share * len(before)) == pytest.approx(count, abs=1)
     assert all(question in before for question in labelled)
-    assert all(q.answer is not None for name in ("dev", "test") for q in part.split(name, 99))
+    measured = source.split("dev", 99) + source.split("test", 99)
+    assert all(question.answer is not None for question in measured)
 
 
-def test_prompts_do_not_say_which_questions_have_answers(tmp_path: Path) -> None:
-    for kind in ("math", "text", "number", None):
-        more = {} if kind is None else {"kind": kind}
-        path = rows_of(tmp_path / "a.jsonl", "a", 40, **more)
-        whole, part = (Questions(path=path, labelled=share).open() for share in (1.0, 0.0))
-        form = Simultaneous(num_agents=2, max_rounds=1)
+@pytest.mark.parametrize("more", [{"kind": "math"}, {"kind": "text"}, {"kind": "number"}, {}])
+def test_prompts_do_not_say_which_questions_have_answers(tmp_path, more):
+    path = write_numbered(tmp_path / "a.jsonl", "a", 40, **more)
+    form = Simultaneous(num_agents=2, max_rounds=1)
 
-        def prompts(questions: list[Question], form: Simultaneous = form) -> list[object]:
-            return [next(form.start(q, seed=0))[0].messages for q in questions]  # type: ignore[index]
+    def prompts(questions):
+        return [next(form.start(question, seed=0))[0].messages for question in questions]
 
-        unlabelled = part.batch(0)
-        assert {q.answer for q in unlabelled} == {None}
-        assert prompts(unlabelled) == prompts(whole.batch(0))
+    unlabelled = Questions(path=path, labelled=0.0).open().batch(0)
+    assert {question.answer for question in unlabelled} == {None}
+    assert prompts(unlabelled) == prompts(Questions(path=path).open().batch(0))
 
 
-def test_a_column_says_which_answers_may_be_used(tmp_path: Path) -> None:
-    rows = [{"question": f"q{n}", "answer": n, "gold": n % 3 == 0} for n in range(30)]
+def test_a_column_says_which_answers_may_be_used(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = Questions.model_validate({"path": str(path), "fields": {"labelled": "gold"}})
-    train = config.open().split("train", 99)
-    assert {q.answer is not None for q in train if int(q.text[1:]) % 3 == 0} == {True}
-    assert {q.answer is not None for q in train if int(q.text[1:]) % 3} == {False}
-    path.write_text(json.dumps({**rows[0], "gold": "yes"}) + "\n")
+    rows = [{"question": f"q{n}", "answer": n, "gold": n % 3 == 0} for n in range(30)]
+    settings = {"path": write_rows(path, rows), "fields": {"labelled": "gold"}}
+    data = Questions.model_validate(settings)
+    for question in data.open().split("train", 99):
+        assert (question.answer is not None) == (int(question.text[1:]) % 3 == 0)
+    write_rows(path, [{**rows[0], "gold": "yes"}])
     with pytest.raises(DataError, match="gold: found 'yes'; expected true or false"):
-        config.open()
+        data.open()
 
 
-def test_test_questions_in_other_spelling_are_not_trained_on(tmp_path: Path) -> None:
-    path = rows_of(tmp_path / "a.jsonl", "What is", 20)
-    held = tmp_path / "b.jsonl"
+# Questions that are held out
+
+
+def test_test_questions_in_other_spelling_are_not_trained_on(tmp_path):
+    path = write_numbered(tmp_path / "a.jsonl", "What is", 20)
     texts = ["WHAT is  3", "what is 4 ?", "What is 55?"]
-    held.write_text("".join(json.dumps({"question": t, "answer": "1"}) + "\n" for t in texts))
-    source = Questions(path=path, test_path=str(held)).open()
-    left = {q.text for name in ("train", "dev") for q in source.split(name, 99)}  # type: ignore[arg-type]
-    assert left == {f"What is {n}?" for n in range(20) if n not in (3, 4)}
-    assert "data: 2 training questions are held-out questions, too, and are not trained on" in (
-        source.notes
-    )
+    test_rows = [{"question": text, "answer": "1"} for text in texts]
+    test_path = write_rows(tmp_path / "b.jsonl", test_rows)
+    source = Questions(path=path, test_path=test_path).open()
+    questions = source.split("train", 99) + source.split("dev", 99)
+    expected = {f"What is {n}?" for n in range(20) if n not in (3, 4)}
+    assert {question.text for question in questions} == expected
+    note = "data: 2 training questions are held-out questions, too, and are not trained on"
+    assert note in source.notes
 
 
-def test_signs_of_a_puzzle_make_other_questions() -> None:
+def test_signs_of_a_puzzle_make_other_questions():
     # Brackets and signs are no punctuation: expressions of one puzzle differ in nothing else.
-    from debate_train.data.splits import normalized
-
-    assert len({normalized(t) for t in ("( [ {", "( [ <", "1 + 2", "1 - 2", "1.5", "15")}) == 6
+    texts = ("( [ {", "( [ <", "1 + 2", "1 - 2", "1.5", "15")
+    assert len({normalized(text) for text in texts}) == len(texts)
     assert normalized("Is it “so”?") == normalized("is  it 'So'.") == "is it so"
     assert SignsPuzzle().open().batch(0)
+
+
+def test_questions_that_are_left_out_come_in_no_step(tmp_path):
+    source = make_mixture(tmp_path, a=1).open()
+    questions = source.split("train", 5)
+    shouted = [replace(question, text=f" {question.text.upper()}?") for question in questions]
+    assert source.leave_out(lambda: shouted) == 5
+    assert source.leave_out(lambda: shouted) == 0
+    trained = {question.text for question in batches(source, 20)}
+    assert trained and not trained & {question.text for question in questions}
+
+
+STAGES = """\
+data: {type: questions, path: FOLDER/hard.jsonl, batch_size: 2}
+evaluation: {questions: 2, direct_samples: 1, every: 1, target: true}
+phases:
+  easy: {data: {path: FOLDER/easy.jsonl}}
+  hard: {}
+"""
+
+
+def test_stage_trains_on_nothing_that_another_is_measured_on(tmp_path, capsys):
+    """Two files share 20 questions, spelled differently, so that splits by text differ."""
+    texts = [f"How much is {n} and {n + 1}?" for n in range(40)]
+    easy = [{"question": text.upper(), "answer": "1"} for text in texts[:30]]
+    hard = [{"question": text, "answer": "1"} for text in texts[10:]]
+    sources = {}
+    for name, rows in (("easy", easy), ("hard", hard)):
+        path = write_rows(tmp_path / f"{name}.jsonl", rows)
+        sources[name] = Questions(path=path).open()
+
+    def split(name, *names):
+        questions = chain.from_iterable(sources[name].split(part, 99) for part in names)
+        return {question.text.casefold() for question in questions}
+
+    lines = []
+    for name, other in (("easy", "hard"), ("hard", "easy")):
+        count = len(split(name, "train") & split(other, "dev", "test"))
+        assert count > 0
+        lines.append(
+            f"data: {count} training questions of {name} are held out in another stage, and are "
+            "not trained on"
+        )
+    replaced = ("steps", "data", "reward", "evaluation")
+    kept_lines = [line for line in RECIPE.splitlines() if not line.startswith(replaced)]
+    recipe = tmp_path / "r.yaml"
+    text = "\n".join([*kept_lines, "steps: 1", "reward: {type: verifiable}", STAGES])
+    recipe.write_text(text.replace("FOLDER", str(tmp_path)))
+    assert main([str(recipe), "--check"]) == 0
+    checked = capsys.readouterr().out
+    assert all(line in checked for line in lines)
+    assert main([str(recipe), "--output", str(tmp_path / "run")]) == 0
+    # One split for all stages: in the last stage it is the stage's.
+    metrics = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in metrics]
+    easy_row, hard_row = (row for row in rows if "target/format" in row)
+    assert (easy_row["phase"], hard_row["phase"]) == ("easy", "hard")
+    for name, value in hard_row.items():
+        if name.startswith("eval/"):
+            assert hard_row[name.replace("eval/", "target/")] == value

@@ -1,186 +1,224 @@
-"""Model folders that are damaged, do not fit or bring code: refused in one line, nothing run."""
+"""Model folders: damaged ones and code are refused in one line; adapters merge with their base."""
 
 import json
+import logging
 import os
 import pty
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from debate_train.checkpoints.policy_files import save_policy
 from debate_train.errors import ModelError
 from debate_train.models import PretrainedModel
-from debate_train.models.model_files import check_template
+from debate_train.models.loaded_model import Lora
+from debate_train.models.model_files import bases_of, check_template
 from debate_train.models.scratch import word_tokenizer
+from debate_train.recipe.context import context_window
 from debate_train.recipe.model_shape import shape_of
 
-Damage = Callable[[Path], None]
-TWO_LAYERS: dict[str, Any] = {
+SHAPE = {
     "vocab_size": 124,
     "hidden_size": 16,
     "intermediate_size": 16,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
+    "max_position_embeddings": 77,
     "bos_token_id": None,
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model") / "whole"
-    LlamaForCausalLM(LlamaConfig(**TWO_LAYERS)).save_pretrained(folder)
+def save_model(folder, **changes):
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(**SHAPE | changes)).save_pretrained(folder)
     word_tokenizer().save_pretrained(folder)
-    return folder
 
 
-@pytest.fixture
-def folder(whole: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "copy"))
+def model_at(folder, **settings):
+    return PretrainedModel(**{"name": str(folder), "dtype": "float32"} | settings)
 
 
-def model_at(folder: Path, **settings: Any) -> PretrainedModel:
-    return PretrainedModel(name=str(folder), dtype="float32", **settings)
+def logits_of(loaded):
+    with torch.no_grad():
+        return loaded.model.eval()(input_ids=torch.tensor([[5, 9, 13, 40, 7]])).logits
 
 
-def weights(change: Callable[[dict[str, torch.Tensor]], None]) -> Damage:
-    def damage(folder: Path) -> None:
-        tensors = load_file(folder / "model.safetensors")
-        change(tensors)
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-    return damage
+# How a folder is damaged
 
 
-def config(**values: Any) -> Damage:
-    def damage(folder: Path) -> None:
-        file = folder / "config.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+def change_json(name, **values):
+    def change(folder):
+        path = folder / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
-    return damage
-
-
-def cut(name: str) -> Damage:
-    def damage(folder: Path) -> None:
-        whole = (folder / name).read_bytes()
-        (folder / name).write_bytes(whole[: len(whole) // 2])
-
-    return damage
+    return change
 
 
-def _prefix(tensors: dict[str, torch.Tensor]) -> None:
+def change_tensors(name, act):
+    def change(folder):
+        tensors = load_file(folder / name)
+        act(tensors)
+        save_file(tensors, folder / name, metadata={"format": "pt"})
+
+    return change
+
+
+def cut(name):
+    def change(folder):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2])
+
+    return change
+
+
+def remove(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def replace_tensor(name, tensor):
+    return change_tensors(WEIGHTS, lambda tensors: tensors.update({name: tensor}))
+
+
+def prefix_names(tensors):
     for name in list(tensors):
         tensors[f"policy.{name}"] = tensors.pop(name)
 
 
-def _replace(name: str, tensor: torch.Tensor) -> Callable[[dict[str, torch.Tensor]], None]:
-    return lambda tensors: tensors.update({name: tensor})
+def pickle_weights(folder):
+    torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
+    (folder / WEIGHTS).unlink()
 
 
+WEIGHTS = "model.safetensors"
 NORM = "model.norm.weight"
+BITS = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+Q_BIAS = "model.layers.0.self_attn.q_proj.bias"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "whole"
+    save_model(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "copy")
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (weights(lambda t: t.pop(NORM) is None), "weights are missing: model.norm.weight;"),
-        (weights(_prefix), "weights are missing: lm_head.weight, model.embed_tokens.weight, "),
-        (weights(_replace(NORM, torch.ones(8))), r"model.norm.weight of shape \(8,\) instead of"),
-        (config(num_hidden_layers=1), "of layers or modules that its .* model.layers.1."),
+        (change_tensors(WEIGHTS, lambda t: t.pop(NORM)), "weights are missing: model.norm.weight;"),
+        (change_tensors(WEIGHTS, prefix_names), "weights are missing: lm_head.weight, "),
+        (replace_tensor(NORM, torch.ones(8)), r"model.norm.weight of shape \(8,\) instead of"),
+        (replace_tensor(NORM, torch.full((16,), torch.nan)), "not finite: model.norm.weight"),
+        (replace_tensor(Q_BIAS, torch.ones(16)), f"of layers or modules that its .* {Q_BIAS}"),
         (
-            weights(_replace("model.layers.0.self_attn.q_proj.bias", torch.ones(16))),
-            "of layers or modules that its .* model.layers.0.self_attn.q_proj.bias",
+            change_json("config.json", num_hidden_layers=1),
+            "of layers or modules that its .* model.layers.1.",
         ),
-        (weights(_replace(NORM, torch.full((16,), torch.nan))), "not finite: model.norm.weight"),
-        (config(tie_word_embeddings=True), "holds a head of its own .*: lm_head.weight"),
-        (config(num_hidden_layers=3), "weights are missing: model.layers.2."),
         (
-            config(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}),
+            change_json("config.json", num_hidden_layers=3),
+            "weights are missing: model.layers.2.",
+        ),
+        (
+            change_json("config.json", tie_word_embeddings=True),
+            "holds a head of its own .*: lm_head.weight",
+        ),
+        (
+            change_json("config.json", quantization_config=BITS),
             r"no model could be loaded .* \(ImportError: .*bitsandbytes",
         ),
-        (config(_attn_implementation="someone/kernel"), "code from a hub"),
-        (config(model_type="no_such_model"), "no configuration could be loaded"),
-        (cut("model.safetensors"), "no model could be loaded"),
+        (change_json("config.json", _attn_implementation="someone/kernel"), "code from a hub"),
+        (change_json("config.json", model_type="no_such"), "no configuration could be loaded"),
+        (cut(WEIGHTS), "no model could be loaded"),
         (cut("tokenizer.json"), "no tokenizer could be loaded"),
+        (remove("config.json"), "holds no config.json"),
+        (remove("tokenizer.json"), "holds no tokenizer.json"),
+        (remove(WEIGHTS), "no model could be loaded"),
+        (pickle_weights, "no model could be loaded"),
     ],
 )
-def test_folder_is_refused_when_it_does_not_fit(damage: Damage, message: str, folder: Path) -> None:
+def test_damaged_folder_is_refused_in_one_line(damage, message, folder):
     damage(folder)
-    with pytest.raises(ModelError, match=message) as caught:
+    with pytest.raises(ModelError, match=message) as error:
         model_at(folder).load(0)
-    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+    assert str(folder) in str(error.value)
+    assert "\n" not in str(error.value)
 
 
-def test_tied_head_is_not_missed_when_files_hold_it_once(tmp_path: Path) -> None:
-    LlamaForCausalLM(LlamaConfig(**TWO_LAYERS, tie_word_embeddings=True)).save_pretrained(tmp_path)
-    word_tokenizer().save_pretrained(tmp_path)
-    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+def test_tied_head_is_not_missed_when_files_hold_it_once(tmp_path):
+    save_model(tmp_path, tie_word_embeddings=True)
+    assert "lm_head.weight" not in load_file(tmp_path / WEIGHTS)
     model_at(tmp_path).load(0)
-
-
-def test_pickled_weights_are_not_opened(folder: Path) -> None:
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match="no model could be loaded"):
-        model_at(folder).load(0)
 
 
 CODE = """
 from pathlib import Path
+
 from transformers import PretrainedConfig
+
 Path(__file__).with_name("ran").touch()
+
+
 class Mine(PretrainedConfig):
     model_type = "mine"
 """
 
 
 @pytest.fixture
-def typed_yes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def yes_on_a_terminal(monkeypatch):
     """Let standard input and output be a terminal on which somebody has typed y."""
-    own, other = pty.openpty()
-    os.write(own, b"y\n" * 20)
+    controller, terminal = pty.openpty()
+    os.write(controller, b"y\n" * 20)
     with (
-        os.fdopen(os.dup(other), encoding="utf-8") as read,
-        os.fdopen(os.dup(other), "w", encoding="utf-8") as write,
+        os.fdopen(os.dup(terminal), encoding="utf-8") as stdin,
+        os.fdopen(os.dup(terminal), "w", encoding="utf-8") as stdout,
     ):
-        monkeypatch.setattr(sys, "stdin", read)
-        monkeypatch.setattr(sys, "stdout", write)
+        monkeypatch.setattr(sys, "stdin", stdin)
+        monkeypatch.setattr(sys, "stdout", stdout)
         yield
-    os.close(own)
-    os.close(other)
+    os.close(controller)
+    os.close(terminal)
 
 
-@pytest.mark.usefixtures("typed_yes")
-@pytest.mark.parametrize("act", ["load", "plan", "tokenizer", "model"])
-def test_code_of_a_folder_is_not_run_when_a_terminal_says_yes(act: str, folder: Path) -> None:
+MINE = {"model_type": "mine", "tokenizer_class": "Mine"}
+MY_TOKENIZER = MINE | {"auto_map": {"AutoTokenizer": ["mine.Mine", "mine.Mine"]}}
+MY_CONFIG = MINE | {"auto_map": {"AutoConfig": "mine.Mine"}}
+MY_MODEL = {"auto_map": {"AutoModelForCausalLM": "mine.Mine"}}
+
+
+@pytest.mark.usefixtures("yes_on_a_terminal")
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("tokenizer_config.json", MY_TOKENIZER, "no tokenizer could be loaded"),
+        ("config.json", MY_CONFIG, "no configuration could be loaded"),
+        ("config.json", MY_MODEL, None),  # A known type needs no code of the folder's.
+    ],
+)
+def test_code_of_a_folder_is_not_run_when_a_terminal_says_yes(name, settings, message, folder):
     assert sys.stdin.isatty()
-    file = "tokenizer_config.json" if act == "tokenizer" else "config.json"
-    parts = {
-        "tokenizer": {"auto_map": {"AutoTokenizer": ["mine.Mine", "mine.Mine"]}},
-        "model": {"auto_map": {"AutoModelForCausalLM": "mine.Mine"}},
-    }
-    held = json.loads((folder / file).read_text())
-    if act != "model":
-        held |= {"model_type": "mine", "tokenizer_class": "Mine"}
-    held |= parts.get(act, {"auto_map": {"AutoConfig": "mine.Mine"}})
-    (folder / file).write_text(json.dumps(held))
+    change_json(name, **settings)(folder)
     (folder / "mine.py").write_text(CODE)
-    model = model_at(folder)
-    if act == "model":  # A known type needs no code of the folder's.
-        model.load(0)
+    if message is None:
+        model_at(folder).load(0)
     else:
-        what = "tokenizer" if act == "tokenizer" else "configuration"
-        with pytest.raises(ModelError, match=f"no {what} could be loaded"):
-            shape_of(model) if act == "plan" else model.load(0)
-    assert not list(folder.glob("ran"))
+        with pytest.raises(ModelError, match=message):
+            model_at(folder).load(0)
+    if settings is MY_CONFIG:
+        with pytest.raises(ModelError, match=message):
+            shape_of(model_at(folder))
+    assert not (folder / "ran").exists()
 
 
 @pytest.mark.parametrize(
@@ -189,18 +227,132 @@ def test_code_of_a_folder_is_not_run_when_a_terminal_says_yes(act: str, folder: 
         ("{{ raise_exception('no') }}", r"fails \(TemplateError: no\)"),
         ("{% for m in messages %}", r"fails \(TemplateSyntaxError: "),
         ("{{ messages[9].content.x.y }}", r"fails \(UndefinedError: "),
+        ("{% if not fine %}{{ raise_exception('no') }}{% endif %}", "no"),
     ],
 )
-def test_chat_template_is_refused_when_it_fails(template: str, message: str) -> None:
+def test_chat_template_is_refused_when_it_fails(template, message):
     tokenizer = word_tokenizer()
     tokenizer.chat_template = template
     with pytest.raises(ModelError, match=message):
         check_template("somewhere", tokenizer, {})
+    if "fine" in template:  # Settings of the recipe reach it.
+        check_template("somewhere", tokenizer, {"fine": True})
 
 
-def test_chat_template_is_taken_with_its_settings() -> None:
-    tokenizer = word_tokenizer()
-    tokenizer.chat_template = "{% if not fine %}{{ raise_exception('no') }}{% endif %}"
-    check_template("somewhere", tokenizer, {"fine": True})
-    with pytest.raises(ModelError, match="no"):
-        check_template("somewhere", tokenizer, {})
+# Adapters
+
+ADAPTER = "adapter_model.safetensors"
+SETTINGS = "adapter_config.json"
+
+
+def save_adapter(base, folder, seed):
+    """Write an adapter of a base whose product is not 0, as a checkpoint holds it."""
+    loaded = model_at(base, lora=Lora(rank=2, alpha=8)).load(seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in loaded.model.named_parameters():
+            if "lora_B" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    save_policy(folder, loaded)
+    return logits_of(loaded)
+
+
+@pytest.fixture(scope="module")
+def adapter(whole, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapter") / "first"
+    return folder, save_adapter(whole, folder, seed=1)
+
+
+def test_checkpoint_of_an_adapter_is_a_model_with_its_policy(whole, adapter):
+    folder, expected = adapter
+    merged = model_at(folder).load(0)
+    # W + s B A in float32, once summed and once in two products: a few roundings of about 1.
+    torch.testing.assert_close(logits_of(merged), expected, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(logits_of(merged), logits_of(model_at(whole).load(0)), atol=1e-2)
+    assert not any("lora" in name for name, _ in merged.model.named_parameters())
+    assert all(parameter.requires_grad for parameter in merged.model.parameters())
+    again = merged.again().state_dict()
+    assert all(torch.equal(t, again[name]) for name, t in merged.model.state_dict().items())
+    assert context_window(model_at(folder)).tokens == 77
+
+
+def test_adapter_trained_on_a_merged_model_adds_to_it(whole, adapter, tmp_path):
+    first, _ = adapter
+    expected = save_adapter(first, tmp_path, seed=2)
+    assert bases_of(str(tmp_path)) == (str(tmp_path), str(first), str(whole))
+    logits = logits_of(model_at(tmp_path).load(0))
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "change", "num_unchanged", "level"),
+    [
+        ("float32", 2.0**-10, 0, logging.INFO),
+        # A weight of 1 has neighbors 2^-7 above and 2^-8 below it in bfloat16.
+        ("bfloat16", 2.0**-10, 256, logging.WARNING),
+        ("bfloat16", 2.0**-7, 0, logging.INFO),
+    ],
+)
+def test_merge_counts_the_weights_that_rounding_leaves_unchanged(
+    dtype, change, num_unchanged, level, folder, tmp_path, caplog
+):
+    save_model(folder, num_hidden_layers=1)
+    query = "model.layers.0.self_attn.q_proj.weight"
+    replace_tensor(query, torch.ones(16, 16))(folder)
+    adapter = tmp_path / "adapter"
+    save_policy(adapter, model_at(folder, lora=Lora(rank=2, alpha=2)).load(0))
+
+    # Only the query's product is not 0: A and B of rank 2, so B A adds twice a half of the change.
+    def fill(tensors):
+        for name, tensor in tensors.items():
+            value = 1 if "lora_A" in name else change / 2
+            tensor.fill_(value if "q_proj" in name else 0)
+
+    change_tensors(ADAPTER, fill)(adapter)
+    with caplog.at_level(logging.INFO, "debate_train.models"):
+        merged = model_at(adapter, dtype=dtype).load(0)
+    weight = merged.model.get_parameter(query)
+    assert torch.equal(weight, torch.full_like(weight, 1.0 if num_unchanged else 1.0 + change))
+    (record,) = [record for record in caplog.records if "merged in" in record.message]
+    share = 100 if num_unchanged else 0
+    assert f"merged in {dtype}: {num_unchanged} of 256 weights ({share}.0 %)" in record.message
+    assert record.levelno == level
+    assert ("model.dtype=float32 keeps it" in record.message) == (level == logging.WARNING)
+
+
+def name_itself(folder):
+    change_json(SETTINGS, base_model_name_or_path=str(folder))(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (change_json(SETTINGS, base_model_name_or_path=None), "names the base None, which is not"),
+        (change_json(SETTINGS, base_model_name_or_path="./gone"), "names the base './gone'"),
+        (name_itself, "lead back to"),
+        (change_json(SETTINGS, peft_type="IA3"), "settings that are not merged here: peft_type"),
+        (change_json(SETTINGS, target_modules="(a+)+$"), "not merged here: target_modules"),
+        (change_json(SETTINGS, modules_to_save=["lm_head"]), "not merged here: modules_to_save"),
+        (change_json(SETTINGS, r=3), "is not one of its base"),
+        (change_json(SETTINGS, r="many"), "no adapter could be loaded"),
+        (lambda folder: (folder / SETTINGS).write_text("[]"), "holds a list; expected the"),
+        (change_tensors(ADAPTER, lambda t: t.pop(next(iter(t)))), "is not one of its base: "),
+        (
+            change_tensors(ADAPTER, lambda t: t.update(extra=torch.zeros(1))),
+            "missing, unexpected or of another shape: extra",
+        ),
+        (lambda folder: (folder / ADAPTER).write_bytes(b"x"), "no adapter could be"),
+        (remove(ADAPTER), "holds no adapter_model"),
+    ],
+)
+def test_adapter_is_refused_when_it_cannot_be_merged(damage, message, adapter, tmp_path):
+    folder = shutil.copytree(adapter[0], tmp_path / "copy")
+    damage(folder)
+    with pytest.raises(ModelError, match=message):
+        model_at(folder).load(0)
+
+
+def test_folder_with_a_model_and_an_adapter_is_refused(folder):
+    (folder / SETTINGS).write_text("{}")
+    with pytest.raises(ModelError, match="beside a model of its own"):
+        model_at(folder).load(0)

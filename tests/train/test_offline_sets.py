@@ -3,19 +3,16 @@
 import itertools
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from debate_protocol.forms import ActorCritic, Simultaneous
 from debate_protocol.transcripts.files import from_json
-from debate_protocol.types import Branch, Reply, Transcript, Turn
+from debate_protocol.types import Branch, Reply
 from debate_train.offline import (
     AnswerPairs,
     ChosenReplies,
-    Completion,
     EveryReply,
     ExampleSet,
     GuidedPairs,
@@ -23,369 +20,396 @@ from debate_train.offline import (
 )
 from debate_train.offline.offline_set import counted, summed
 
-Json = dict[str, Any]
-NUMBERS = itertools.count(100)
+TOKEN_IDS = itertools.count(100)
 PROMPT = {"role": "user", "content": "natural"}
-GUIDED = {"role": "user", "content": "natural, and support yes"}
+GUIDED_PROMPT = {"role": "user", "content": "natural, and support yes"}
 
 
-def said(agent: int, round: int, text: str, **more: Any) -> Json:
+def make_turn(agent, round, text, **more):
     return {"agent": agent, "round": round, "text": text, "prompt": [PROMPT], **more}
 
 
-def answers(round: int, right: int, of: int) -> list[Json]:
-    """Roll-outs of a critic's state: the actor's next answers, this many of them right."""
-    texts = ["\\boxed{yes}"] * right + ["\\boxed{no}"] * (of - right)
-    return [said(0, round + 1, text) for text in texts]
+def with_replies(transcript):
+    """Give every turn, and every branch, tokens that no other has."""
 
-
-def replies(round: int, right: int, of: int) -> list[Json]:
-    """Roll-outs of an actor's state: feedback, then an answer."""
-    return [said(1, round, "well", continuations=[one]) for one in answers(round, right, of)]
-
-
-def guided(guide: str, turn: Json) -> Json:
-    return {"guide": guide, "turn": {**turn, "prompt": [GUIDED]}}
-
-
-def with_replies(transcript: Transcript) -> Transcript:
-    """Give every turn, and every branch, tokens of its own."""
-
-    def heard(turn: Turn) -> Turn:
-        reply = Reply(turn.text, "end", (1, turn.agent, turn.round), (next(NUMBERS), 9))
-        branches = tuple(Branch(b.guide, heard(b.turn)) for b in turn.branches)
+    def with_reply(turn):
+        reply = Reply(turn.text, "end", (1, turn.agent, turn.round), (next(TOKEN_IDS), 9))
+        branches = tuple(Branch(branch.guide, with_reply(branch.turn)) for branch in turn.branches)
         return replace(turn, reply=reply, branches=branches)
 
-    return replace(transcript, turns=tuple(map(heard, transcript.turns)))
+    return replace(transcript, turns=tuple(map(with_reply, transcript.turns)))
 
 
-def exchange(*turns: Json) -> Transcript:
-    rules = {**ACTOR_CRITIC, "max_rounds": 3}
+def texts_of(example_set):
+    """List chosen and rejected replies without their boxes."""
+    pairs = []
+    for example in example_set.examples:
+        texts = (example.chosen.text, example.rejected.text)
+        pairs.append(tuple(text.replace("\\boxed{", "").replace("}", "") for text in texts))
+    return pairs
+
+
+# Guided exchanges of an actor and a critic
+
+
+def answers(round, num_right, num_rollouts):
+    """Roll out a critic's state: the actor's next answers, this many of them right."""
+    texts = ["\\boxed{yes}"] * num_right + ["\\boxed{no}"] * (num_rollouts - num_right)
+    return [make_turn(0, round + 1, text) for text in texts]
+
+
+def feedbacks(round, num_right, num_rollouts):
+    """Roll out an actor's state: feedback, then an answer."""
+    next_answers = answers(round, num_right, num_rollouts)
+    return [make_turn(1, round, "well", continuations=[answer]) for answer in next_answers]
+
+
+def branch(guide, turn):
+    return {"guide": guide, "turn": {**turn, "prompt": [GUIDED_PROMPT]}}
+
+
+def exchange(*turns):
+    protocol = {
+        "num_agents": 2,
+        "max_rounds": 3,
+        "schedule": "sequential",
+        "contract": "boxed",
+        "topology": "actor_critic",
+        "history_rounds": 1,
+    }
     question = {"id": "q", "text": "?", "answer": "yes", "meta": {"kind": "yes_no"}}
-    found = {"id": "d", "question": question, "protocol": rules, "turns": list(turns)}
-    return with_replies(from_json(found))
+    debate = {"id": "d", "question": question, "protocol": protocol, "turns": list(turns)}
+    return with_replies(from_json(debate))
 
-
-ACTOR_CRITIC: Json = {
-    "num_agents": 2,
-    "schedule": "sequential",
-    "contract": "boxed",
-    "topology": "actor_critic",
-    "history_rounds": 1,
-}
 
 # Values, natural / guided right / guided wrong, of ten roll-outs each:
 # actor 1: .4 / .6 / .1   critic 1: .7 / .8 / .5   actor 2 (the end): wrong 0 / right 1 / wrong 0
 DEBATE = exchange(
-    said(0, 0, "\\boxed{no}"),
-    said(1, 0, "look"),
-    said(
+    make_turn(0, 0, "\\boxed{no}"),
+    make_turn(1, 0, "look"),
+    make_turn(
         0,
         1,
         "\\boxed{no}",
-        continuations=replies(1, 4, 10),
+        continuations=feedbacks(1, 4, 10),
         branches=[
-            guided("yes", said(0, 1, "so \\boxed{yes}", continuations=replies(1, 6, 10))),
-            guided("no", said(0, 1, "so \\boxed{no}", continuations=replies(1, 1, 10))),
+            branch("yes", make_turn(0, 1, "so \\boxed{yes}", continuations=feedbacks(1, 6, 10))),
+            branch("no", make_turn(0, 1, "so \\boxed{no}", continuations=feedbacks(1, 1, 10))),
         ],
     ),
-    said(
+    make_turn(
         1,
         1,
         "look again",
         continuations=answers(1, 7, 10),
         branches=[
-            guided("yes", said(1, 1, "it is yes", continuations=answers(1, 8, 10))),
-            guided("no", said(1, 1, "it is no", continuations=answers(1, 5, 10))),
+            branch("yes", make_turn(1, 1, "it is yes", continuations=answers(1, 8, 10))),
+            branch("no", make_turn(1, 1, "it is no", continuations=answers(1, 5, 10))),
         ],
     ),
-    said(
+    make_turn(
         0,
         2,
         "\\boxed{no}",
         branches=[
-            guided("yes", said(0, 2, "now \\boxed{yes}")),
-            guided("no", said(0, 2, "now \\boxed{no}")),
+            branch("yes", make_turn(0, 2, "now \\boxed{yes}")),
+            branch("no", make_turn(0, 2, "now \\boxed{no}")),
         ],
     ),
 )
 
 
 @pytest.mark.parametrize(
-    ("role", "threshold", "both", "pairs"),
+    ("settings", "pairs"),
     [
         # Gains of the actor: round 1 +.2 and +.3, round 2 +1 and 0.
-        ("actor", 0.2, False, [("so yes", "no"), ("now yes", "no")]),
-        ("actor", 0.2, True, [("so yes", "no"), ("no", "so no"), ("now yes", "no")]),
+        ({"role": "actor", "threshold": 0.2}, [("so yes", "no"), ("now yes", "no")]),
+        (
+            {"role": "actor", "threshold": 0.2, "pairs_per_state": "both"},
+            [("so yes", "no"), ("no", "so no"), ("now yes", "no")],
+        ),
         # Eq. 4: the second case counts where the first does not.
-        ("actor", 0.25, False, [("no", "so no"), ("now yes", "no")]),
-        ("actor", 0.5, False, [("now yes", "no")]),
+        ({"role": "actor", "threshold": 0.25}, [("no", "so no"), ("now yes", "no")]),
+        ({"role": "actor", "threshold": 0.5}, [("now yes", "no")]),
         # Gains of the critic: +.1 and +.2.
-        ("critic", 0.1, False, [("it is yes", "look again")]),
-        ("critic", 0.15, False, [("look again", "it is no")]),
-        ("critic", 0.1, True, [("it is yes", "look again"), ("look again", "it is no")]),
-        ("critic", 0.25, False, []),
+        ({"role": "critic", "threshold": 0.1}, [("it is yes", "look again")]),
+        ({"role": "critic", "threshold": 0.15}, [("look again", "it is no")]),
+        ({"role": "critic", "threshold": 0.25}, []),
+        # The actor's values guided right over guided wrong: .6 over .1, then 1 over 0.
+        (
+            {"role": "actor", "threshold": 0.5, "compare": "guided"},
+            [("so yes", "so no"), ("now yes", "now no")],
+        ),
+        ({"role": "actor", "threshold": 0.6, "compare": "guided"}, [("now yes", "now no")]),
     ],
 )
-def test_guided_pairs_are_those_of_equation_4(
-    role: str, threshold: float, both: bool, pairs: list[tuple[str, str]]
-) -> None:
-    wanted = GuidedPairs(
-        role=role, threshold=threshold, pairs_per_state="both" if both else "first"
-    )
-    taken = wanted.take([DEBATE])
-    found = [(e.chosen.text, e.rejected.text) for e in taken.examples if e.rejected]
-
-    def plain(text: str) -> str:
-        return text.replace("\\boxed{", "").replace("}", "")
-
-    assert [(plain(a), plain(b)) for a, b in found] == pairs
-    states = 2 if role == "actor" else 1
-    left_out = sum(n for name, n in taken.counts.items() if name.startswith("left_out/"))
-    with_pair = len({example.meta["round"] for example in taken.examples})
-    assert left_out == states - with_pair
+def test_guided_pairs_are_those_of_equation_4(settings, pairs):
+    example_set = GuidedPairs(**settings).take([DEBATE])
+    assert texts_of(example_set) == pairs
+    for example in example_set.examples:
+        # The natural prompt, and nothing of the guidance.
+        assert example.prompt == (PROMPT,)
+        assert example.prompt_ids == (1, example.agent, example.meta["round"])
+        assert "support" not in json.dumps(example.to_json())
+    num_states = 2 if settings["role"] == "actor" else 1
+    states_with_pair = {example.meta["round"] for example in example_set.examples}
+    counts = example_set.counts.items()
+    num_left_out = sum(count for name, count in counts if name.startswith("left_out/"))
+    assert num_left_out == num_states - len(states_with_pair)
 
 
-def test_pair_has_the_natural_prompt_and_nothing_of_its_guidance() -> None:
-    for role in ("actor", "critic"):
-        taken = GuidedPairs(role=role, threshold=0.1, pairs_per_state="both").take([DEBATE])
-        for example in taken.examples:
-            assert example.prompt == (PROMPT,)
-            assert example.prompt_ids == (1, example.agent, example.meta["round"])
-            assert "support" not in json.dumps(example.to_json())
+def test_both_pairs_of_a_state_need_the_natural_reply():
+    with pytest.raises(ValidationError, match="found both with compare: guided"):
+        GuidedPairs(role="actor", compare="guided", pairs_per_state="both")
 
 
-def test_pair_keeps_what_its_replies_are_worth() -> None:
-    first = GuidedPairs(role="actor", threshold=0.2).take([DEBATE]).examples[0]
-    meta = dict(first.meta)
+def test_pair_keeps_what_its_replies_are_worth():
+    example_set = GuidedPairs(role="actor", threshold=0.2).take([DEBATE])
+    meta = example_set.examples[0].meta
     assert meta["gain"] == pytest.approx(0.2)
     assert (meta["chosen_value"], meta["rejected_value"]) == (0.6, 0.4)
-    # √(p(1 − p)/(n − 1)) of six and of four right of ten
+    # √(p(1 − p)/(n − 1)) of six right of ten
     assert meta["chosen_standard_error"] == pytest.approx((0.6 * 0.4 / 9) ** 0.5)
     assert (meta["chosen_rollouts"], meta["guided"], meta["round"]) == (10, "chosen", 1)
-
-
-def test_values_of_guided_and_natural_states_are_measured() -> None:
-    measures = GuidedPairs(role="actor").take([DEBATE]).measures
-    assert measures == {
+    assert example_set.measures == {
         "value_natural": [0.4, 0.0],
         "value_guided_right": [0.6, 1.0],
         "value_guided_wrong": [0.1, 0.0],
     }
 
 
-def test_failed_reply_is_never_chosen() -> None:
-    turns = list(DEBATE.turns)
-    last = turns[-1]
+@pytest.mark.parametrize("change", [{"failure": "no_answer"}, {"text": "well"}])
+def test_failed_reply_is_never_chosen(change):
     # Transcripts of others may have no `failure`: what a turn lacks says it, too.
-    for broken in ({"failure": "no_answer"}, {"text": "well"}):
-        right = replace(last.branches[0], turn=replace(last.branches[0].turn, **broken))  # type: ignore[arg-type]
-        said = replace(last, branches=(right, last.branches[1]))
-        taken = GuidedPairs(role="actor", threshold=0.9).take(
-            [replace(DEBATE, turns=(*turns[:-1], said))]
-        )
-        assert taken.examples == []
-        assert taken.counts == {"left_out/below_threshold": 2}
+    *turns, last = DEBATE.turns
+    right, wrong = last.branches
+    failed = replace(right, turn=replace(right.turn, **change))
+    debate = replace(DEBATE, turns=(*turns, replace(last, branches=(failed, wrong))))
+    example_set = GuidedPairs(role="actor", threshold=0.9).take([debate])
+    assert example_set.examples == []
+    assert example_set.counts == {"left_out/below_threshold": 2}
 
 
-def test_reply_that_says_nothing_is_not_imitated() -> None:
-    taken = EveryReply().take([exchange(said(0, 0, "\\boxed{no}"), said(1, 0, " "))])
-    assert [e.agent for e in taken.examples] == [0]
-    assert taken.counts == {"kept/natural": 1, "left_out/no_tokens": 1}
-
-
-def test_critic_that_says_nothing_is_never_chosen() -> None:
+def test_reply_that_says_nothing_is_neither_chosen_nor_imitated():
     turns = list(DEBATE.turns)
     right, wrong = turns[3].branches
-    empty = replace(right, turn=replace(right.turn, text=" "))
-    turns[3] = replace(turns[3], branches=(empty, wrong))
-    taken = GuidedPairs(role="critic", threshold=0.1).take([replace(DEBATE, turns=tuple(turns))])
-    assert [(e.chosen.text, e.meta["guided"]) for e in taken.examples] == [
-        ("look again", "rejected")
+    silent = replace(right, turn=replace(right.turn, text=" "))
+    turns[3] = replace(turns[3], branches=(silent, wrong))
+    debate = replace(DEBATE, turns=tuple(turns))
+    assert texts_of(GuidedPairs(role="critic", threshold=0.1).take([debate])) == [
+        ("look again", "it is no")
     ]
+    silent_critic = exchange(make_turn(0, 0, "\\boxed{no}"), make_turn(1, 0, " "))
+    example_set = EveryReply().take([silent_critic])
+    assert [example.agent for example in example_set.examples] == [0]
+    assert example_set.counts == {"kept/natural": 1, "left_out/no_tokens": 1}
 
 
-@pytest.mark.parametrize(
-    ("threshold", "pairs"),
-    # The actor's values guided right over guided wrong: .6 over .1, then 1 over 0.
-    [
-        (0.5, [("so yes", "so no"), ("now yes", "now no")]),
-        (0.6, [("now yes", "now no")]),
-    ],
-)
-def test_guided_replies_are_compared_with_each_other_when_asked_to(
-    threshold: float, pairs: list[tuple[str, str]]
-) -> None:
-    taken = GuidedPairs(role="actor", threshold=threshold, compare="guided").take([DEBATE])
-    found = [(e.chosen.text, e.rejected.text) for e in taken.examples if e.rejected]
-    assert [
-        (a.replace("\\boxed{", "")[:-1], b.replace("\\boxed{", "")[:-1]) for a, b in found
-    ] == pairs
-    assert [e.prompt for e in taken.examples] == [(PROMPT,)] * len(pairs)
-    assert taken.counts["kept/right_over_wrong"] == len(pairs)
-    with pytest.raises(ValidationError, match="found both with compare: guided"):
-        GuidedPairs(role="actor", compare="guided", pairs_per_state="both")
-
-
-def test_debate_that_was_guided_one_way_is_left_out_whole() -> None:
-    def one_way(turn: Turn) -> Turn:
-        return replace(turn, branches=turn.branches[:1])
-
-    half = replace(DEBATE, turns=tuple(map(one_way, DEBATE.turns)))
+def test_debate_that_was_guided_one_way_is_left_out_whole():
+    turns = tuple(replace(turn, branches=turn.branches[:1]) for turn in DEBATE.turns)
+    half = replace(DEBATE, turns=turns)
     open_ended = replace(DEBATE, question=replace(DEBATE.question, answer=None))
-    taken = GuidedPairs(role="actor", threshold=0.1).take([half, open_ended, DEBATE])
-    assert len(taken.examples) == 2
-    assert taken.counts["left_out/no_wrong_answer"] == taken.counts["left_out/no_right_answer"] == 1
+    example_set = GuidedPairs(role="actor", threshold=0.1).take([half, open_ended, DEBATE])
+    assert len(example_set.examples) == 2
+    assert example_set.counts["left_out/no_wrong_answer"] == 1
+    assert example_set.counts["left_out/no_right_answer"] == 1
     # All three values are those of the same states.
-    assert {len(values) for values in taken.measures.values()} == {2}
+    assert {len(values) for values in example_set.measures.values()} == {2}
 
 
-def checked(answer: str, natural: str, right: str, wrong: str) -> Transcript:
-    """A debate whose critic's replies are these, worth .5, .9 and .1."""
+def checked(answer, natural, right, wrong):
+    """Make a debate whose critic's replies are these, worth .5, .9 and .1."""
     branches = [
-        guided(guide, said(1, 1, text, continuations=answers(1, count, 10)))
-        for guide, text, count in (("yes", right, 9), ("no", wrong, 1))
+        branch("yes", make_turn(1, 1, right, continuations=answers(1, 9, 10))),
+        branch("no", make_turn(1, 1, wrong, continuations=answers(1, 1, 10))),
     ]
-    states = answers(1, 5, 10)
     return exchange(
-        said(0, 1, f"\\boxed{{{answer}}}"),
-        said(1, 1, natural, continuations=states, branches=branches),
+        make_turn(0, 1, f"\\boxed{{{answer}}}"),
+        make_turn(1, 1, natural, continuations=answers(1, 5, 10), branches=branches),
     )
 
 
-def test_pairs_say_how_they_split_into_right_and_wrong() -> None:
-    no, yes = "no: \\boxed{no}", "no: \\boxed{yes}"
+def test_pairs_say_how_they_split_into_right_and_wrong():
+    for_no = "no: \\boxed{no}"
+    for_yes = "no: \\boxed{yes}"
     debates = [
-        checked("no", "ok", yes, "ok"),  # names the right answer, where ok stood for a wrong one
-        checked("yes", no, "ok", no),  # ok stands for the actor's right answer
-        checked("yes", no, "still \\boxed{yes}", no),
-        checked("no", "hm", "well", "so"),  # prose: nobody knows what it stands for
+        checked("no", "ok", for_yes, "ok"),  # names the right answer, where ok meant a wrong one
+        checked("yes", for_no, "ok", for_no),  # ok means the actor's right answer
+        checked("yes", for_no, "still \\boxed{yes}", for_no),
+        checked("no", "hm", "well", "so"),  # prose: nobody knows what it means
     ]
-    taken = GuidedPairs(role="critic").take(debates)
+    example_set = GuidedPairs(role="critic").take(debates)
     keys = ("chosen_right", "rejected_right", "chosen_ok", "actor_right")
-    assert [tuple(e.meta[key] for key in keys) for e in taken.examples] == [
+    assert [tuple(example.meta[key] for key in keys) for example in example_set.examples] == [
         (True, False, False, False),
         (True, False, True, True),
         (True, False, True, True),
         (None, None, None, False),
     ]
-    found = summed([{**counted(taken, ExampleSet(), debates), "examples": _rows(taken)}])
-    assert {k: v for k, v in found.items() if "share" in k or "margin" in k} == pytest.approx(
-        {
-            "offline/chosen_right_share": 1.0,
-            "offline/rejected_right_share": 0.0,
-            "offline/chosen_ok_share": 2 / 3,
-            "offline/actor_right_share": 1 / 2,
-            "offline/margin": 0.4,
-            "offline/margin_actor_right": 0.4,
-            "offline/margin_actor_wrong": 0.4,
-        }
-    )
+    rows = [example.to_json() for example in example_set.examples]
+    metrics = summed([{**counted(example_set, ExampleSet(), debates), "examples": rows}])
+    expected = {
+        "offline/chosen_right_share": 1.0,
+        "offline/rejected_right_share": 0.0,
+        "offline/chosen_ok_share": 2 / 3,
+        "offline/actor_right_share": 1 / 2,
+        "offline/margin": 0.4,
+        "offline/margin_actor_right": 0.4,
+        "offline/margin_actor_wrong": 0.4,
+    }
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected)
 
 
-def test_pairs_of_an_actor_are_about_its_last_answer() -> None:
-    taken = GuidedPairs(role="actor", threshold=0.2).take([DEBATE])
-    assert [(e.meta["chosen_right"], e.meta["actor_right"]) for e in taken.examples] == [
-        (True, False),
-        (True, False),
-    ]
-    assert all(e.meta["chosen_ok"] is None for e in taken.examples)
-    pairs = AnswerPairs().take([debate(["4", "5", "5"], ["5", "4", "5"])])
-    (pair,) = pairs.examples  # The majority is wrong.
-    assert (pair.meta["chosen_right"], pair.meta["rejected_right"]) == (False, True)
+def test_pairs_of_an_actor_are_about_its_last_answer():
+    for example in GuidedPairs(role="actor", threshold=0.2).take([DEBATE]).examples:
+        assert example.meta["chosen_right"] and not example.meta["actor_right"]
+        assert example.meta["chosen_ok"] is None
 
 
-def _rows(taken: ExampleSet) -> list[Json]:
-    return [example.to_json() for example in taken.examples]
+# Debates of equals
 
 
-def debate(*rounds: list[str | None], answer: str | None = "4") -> Transcript:
-    """A debate whose agents give these answers; None is a reply without one."""
-    form = Simultaneous(num_agents=len(rounds[0]), max_rounds=len(rounds), personas="none")
-    turns = [
-        said(
-            agent,
-            number,
-            f"<solution>a{number}{agent} \\boxed{{{text}}}</solution><evaluation>e{number}"
-            "</evaluation><comparison>N/A</comparison>"
-            if text is not None
-            else "so",
-        )
-        for number, texts in enumerate(rounds)
-        for agent, text in enumerate(texts)
-    ]
-    protocol = form.protocol()
-    rules = {
-        "num_agents": protocol.num_agents,
-        "max_rounds": protocol.max_rounds,
+def debate(*rounds, answer="4"):
+    """Make a debate whose agents give these answers; None is a reply without one."""
+    turns = []
+    for round, texts in enumerate(rounds):
+        for agent, text in enumerate(texts):
+            reply = "so"
+            if text is not None:
+                reply = (
+                    f"<solution>a{round}{agent} \\boxed{{{text}}}</solution>"
+                    f"<evaluation>e{round}</evaluation><comparison>N/A</comparison>"
+                )
+            turns.append(make_turn(agent, round, reply))
+    protocol = {
+        "num_agents": len(rounds[0]),
+        "max_rounds": len(rounds),
         "schedule": "parallel",
         "contract": "three_section",
         "topology": "all",
         "history_rounds": -1,
     }
     question = {"id": "q", "text": "2 + 2?", "answer": answer, "meta": {"kind": "number"}}
-    found = {"id": "d", "question": question, "protocol": rules, "turns": turns}
-    return with_replies(from_json(found))
+    transcript = {"id": "d", "question": question, "protocol": protocol, "turns": turns}
+    return with_replies(from_json(transcript))
 
 
-def who(found: Completion | None) -> str:
-    assert found is not None
-    return found.text[len("<solution>") :].split()[0]
+def name_of(completion):
+    """Read the name of a reply: `a10` is that of agent 0 in round 1."""
+    return completion.text.removeprefix("<solution>").split()[0]
 
 
-def test_answer_pairs_set_the_majority_over_the_others() -> None:
-    one = debate(["4", "5", "5"], ["5", "4", "5"])
-    taken = AnswerPairs().take([one])
-    assert [(who(e.chosen), who(e.rejected)) for e in taken.examples] == [("a10", "a11")]
-    # By the question's own answer, which is not the majority's, and in the first round.
-    taken = AnswerPairs(by="answer", round="first").take([one])
-    assert [(who(e.chosen), who(e.rejected)) for e in taken.examples] == [
-        ("a00", "a01"),
-        ("a00", "a02"),
-    ]
+def pairs_of(example_set):
+    return [(name_of(pair.chosen), name_of(pair.rejected)) for pair in example_set.examples]
 
 
-def test_debates_without_two_sides_have_no_pair() -> None:
-    tie, alike, none = debate(["4", "5"]), debate(["5", "5"]), debate([None, None])
-    taken = AnswerPairs().take([tie, alike, none, debate(["5", None])])
-    assert taken.examples == []
-    assert taken.counts == {"left_out/no_decision": 2, "left_out/all_agree": 2}
-    without = AnswerPairs(by="answer").take([debate(["4", "5"], answer=None), alike])
-    assert without.counts == {"left_out/no_decision": 1, "left_out/none_chosen": 1}
+def chosen_by(example_set):
+    return [name_of(example.chosen) for example in example_set.examples]
 
 
-def test_equal_answers_in_other_words_are_one_side() -> None:
-    taken = AnswerPairs().take([debate(["4.0", "4", "5"])])
-    assert [(who(e.chosen), who(e.rejected)) for e in taken.examples] == [("a00", "a02")]
+MAJORITY_WRONG = debate(["4", "5", "5"], ["5", "4", "5"])
 
 
-def test_chosen_replies_are_imitated_in_their_prompts() -> None:
-    taken = ChosenReplies(round="last").take([debate(["4", "5", "5"], ["5", "4", "4"])])
-    assert [who(e.chosen) for e in taken.examples] == ["a11", "a12"]
-    assert [e.prompt_ids for e in taken.examples] == [(1, 1, 1), (1, 2, 1)]
-    assert taken.counts == {"kept/answer": 2, "left_out/other_answer": 1}
-    one = ChosenReplies(replies_per_debate=1).take([debate(["4", "4", "5"])])
-    assert [who(e.chosen) for e in one.examples] == ["a00"]
+@pytest.mark.parametrize(
+    ("settings", "transcript", "pairs"),
+    [
+        ({}, MAJORITY_WRONG, [("a10", "a11")]),
+        # By the question's answer, which is not the majority's, and in the first round.
+        ({"by": "answer", "round": "first"}, MAJORITY_WRONG, [("a00", "a01"), ("a00", "a02")]),
+        # Equal answers in other words are one side.
+        ({}, debate(["4.0", "4", "5"]), [("a00", "a02")]),
+    ],
+)
+def test_answer_pairs_set_one_answer_over_the_others(settings, transcript, pairs):
+    assert pairs_of(AnswerPairs(**settings).take([transcript])) == pairs
 
 
-def test_answer_of_a_debate_is_learned_as_a_first_turn() -> None:
-    one = debate(["5", "5", None], ["4", "5", "4"])
-    taken = ChosenReplies(learned_as="first_turn").take([one])
-    # Agent 2 has no first turn of its own to put the answer into.
-    (example,) = taken.examples
+def test_pair_says_that_the_majority_is_wrong():
+    (pair,) = AnswerPairs().take([MAJORITY_WRONG]).examples
+    assert (pair.meta["chosen_right"], pair.meta["rejected_right"]) == (False, True)
+
+
+def test_debates_without_two_sides_have_no_pair():
+    tie = debate(["4", "5"])
+    alike = debate(["5", "5"])
+    example_set = AnswerPairs().take([tie, alike, debate([None, None]), debate(["5", None])])
+    assert example_set.examples == []
+    assert example_set.counts == {"left_out/no_decision": 2, "left_out/all_agree": 2}
+    by_answer = AnswerPairs(by="answer").take([debate(["4", "5"], answer=None), alike])
+    assert by_answer.counts == {"left_out/no_decision": 1, "left_out/none_chosen": 1}
+
+
+def test_chosen_replies_are_imitated_in_their_prompts():
+    transcript = debate(["4", "5", "5"], ["5", "4", "4"])
+    example_set = ChosenReplies(round="last").take([transcript])
+    assert chosen_by(example_set) == ["a11", "a12"]
+    assert [example.prompt_ids for example in example_set.examples] == [(1, 1, 1), (1, 2, 1)]
+    assert example_set.counts == {"kept/answer": 2, "left_out/other_answer": 1}
+    first_only = ChosenReplies(replies_per_debate=1).take([debate(["4", "4", "5"])])
+    assert chosen_by(first_only) == ["a00"]
+
+
+def test_answer_of_a_debate_is_learned_as_a_first_turn():
+    transcript = debate(["5", "5", None], ["4", "5", "4"])
+    example_set = ChosenReplies(learned_as="first_turn").take([transcript])
+    # Agent 2 has no first turn into which the answer could be put.
+    (example,) = example_set.examples
     assert example.chosen.text == (
         "<solution>a10 \\boxed{4}</solution><evaluation>e0</evaluation><comparison>N/A</comparison>"
     )
     assert example.prompt_ids == (1, 0, 0)
     assert example.chosen.token_ids == ()
-    assert taken.counts["left_out/no_first_turn"] == 1
+    assert example_set.counts["left_out/no_first_turn"] == 1
 
 
-def test_examples_are_read_as_they_were_written(tmp_path: Path) -> None:
-    examples = [
-        *GuidedPairs(role="actor", threshold=0.1, pairs_per_state="both").take([DEBATE]).examples,
-        *ChosenReplies().take([debate(["4", "5"])]).examples,
-    ]
+def votes(*lines):
+    """Let three agents answer 4, 5 and 5, and then compare each other in these lines."""
+    transcript = debate(["4", "5", "5"], ["4", "4", "5"], answer=None)
+    first_turns = transcript.turns[:3]
+    second_turns = []
+    for turn, line in zip(transcript.turns[3:], lines, strict=True):
+        shown = tuple(other.key for other in first_turns if other.agent != turn.agent)
+        second_turns.append(replace(turn, text=turn.text.replace("N/A", line), shown=shown))
+    return replace(transcript, turns=(*first_turns, *second_turns))
+
+
+# Agent 0 wins 2 votes, agents 1 and 2 lose one each, and half of a tie.
+FOR_FOUR = votes("Agent 1 = Agent 2", "Agent 0 > Agent 2", "Agent 0 > Agent 1")
+FOR_FIVE = votes("Agent 1 = Agent 2", "Agent 2 > Agent 0", "Agent 1 > Agent 0")
+TIED = votes("Agent 1 = Agent 2", "Agent 0 = Agent 2", "Agent 0 = Agent 1")
+
+
+@pytest.mark.parametrize(
+    ("transcript", "round", "chosen"),
+    [
+        (FOR_FOUR, "first", ["a00"]),
+        (FOR_FOUR, "last", ["a10", "a11"]),
+        (FOR_FIVE, "first", ["a01", "a02"]),  # Two agents first with one answer are a decision.
+        (TIED, "first", []),
+        (debate(["4", "5"], answer=None), "first", []),
+    ],
+    ids=["4", "4 last", "5", "tied", "no votes"],
+)
+def test_replies_are_chosen_by_what_agents_voted_for(transcript, round, chosen):
+    example_set = ChosenReplies(by="votes", round=round).take([transcript])
+    assert chosen_by(example_set) == chosen
+    assert example_set.counts["left_out/no_decision"] == (not chosen)
+
+
+def test_replies_weigh_as_much_as_the_votes_that_they_won():
+    transcript = votes("Agent 1 > Agent 2", "Agent 0 > Agent 2", "Agent 0 = Agent 1")
+    example_set = ChosenReplies(by="any", round="every", weight="votes").take([transcript])
+    # Of two votes each: agent 0 won 1 + 1/2, agent 1 1 + 1/2, agent 2 none.
+    assert chosen_by(example_set) == ["a00", "a01"]
+    assert [example.weight for example in example_set.examples] == [0.75, 0.75]
+    expected = {"kept/any": 2, "left_out/no_vote_won": 1, "left_out/no_votes": 3}
+    assert +example_set.counts == expected
+
+
+def test_examples_are_read_as_they_were_written(tmp_path):
+    pairs = GuidedPairs(role="actor", threshold=0.1, pairs_per_state="both").take([DEBATE])
+    replies = ChosenReplies().take([debate(["4", "5"])])
+    examples = pairs.examples + replies.examples
     path = tmp_path / "examples.jsonl"
     path.write_text("".join(json.dumps(example.to_json()) + "\n" for example in examples))
     assert read_examples(path) == examples
@@ -394,11 +418,16 @@ def test_examples_are_read_as_they_were_written(tmp_path: Path) -> None:
         read_examples(path)
 
 
-def test_sets_say_which_debates_they_need() -> None:
-    pairs = GuidedPairs(role="critic")
-    assert pairs.problem(ActorCritic(guided=True, continuations=2)) is None
-    assert "expected debate.type: actor_critic" in str(pairs.problem(ActorCritic()))
-    assert "expected one of debater" in str(pairs.problem(Simultaneous()))
-    distilled = ChosenReplies(learned_as="first_turn")
-    assert distilled.problem(Simultaneous()) is None
-    assert "sequential" in str(distilled.problem(ActorCritic()))
+@pytest.mark.parametrize(
+    ("example_set", "form", "message"),
+    [
+        (GuidedPairs(role="critic"), ActorCritic(guided=True, continuations=2), None),
+        (GuidedPairs(role="critic"), ActorCritic(), "expected debate.type: actor_critic"),
+        (GuidedPairs(role="critic"), Simultaneous(), "expected one of debater"),
+        (ChosenReplies(learned_as="first_turn"), Simultaneous(), None),
+        (ChosenReplies(learned_as="first_turn"), ActorCritic(), "sequential"),
+    ],
+)
+def test_sets_say_which_debates_they_need(example_set, form, message):
+    problem = example_set.problem(form)
+    assert problem is None if message is None else message in problem

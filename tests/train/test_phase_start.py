@@ -1,8 +1,7 @@
 """Self-play measured against its start: when, by which weights, and after a resume."""
 
 import json
-from pathlib import Path
-from typing import Any
+import shutil
 
 import pytest
 import torch
@@ -14,14 +13,13 @@ from debate_train.models.loaded_model import export_weights
 from debate_train.playing.phase_start import FILE, POLICY, PhaseStart
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
-from train.small_runs import RECIPE, end_of, steps
+from train.small_runs import RECIPE, end_of
 
-CHANGES = ["debate.num_agents=3", "debate.max_rounds=2", "evaluation.questions=3"]
-ONCE = "checkpoint.every=1"
+TWO_ROLES = {"roles": {"a": {"count": 2}, "b": {"policy": "start"}}, "max_rounds": 2}
 
 
-def recipe(**changes: Any) -> Recipe:
-    settings: dict[str, Any] = {
+def make_recipe(**changes):
+    settings = {
         "name": "t",
         "steps": 1,
         "model": {"type": "scratch"},
@@ -32,16 +30,14 @@ def recipe(**changes: Any) -> Recipe:
     return Recipe.model_validate(settings | changes)
 
 
-def test_self_play_with_a_batch_engine_is_measured_against_its_start() -> None:
-    made = recipe()
-    mode = made.start_mode()
-    assert mode is not None
-    plays = mode.plays(made.debate)
+def test_self_play_with_a_batch_engine_is_measured_against_its_start():
+    recipe = make_recipe()
+    plays = recipe.start_mode().plays(recipe.debate)
     # Each question in one of three seats: 6 turns, and not 18.
-    assert [one.share for one in plays] == [(0, 3), (1, 3), (2, 3)]
-    assert sum(one.turns for one in plays) == 6
+    assert [play.share for play in plays] == [(0, 3), (1, 3), (2, 3)]
+    assert sum(play.turns for play in plays) == 6
     line = "6 turns of debate against phase_start in one of 3 seats"
-    assert any(line in text for text in check(made).lines)
+    assert line in "\n".join(check(recipe).lines)
 
 
 @pytest.mark.parametrize(
@@ -54,120 +50,119 @@ def test_self_play_with_a_batch_engine_is_measured_against_its_start() -> None:
         {"rollout": {"engine": {"type": "demonstrations"}}, "loss": {"type": "sft"}},
         {"debate": {"num_agents": 3, "max_rounds": 1}},
         {"debate": {"type": "direct"}},
-        {"debate": {"roles": {"a": {"count": 2}, "b": {"policy": "start"}}, "max_rounds": 2}},
+        {"debate": TWO_ROLES},
         {  # Others speak in training, and evaluations are of debates of equals.
-            "debate": {"roles": {"a": {"count": 2}, "b": {"policy": "start"}}, "max_rounds": 2},
+            "debate": TWO_ROLES,
             "evaluation": {"debate": {"type": "simultaneous", "num_agents": 3, "max_rounds": 2}},
         },
     ],
 )
-def test_what_is_no_self_play_or_costs_more_is_not(changes: dict[str, Any]) -> None:
-    assert recipe(**changes).start_mode() is None
+def test_other_runs_and_those_that_would_cost_more_are_not(changes):
+    assert make_recipe(**changes).start_mode() is None
 
 
-def test_engine_answers_with_the_start_where_it_is_asked(tiny: Any, tmp_path: Path) -> None:
-    made, loaded = recipe(), tiny(0)
-    mode = made.start_mode()
-    assert mode is not None
-    engine = made.rollout.engine.open(loaded.model, loaded.tokenizer)
+def test_engine_answers_with_the_start_where_it_is_asked(tiny, tmp_path):
+    recipe = make_recipe()
+    loaded = tiny(0)
+    mode = recipe.start_mode()
+    engine = recipe.rollout.engine.open(loaded.model, loaded.tokenizer)
     start = PhaseStart.begun(mode, export_weights(loaded, 3), tmp_path, "p")
 
-    def replies(of: Any, *policies: str) -> list[tuple[int, ...]]:
-        ids = (1, 2, 3, 4)
-        messages = ({"role": "user", "content": "q"},)
-        turn_requests = [
-            TurnRequest(Question("q", "q"), 0, 0, messages, policy=name, seed=5)
-            for name in policies
-        ]
-        sampling = Sampling(max_tokens=8, temperature=0)
-        return [
-            reply.token_ids
-            for reply in of.generate([Request(a, sampling, ids) for a in turn_requests])
-        ]
+    def ask(asked_engine, *policies):
+        requests = []
+        for policy in policies:
+            messages = ({"role": "user", "content": "q"},)
+            turn = TurnRequest(Question("q", "q"), 0, 0, messages, policy=policy, seed=5)
+            requests.append(Request(turn, Sampling(max_tokens=8, temperature=0), (1, 2, 3, 4)))
+        return [reply.token_ids for reply in asked_engine.generate(requests)]
 
-    (old,) = replies(engine, TRAINED)
+    (old,) = ask(engine, TRAINED)
     with torch.no_grad():
         for parameter in loaded.model.parameters():
             parameter.copy_(torch.randn_like(parameter))
     current = export_weights(loaded, 7)
     engine.load(current)
-    (new,) = replies(engine, TRAINED)
+    (new,) = ask(engine, TRAINED)
     assert old != new
-    beside = start.beside(engine, current)
-    assert replies(beside, TRAINED, POLICY, TRAINED) == [new, old, new]
-    # Afterwards the engine serves the policy; what is kept on the disk is the start.
-    assert replies(engine, TRAINED) == [new]
+    assert ask(start.beside(engine, current), TRAINED, POLICY, TRAINED) == [new, old, new]
+    # Afterwards the engine serves the policy; the disk has the start.
+    assert ask(engine, TRAINED) == [new]
     again = PhaseStart.kept(mode, current, tmp_path, "p")
-    assert again is not None
-    assert replies(again.beside(engine, current), POLICY, TRAINED) == [old, new]
+    assert ask(again.beside(engine, current), POLICY, TRAINED) == [old, new]
+    # Of another phase, of another policy, or damaged, it is none.
+    adapter = export_weights(tiny(0, lora_rank=2), 1)
     assert PhaseStart.kept(mode, current, tmp_path, "another phase") is None
-    other = export_weights(tiny(0, lora_rank=2), 1)
-    assert PhaseStart.kept(mode, other, tmp_path, "p") is None
+    assert PhaseStart.kept(mode, adapter, tmp_path, "p") is None
     (tmp_path / FILE).write_bytes(b"torn")
     assert PhaseStart.kept(mode, current, tmp_path, "p") is None
 
 
-def test_run_measures_its_start_and_a_resumed_one_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "small.yaml").write_text(RECIPE)
-    whole = [str(tmp_path / "small.yaml"), *CHANGES, ONCE, "--output", str(tmp_path / "run")]
-    assert main([*whole, "steps=3", "checkpoint.keep_last=3"]) == 0
-    shown = capsys.readouterr().out
-    assert "among its start: accuracy" in shown
-    results = json.loads((tmp_path / "run" / "results.json").read_text())
+# Whole runs
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(RECIPE)
+    return str(path)
+
+
+def read_results(run):
+    return json.loads((run / "results.json").read_text())
+
+
+def test_run_measures_its_start_and_a_resumed_one_the_same(small, tmp_path, capsys):
+    run = tmp_path / "run"
+    plain = tmp_path / "plain"
+    settings = ["debate.num_agents=3", "debate.max_rounds=2", "evaluation.questions=3", "steps=3"]
+    command = [small, *settings, "checkpoint={every: 1, keep_last: 3}"]
+    assert main([*command, "--output", str(run)]) == 0
+    assert "among its start: accuracy" in capsys.readouterr().out
+    results = read_results(run)
+    rows, *weights = end_of(run)
     name = "eval/start/learned/format"
     assert name in results["after"] and name not in results["before"]
-    rows, *weights = end_of(tmp_path / "run")
     assert [row["step"] for row in rows if name in row] == [2]
-    kept = (tmp_path / "run" / FILE).read_bytes()
     # Without it everything else is the same.
-    assert (
-        main([*whole[:-1], str(tmp_path / "plain"), "evaluation.modes.start=null", "steps=3"]) == 0
-    )
-    plain, *same = end_of(tmp_path / "plain")
-    against = ("eval/start/", "health/self_play_strength")
-    assert plain == [{k: v for k, v in row.items() if not k.startswith(against)} for row in rows]
-    assert same == weights
-    found = json.loads((tmp_path / "plain" / "results.json").read_text())
-    assert found["before"] == results["before"]
-    assert found["after"] == {k: v for k, v in results["after"].items() if "eval/start/" not in k}
-    assert not (tmp_path / "plain" / FILE).exists()
+    without = "evaluation.modes.start=null"
+    assert main([*command, without, "--output", str(plain)]) == 0
+    plain_rows, *plain_weights = end_of(plain)
+    for row in rows:
+        for key in [k for k in row if k.startswith(("eval/start/", "health/self_play_strength"))]:
+            del row[key]
+    assert plain_rows == rows
+    assert plain_weights == weights
+    plain_results = read_results(plain)
+    assert plain_results["before"] == results["before"]
+    assert plain_results["after"] == {
+        key: value for key, value in results["after"].items() if "eval/start/" not in key
+    }
+    assert not (plain / FILE).exists()
     # Stopped after its first step: what follows is measured against the same start.
-    for step in steps(tmp_path)[1:]:
-        folder = tmp_path / "run" / "checkpoints" / f"step-{step:06d}"
-        folder.rename(tmp_path / f"gone-{step}")
-    assert main([*whole, "steps=3", "checkpoint.keep_last=3", "--resume"]) == 0
-    assert end_of(tmp_path / "run") == (rows, *weights)
-    assert (tmp_path / "run" / FILE).read_bytes() == kept
-    again = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert again["after"] == results["after"]
+    start = (run / FILE).read_bytes()
+    for step in (2, 3):
+        shutil.rmtree(run / f"checkpoints/step-00000{step}")
+    assert main([*command, "--output", str(run), "--resume"]) == 0
+    assert end_of(run)[1:] == tuple(weights)
+    assert (run / FILE).read_bytes() == start
+    assert read_results(run)["after"] == results["after"]
     # Where the start is lost a run goes on, and says what it does no more.
-    last = tmp_path / "run" / "checkpoints" / "step-000003"
-    last.rename(tmp_path / "gone-again")
-    (tmp_path / "run" / FILE).unlink()
-    capsys.readouterr()
-    assert main([*whole, "steps=3", "checkpoint.keep_last=3", "--resume"]) == 0
+    shutil.rmtree(run / "checkpoints/step-000003")
+    (run / FILE).unlink()
+    assert main([*command, "--output", str(run), "--resume"]) == 0
     assert f"{FILE} is not as this phase has written it" in capsys.readouterr().err
-    again = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert again["after"] == found["after"]
+    assert read_results(run)["after"] == plain_results["after"]
 
 
-@pytest.mark.parametrize(("wanted", "step"), [("null", 2), ("a", 0), ("b", 1)])
-def test_run_is_compared_with_the_start_of_the_phase_that_is_named(
-    tmp_path: Path, wanted: str, step: int
-) -> None:
-    (tmp_path / "small.yaml").write_text(RECIPE)
-    phases = "phases={a: {steps: 1}, b: {steps: 1}, c: {steps: 1}}"
-    run = [str(tmp_path / "small.yaml"), phases, f"evaluation.before={wanted}"]
-    assert main([*run, "--output", str(tmp_path / "run")]) == 0
-    (found,) = (tmp_path / "run/evaluations").glob("before-*.json")
-    assert json.loads(found.read_text())["step"] == step
+@pytest.mark.parametrize(("before", "step"), [("null", 1), ("a", 0)])
+def test_run_is_compared_with_the_start_of_the_phase_that_is_named(small, tmp_path, before, step):
+    phases = "phases={a: {steps: 1}, b: {steps: 1}}"
+    run = tmp_path / "run"
+    assert main([small, phases, f"evaluation.before={before}", "--output", str(run)]) == 0
+    (evaluation,) = (run / "evaluations").glob("before-*.json")
+    assert json.loads(evaluation.read_text())["step"] == step
 
 
-def test_phase_to_compare_with_has_to_be_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "small.yaml").write_text(RECIPE)
-    assert main([str(tmp_path / "small.yaml"), "phases={a: {}}", "evaluation.before=b"]) == 2
+def test_phase_to_compare_with_has_to_be_there(small, capsys):
+    assert main([small, "phases={a: {}}", "evaluation.before=b"]) == 2
     assert "evaluation.before: found 'b', expected one of a" in capsys.readouterr().err

@@ -1,239 +1,404 @@
-"""`--plan`: the arithmetic of memory, against numbers by hand and a real pass."""
+"""`--plan`: the arithmetic of memory by hand, beside DeepSpeed's estimators and real passes."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import pytest
+import torch
+from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
+from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from debate_train.batches.row_types import Batch
 from debate_train.checkpoints.policy_files import save_policy
 from debate_train.commands.cli import main
-from debate_train.losses import PpoClip
+from debate_train.losses import ImportanceSampling, PpoClip
 from debate_train.models import PretrainedModel, ScratchModel
 from debate_train.models.loaded_model import Lora, with_adapter
-from debate_train.recipe.model_shape import shape_of
+from debate_train.recipe.model_shape import Shape, shape_of
 from debate_train.recipe.plan import memory
 from debate_train.trainers import TorchTrainer
+from debate_train.trainers.torch_session import (
+    KnownLogps,
+    StepStats,
+    accumulate,
+    gradient_checkpointing,
+)
+from debate_train.trainers.trainer import bucket_size
 
 QWEN3_8B = {
-    "model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 36,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
-    "intermediate_size": 12288, "vocab_size": 151936, "tie_word_embeddings": False,
+    "model_type": "qwen3",
+    "hidden_size": 4096,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 12288,
+    "vocab_size": 151936,
+    "tie_word_embeddings": False,
     "max_position_embeddings": 40960,
-}  # fmt: skip
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
-TWO_MODELS = "papers/selfplay_stronger_judge"
-"""Made for two GPUs; --plan loads the configuration of its judge from the hub, too."""
-SEVERAL = ("selfplay_v2_8gpu", "papers/selfplay_v2_2x8gpu")
-LARGE = sorted(
-    {
-        path.relative_to(RECIPES).with_suffix("").as_posix()
-        for path in RECIPES.rglob("selfplay_*.yaml")
-    }
-    - {TWO_MODELS, *SEVERAL}
+}
+
+# 1000 weights of 2 bytes in 1 layer. It keeps of a token two norms of 4·10 + 2·10 bytes and their
+# outputs, 2·2·10; rotated queries and keys, values and the output, 2·2·12; the MLP's 4·2·20: 368.
+SMALL = Shape(1000, 1000, 2, layers=1, hidden=10, queries=8, keys=4, ffn=20)
+SCRATCH = ScratchModel(hidden_size=16, layers=2, heads=2, kv_heads=1, head_dim=8, ffn_size=24)
+
+
+# Shapes
+
+
+def test_shape_counts_bytes_a_token():
+    # The last norm and its output 80, hidden states of actions 20; a layer at work 2·2·(20 + 10).
+    ends = 100 + 120
+    assert SMALL.activation_bytes() == 368 + ends
+    two_layers = replace(SMALL, layers=2)
+    assert two_layers.activation_bytes(recompute=True) == 2 * 2 * 10 + 368 + ends
+    # Frozen weights keep no inputs: 3 norms of 10 less; 6 features of adapters are kept.
+    lora = replace(SMALL, adapter=6)
+    assert lora.activation_bytes() == 368 + ends - 3 * 20 + 2 * 6
+    # Adapters in float32 train in float32, but their layers are computed as the others.
+    wide = replace(lora, wide_adapters=True)
+    assert wide.activation_bytes() == lora.activation_bytes()
+    assert (lora.trained_bytes, wide.trained_bytes) == (2, 4)
+    assert SMALL.cache_bytes_per_token == 2 * 1 * 4 * 2  # keys and values of 4 features
+
+
+def test_shape_of_a_model_counts_its_parameters_without_loading_it(tmp_path):
+    loaded = SCRATCH.load(0)
+    save_policy(tmp_path, loaded)
+    num_parameters = sum(parameter.numel() for parameter in loaded.model.parameters())
+    assert shape_of(SCRATCH).parameters == num_parameters
+
+    def lora_shape(lora):
+        return shape_of(PretrainedModel(name=str(tmp_path), dtype="bfloat16", lora=lora))
+
+    shape = lora_shape(Lora(rank=2))
+    # A layer: q 16+16, k and v 16+8, o 16+16, gate and up 16+24, down 24+16: 232 in all.
+    assert shape.trained == 2 * 2 * 232
+    assert shape.parameters == num_parameters + shape.trained
+    assert (shape.weight_bytes, shape.queries, shape.keys, shape.ffn) == (2, 16, 8, 24)
+    two_adapters = lora_shape(Lora(rank=2, adapters=("one", "other")))
+    assert two_adapters.trained == 2 * shape.trained
+    assert two_adapters.adapter == shape.adapter
+
+
+def test_shape_counts_the_experts_that_a_token_passes(tmp_path):
+    Qwen3MoeConfig(
+        vocab_size=10,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        intermediate_size=40,
+        moe_intermediate_size=24,
+        num_experts=4,
+        num_experts_per_tok=2,
+        tie_word_embeddings=True,
+    ).save_pretrained(tmp_path)
+    shape = shape_of(PretrainedModel(name=str(tmp_path), dtype="bfloat16"))
+    # Experts 4 · 3 · 16 · 24, router 4 · 16, attention 16 · (16 + 8 + 8 + 16) and norms of heads
+    # 2 · 8, norms 3 · 16, embedding 10 · 16.
+    assert shape.parameters == 4608 + 64 + 768 + 16 + 48 + 160
+    assert (shape.experts, shape.ffn) == (2, 2 * 24)
+    # Two norms with outputs 2 · (6 h + 2 h), those of heads 6 (q + k), 4 (q + k), 8 f, and of two
+    # experts 8 h; 10 h at the end, 4 (f + h) at work.
+    assert shape.activation_bytes() == 256 + 144 + 96 + 384 + 128 + 160 + 256
+
+
+# Weights, gradients, optimizer
+
+
+@pytest.mark.parametrize(
+    ("stage", "weights", "gradients", "optimizer", "reference"),
+    [
+        (0, 2000, 2000, 8000, 2000),  # moments 8 a weight
+        (1, 2000, 2000, 3000, 2000),  # (4 + 8) · 1000 / 4
+        (2, 2000, 500, 3000, 2000),
+        (3, 500, 500, 3000, 500),
+    ],
 )
-SERVED = "rollout.engine={type: vllm_server, devices: '7', max_lora_rank: 32}"
+def test_memory_is_that_of_zero_on_four_ranks(stage, weights, gradients, optimizer, reference):
+    planned = memory(SMALL, stage, 4, 0, reference=True)
+    assert (planned.weights, planned.gradients) == (weights, gradients)
+    assert (planned.optimizer, planned.reference) == (optimizer, reference)
 
 
-@pytest.fixture
-def qwen(tmp_path: Path) -> str:
-    """Argument that names a folder with nothing but the configuration of Qwen3-8B."""
-    (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B))
-    return f"model.name={tmp_path}"
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_memory_is_that_of_deepspeeds_estimators_where_they_count_the_same(ranks):
+    # All parameters in bfloat16 with AdamW, nothing offloaded, no activations. They count the
+    # float32 copy of an update, 4 bytes each, and no bucket, nor the rank's weights at stage 3.
+    num_parameters = SMALL.parameters
+    copy = 4 * num_parameters / ranks
+    machine = {"num_gpus_per_node": ranks, "cpu_offload": False}
+    second = memory(SMALL, 2, ranks, 0, reference=False)
+    _, estimate = estimate_zero2_model_states_mem_needs(num_parameters, **machine)[:2]
+    assert second.total - second.buffers + copy == estimate
+    third = memory(SMALL, 3, ranks, 0, reference=False)
+    _, estimate = estimate_zero3_model_states_mem_needs(num_parameters, 0, **machine)[:2]
+    assert third.total - third.buffers - third.weights + copy == estimate
+
+
+def test_bucket_is_the_one_that_deepspeed_is_configured_with():
+    assert bucket_size(10**10) == DeepSpeedZeroConfig(stage=2).reduce_bucket_size
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("lora", [None, Lora(rank=2)])
+@pytest.mark.parametrize("lora", [None, Lora(rank=2)], ids=["full", "lora"])
 def test_plan_counts_weights_and_gradients_as_the_torch_trainer_has_them(
-    tmp_path: Path,
-    random_batch: Callable[..., Batch],
-    lora: Lora | None,
-    dtype: Any,
-) -> None:
-    sizes: dict[str, Any] = {"hidden_size": 16, "layers": 2, "heads": 2, "kv_heads": 1}
-    save_policy(tmp_path, ScratchModel(**sizes, head_dim=8, ffn_size=24).load(0))
+    tmp_path, random_batch, lora, dtype
+):
+    save_policy(tmp_path, SCRATCH.load(0))
     model = PretrainedModel(name=str(tmp_path), dtype=dtype, lora=lora)
     loaded = with_adapter(model.load(0), 0)
-    held: list[int] = []
+    measured = []
 
-    def measure(*_: object) -> None:
-        every = list(loaded.model.parameters())
-        held.append(sum(p.nbytes for p in every))
-        held.append(sum(p.grad.nbytes for p in every if p.grad is not None))
+    def measure(*_):
+        parameters = list(loaded.model.parameters())
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        measured.append(sum(parameter.nbytes for parameter in parameters))
+        measured.append(sum(gradient.nbytes for gradient in gradients))
 
     trainer = TorchTrainer().open(loaded, PpoClip(), 1)
     trainer._optimizer.register_step_pre_hook(measure)
     trainer.step(random_batch())
     planned = memory(shape_of(model, wide_adapters=True), 0, 1, 0, reference=False)
-    assert held == [planned.weights, planned.gradients]
+    assert measured == [planned.weights, planned.gradients]
 
 
-def test_shape_of_a_model_counts_its_parameters_when_not_loaded(tmp_path: Path) -> None:
-    sizes: dict[str, Any] = {"hidden_size": 16, "layers": 2, "heads": 2, "kv_heads": 1}
-    scratch = ScratchModel(**sizes, head_dim=8, ffn_size=24)
-    loaded = scratch.load(0)
-    save_policy(tmp_path, loaded)
-    count = sum(p.numel() for p in loaded.model.parameters())
-    found = shape_of(PretrainedModel(name=str(tmp_path), dtype="bfloat16", lora=Lora(rank=2)))
-    # A layer: q 16+16, k and v 16+8, o 16+16, gate and up 16+24, down 24+16: 232 in all.
-    assert found.trained == 2 * 2 * 232
-    assert found.parameters == count + found.trained
-    names = Lora(rank=2, adapters=("one", "other"))
-    both = shape_of(PretrainedModel(name=str(tmp_path), dtype="bfloat16", lora=names))
-    assert (both.trained, both.adapter) == (2 * found.trained, found.adapter)
-    assert (found.weight_bytes, found.queries, found.keys, found.ffn) == (2, 16, 8, 24)
-    assert shape_of(scratch).parameters == count
+# Activations: about what real passes keep
 
 
-def test_plan_prints_each_stage_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
+    """Counts what is kept for a backward pass, without the weights."""
+
+    def __init__(self, model):
+        self._weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        self._sizes = {}
+        super().__init__(self._note, lambda tensor: tensor)
+
+    def _note(self, tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._weights:
+            self._sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    def total(self):
+        return sum(self._sizes.values())
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_activations_are_about_those_kept_when_a_pack_is_computed(random_batch, recompute):
+    model = ScratchModel(hidden_size=64, layers=4, heads=4, kv_heads=2, head_dim=16, ffn_size=192)
+    loaded = model.load(0)
+    if recompute:
+        gradient_checkpointing(loaded.model.train())
+    loss = ImportanceSampling()
+    ((packs,),) = TorchTrainer(packing="rows").plan(random_batch(lengths=(200, 200)), loss)
+    saved = SavedBytes(loaded.model)
+    with saved:
+        accumulate(loaded.model, packs, loss, [KnownLogps()], lambda share: None, StepStats())
+    shape = shape_of(model)
+    per_token = shape.activation_bytes(recompute)
+    per_token -= 2 * 4 * (192 + 64)  # Gradients are not among what a forward pass keeps.
+    if recompute:  # Nor is the layer at work.
+        three_layers = replace(shape, layers=3).activation_bytes()
+        per_token -= shape.activation_bytes() - three_layers
+    logits = 4 * packs[0].targets_A.numel() * loaded.model.config.vocab_size
+    planned = per_token * packs[0].tokens_BT.numel() + logits
+    assert 0.7 * planned < saved.total() < 1.3 * planned
+
+
+def test_activations_are_about_those_kept_when_tokens_are_routed(tmp_path):
+    planned = []
+    measured = []
+    for layers in (2, 4):
+        config = Qwen3MoeConfig(
+            vocab_size=50,
+            hidden_size=64,
+            num_hidden_layers=layers,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=16,
+            moe_intermediate_size=48,
+            num_experts=8,
+            num_experts_per_tok=2,
+        )
+        config.save_pretrained(tmp_path)
+        shape = shape_of(PretrainedModel(name=str(tmp_path), dtype="float32"))
+        planned.append(200 * shape.activation_bytes())
+        model = Qwen3MoeForCausalLM(config)
+        saved = SavedBytes(model)
+        with saved:
+            model.model(input_ids=torch.arange(200)[None] % 50)
+        measured.append(saved.total())
+    # Of two layers, so that what the ends of a model keep does not count.
+    two_layers = planned[1] - planned[0]
+    assert 0.7 * two_layers < measured[1] - measured[0] < 1.3 * two_layers
+
+
+# The command
+
+
+@pytest.fixture
+def qwen(tmp_path):
+    """Name a folder with nothing but the configuration of Qwen3-8B."""
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B))
+    return f"model.name={tmp_path}"
+
+
+@pytest.fixture
+def plan(qwen, capsys):
+    """Print the plan of a recipe; 80 GB a GPU."""
+
+    def run(recipe, *arguments):
+        assert main([recipe, qwen, "--plan", "--gpu-memory", "80", *arguments]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def stage_2_lines(printed):
+    return [line for line in printed.splitlines() if line.startswith("  2*")]
+
+
+def test_plan_prints_each_stage_of_each_phase(capsys):
     assert main(["from_nothing", "--plan", "--gpus", "4", "--gpu-memory", "24"]) == 0
     printed = capsys.readouterr().out
     assert "phase self_play: 4 trainer ranks" in printed
     assert printed.count("  3  ") == 3
 
 
-def test_plan_counts_the_rows_that_a_rule_lets_be_and_those_of_an_update(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_plan_counts_the_rows_that_a_rule_leaves_and_those_of_an_update(capsys):
     assert main(["sdrl_freq_puzzle", "--plan", "--gpus", "1", "--gpu-memory", "80"]) == 0
     # 32 questions x 8 and 16 x 8 rows in 3 updates of at most 128: 128 rows of 547 tokens are
-    # 70,016 tokens, eight packs of 8,192 and a part of one.
-    printed = capsys.readouterr().out
-    assert "at most 384 rows of 547 tokens a step: an update has 9 packs" in printed
+    # 70,016 tokens, eight packs of 8,192 and one that is not full.
+    message = "at most 384 rows of 547 tokens a step: an update has 9 packs"
+    assert message in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("recipe", LARGE)
-def test_plan_fits_the_hardware_that_a_recipe_names_when_made_for_it(
-    recipe: str, qwen: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([recipe, qwen, "--plan", "--gpus", "1", "--gpu-memory", "80"]) == 0
-    printed = capsys.readouterr().out
-    rows = [line for line in printed.splitlines() if line.startswith("  2*")]
-    assert rows and all(line.endswith(" fits") for line in rows)
+def test_plan_fits_the_gpu_that_a_recipe_is_made_for(plan):
+    printed = plan("selfplay_v2", "--gpus", "1")
+    assert all(line.endswith(" fits") for line in stage_2_lines(printed))
     assert "it keeps about 131,8" in printed  # (36 - 16.56) GB / 147,456 bytes
     assert "refused: bfloat16" in printed and "  0  " in printed  # stage 0 has no masters
 
 
 @pytest.mark.parametrize(
-    ("recipe", "said"),
+    ("recipe", "gpus", "messages"),
     [
         # (72 - 16.56) GB / 147,456 bytes; without adapters 16.38 GB.
-        ("selfplay_v2_8gpu", ("4 trainer ranks, 4 GPUs for", "44.59 fits", "about 376,003")),
-        (
-            "papers/selfplay_v2_2x8gpu",
-            ("8 trainer ranks, 8 GPUs for", "60.89 fits", "about 377,187"),
-        ),
+        ("selfplay_v2_8gpu", "8", ["4 trainer ranks, 4 GPUs for", "about 376,003"]),
+        ("papers/selfplay_v2_2x8gpu", "16", ["8 trainer ranks, 8 GPUs for", "about 377,187"]),
     ],
 )
-def test_plan_fits_several_gpus_of_which_half_serve(
-    recipe: str,
-    said: tuple[str, str, str],
-    qwen: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    if recipe.endswith("2x8gpu"):  # The job of --slurm names the servers.
-        monkeypatch.setenv("DEBATE_VLLM_URLS", " ".join(f"http://n:{k}" for k in range(8)))
-    gpus = str(2 * int(said[0][0]))
-    assert main([recipe, qwen, "--plan", "--gpus", gpus, "--gpu-memory", "80"]) == 0
-    printed = capsys.readouterr().out
-    stage_2 = printed.partition("  2*")[2].partition("\n")[0]
-    assert said[0] in printed and stage_2.endswith(said[1]) and said[2] in printed
+def test_plan_fits_several_gpus_of_which_half_serve(recipe, gpus, messages, plan, monkeypatch):
+    if "2x8gpu" in recipe:  # The job of --slurm names the servers of both machines.
+        urls = " ".join(f"http://n:{port}" for port in range(8))
+        monkeypatch.setenv("DEBATE_VLLM_URLS", urls)
+    printed = plan(recipe, "--gpus", gpus)
+    assert stage_2_lines(printed)[0].endswith(" fits")
+    assert all(message in printed for message in messages)
 
 
-def test_engine_that_sleeps_leaves_its_memory_to_the_trainer(
-    qwen: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for changes, free in (([], "44.0"), (["rollout.engine.sleep=true"], "80.0")):
-        arguments = ["selfplay_v2", qwen, "rollout.engine.gpu_memory_utilization=0.45", *changes]
-        assert main([*arguments, "--plan", "--gpus", "1", "--gpu-memory", "80"]) == 0
-        assert f"{free} of 80 GB are free for training" in capsys.readouterr().out
-
-
-def test_plan_counts_the_judge_that_a_recipe_brings(
-    qwen: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_counts_the_judge_that_a_recipe_brings(qwen, plan):
     judge = f"rollout.policies.judge.{qwen}"
-    assert main([TWO_MODELS, qwen, judge, "--plan", "--gpus", "2", "--gpu-memory", "80"]) == 0
-    printed = capsys.readouterr().out
-    rows = [line for line in printed.splitlines() if line.startswith("  2*")]
-    assert len(rows) == 4 and all(line.endswith(" fits") for line in rows)  # One of each phase.
+    printed = plan("papers/selfplay_stronger_judge", judge, "--gpus", "2")
+    assert len(stage_2_lines(printed)) == 4
+    assert all(line.endswith(" fits") for line in stage_2_lines(printed))
     assert "it takes 72.00 GB of its own GPUs" in printed
 
 
-def test_plan_says_what_a_run_in_several_processes_needs_when_it_would_be_refused(
-    qwen: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["selfplay_v2", qwen, "--plan", "--gpus", "8"]) == 0
-    printed = capsys.readouterr().out
-    assert "refused: rollout.engine.type: found vllm in 8 processes" in printed
-    assert "expected vllm_server" in printed
-    assert main(["selfplay_v2", qwen, "--plan", "rollout.engine.type=vllm_server"]) == 0
-    printed = capsys.readouterr().out
-    assert "as it is" not in printed
-
-
-def test_plan_says_that_nothing_fits(qwen: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["selfplay_v2", qwen, "--plan", "trainer.gradient_checkpointing=false"]) == 0
-    assert "no stage fits" in capsys.readouterr().out  # Rows alone in their packs keep 154 GB.
-
-
-def test_plan_places_an_engine_where_a_run_starts_it_when_it_is_split(
-    qwen: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    two = "vllm_args: {tensor_parallel_size: 2}"
-    beside = f"rollout.engine={{type: vllm_server, max_lora_rank: 32, {two}}}"
-    assert main(["selfplay_v2", qwen, "--plan", "--gpus", "4", beside]) == 0
-    printed = capsys.readouterr().out
-    assert "4 trainer ranks, 0 GPUs for engines alone" in printed
-    assert "it takes 36.00 GB of rank 0's GPU" in printed
-    assert main(["selfplay_v2", qwen, "--plan", "--gpus", "1", beside]) == 2
-    assert "--gpus: found 1, of which the engine takes 2" in capsys.readouterr().err
-    served = f"rollout.engine={{type: vllm_server, devices: '2,3', max_lora_rank: 32, {two}}}"
-    assert main(["selfplay_v2", qwen, "--plan", "--gpus", "4", served]) == 0
-    printed = capsys.readouterr().out
-    assert "2 trainer ranks, 2 GPUs for engines alone" in printed
-    assert main(["selfplay_v2", qwen, "--plan", "--gpus", "2", served]) == 2
-    assert "takes 2, 2 of them alone; expected at least 3" in capsys.readouterr().err
-
-
-def test_plan_says_that_an_engine_does_not_fit(
-    qwen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # Llama-3-70B: 141.9 GB with its adapter; 4 GPUs with 36 GB each hold 144, too few for a row.
-    config = QWEN3_8B | {
-        "model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80,
-        "num_attention_heads": 64, "intermediate_size": 28672, "vocab_size": 128256,
-    }  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert main(["selfplay_v2", qwen, "--plan", SERVED]) == 0
-    printed = capsys.readouterr().out
-    assert "141.9 GB of weights; it takes 36.00 GB" in printed and "do not fit" in printed
-    assert "larger rollout.engine.vllm_args.tensor_parallel_size" in printed
-
-
-def test_plan_counts_the_experts_that_a_token_passes_when_it_is_routed(tmp_path: Path) -> None:
-    config = {
-        "model_type": "qwen3_moe", "hidden_size": 16, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 10,
-        "intermediate_size": 40, "moe_intermediate_size": 24, "num_experts": 4,
-        "num_experts_per_tok": 2, "tie_word_embeddings": True,
-    }  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    found = shape_of(PretrainedModel(name=str(tmp_path), dtype="bfloat16"))
-    # Experts 4 · 3 · 16 · 24, router 4 · 16, attention 16 · (16 + 8 + 8 + 16) and norms of heads
-    # 2 · 8, norms 3 · 16, embedding 10 · 16.
-    assert found.parameters == 4608 + 64 + 768 + 16 + 48 + 160
-    assert (found.experts, found.ffn) == (2, 2 * 24)
-    # Two norms with outputs 2 · (6 h + 2 h), those of heads 6 (q + k), 4 (q + k), 8 f, and of two
-    # experts 8 h; 10 h at the end, 4 (f + h) at work.
-    assert found.activation_bytes() == 256 + 144 + 96 + 384 + 128 + 160 + 256
+TWO_GPUS = "vllm_args: {tensor_parallel_size: 2}"
+BESIDE = f"rollout.engine={{type: vllm_server, max_lora_rank: 32, {TWO_GPUS}}}"
+SERVED = f"rollout.engine={{type: vllm_server, devices: '2,3', max_lora_rank: 32, {TWO_GPUS}}}"
 
 
 @pytest.mark.parametrize(
-    ("written", "message"),
+    ("arguments", "messages"),
+    [
+        (["rollout.engine.gpu_memory_utilization=0.45"], ["44.0 of 80 GB are free for training"]),
+        (
+            ["rollout.engine.gpu_memory_utilization=0.45", "rollout.engine.sleep=true"],
+            ["80.0 of 80 GB are free for training"],
+        ),
+        (
+            ["--gpus", "8"],
+            ["refused: rollout.engine.type: found vllm in 8 processes", "expected vllm_server"],
+        ),
+        # Rows alone in their packs keep 154 GB.
+        (["trainer.gradient_checkpointing=false"], ["no stage fits"]),
+        (
+            ["--gpus", "4", BESIDE],
+            ["4 trainer ranks, 0 GPUs for engines alone", "it takes 36.00 GB of rank 0's GPU"],
+        ),
+        (["--gpus", "4", SERVED], ["2 trainer ranks, 2 GPUs for engines alone"]),
+    ],
+    ids=["awake", "sleeps", "processes", "nothing fits", "beside", "served"],
+)
+def test_plan_says_where_an_engine_runs_and_what_it_leaves(arguments, messages, plan):
+    printed = plan("selfplay_v2", *arguments)
+    assert all(message in printed for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "engine", "message"),
+    [
+        ("1", BESIDE, "--gpus: found 1, of which the engine takes 2"),
+        ("2", SERVED, "takes 2, 2 of them alone; expected at least 3"),
+    ],
+)
+def test_plan_refuses_fewer_gpus_than_the_engine_takes(gpus, engine, message, qwen, capsys):
+    assert main(["selfplay_v2", qwen, "--plan", "--gpus", gpus, engine]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_plan_says_that_an_engine_does_not_fit(plan, tmp_path):
+    # Llama-3-70B: 141.9 GB with its adapter; 4 GPUs with 36 GB each hold 144, too few for a row.
+    llama = {
+        "model_type": "llama",
+        "hidden_size": 8192,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 64,
+        "intermediate_size": 28672,
+        "vocab_size": 128256,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B | llama))
+    printed = plan(
+        "selfplay_v2", "rollout.engine={type: vllm_server, devices: '7', max_lora_rank: 32}"
+    )
+    assert "141.9 GB of weights; it takes 36.00 GB" in printed
+    assert "larger rollout.engine.vllm_args.tensor_parallel_size" in printed
+
+
+def test_plan_counts_the_models_of_all_policies(plan, tmp_path):
+    def plan_rival(engine, *arguments):
+        rival = (
+            f"{{type: model, model: {{name: {tmp_path}, dtype: bfloat16}}, engine: {{{engine}}}}}"
+        )
+        return plan(
+            "selfplay_v2",
+            "rollout.engine={type: transformers}",
+            "debate.roles={a: {count: 3}, judge: {policy: start}, rival: {policy: rival}}",
+            f"rollout.policies={{rival: {rival}}}",
+            *arguments,
+        )
+
+    # Copies of 8.19 B weights of 2 bytes for the rival, and with adapters of 8.28 B for the
+    # trained policy and its start.
+    printed = plan_rival("type: transformers")
+    assert "policy start: 8.28 B parameters, 16.6 GB of weights" in printed
+    assert "policy rival: 8.19 B parameters, 16.4 GB of weights" in printed
+    assert "30.5 of 80 GB are free for training" in printed  # 80 - 2 * 16.56 - 16.38
+    assert "46.9 of 80 GB are free" in plan_rival("type: transformers, device: cpu")
+    # A server has GPUs of its own, which a rank cannot have.
+    printed = plan_rival("type: vllm_server, devices: '1'", "--gpus", "2")
+    assert "1 trainer rank, 1 GPUs for engines alone" in printed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
     [
         ("{", "cannot be read as JSON (Expecting property name"),
         ("[]", "holds a list; expected a model configuration"),
@@ -242,12 +407,12 @@ def test_plan_counts_the_experts_that_a_token_passes_when_it_is_routed(tmp_path:
         (json.dumps(QWEN3_8B | {"num_attention_heads": 0}), "ZeroDivisionError"),
         (None, "holds no config.json"),
     ],
+    ids=["torn", "list", "type", "width", "heads", "missing"],
 )
-def test_plan_says_what_is_wrong_with_a_configuration_when_it_cannot_be_read(
-    written: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if written is not None:
-        (tmp_path / "config.json").write_text(written)
+def test_plan_says_what_is_wrong_with_a_configuration(text, message, tmp_path, capsys):
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
     assert main(["selfplay_v2", f"model.name={tmp_path}", "--plan"]) == 2
     error = capsys.readouterr().err
-    assert message in error and "tokenizer" not in error and "Traceback" not in error
+    assert message in error
+    assert "tokenizer" not in error and "Traceback" not in error

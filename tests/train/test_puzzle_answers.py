@@ -1,14 +1,14 @@
-"""Answers to tasks of reasoning-gym: one key a task, own checks, and no evaluator."""
+"""Answers to tasks of reasoning-gym: one key a task, checks of ours, and no evaluator."""
 
 import ast
 import inspect
 import textwrap
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 pytest.importorskip("reasoning_gym")
+
 from reasoning_gym.factory import DATASETS
 
 from debate_protocol.types import Question
@@ -20,48 +20,49 @@ from debate_train.data import ReasoningGym
 EVALUATORS = {"eval", "exec", "compile", "parse_expr", "sympify", "lambdify", "literal_eval"}
 
 
-def puzzle(task: str, gold: str, **more: Any) -> Question:
-    return Question("q", "?", gold, {"kind": "text", "reasoning_gym": {"task": task}, **more})
+def make_puzzle(task, gold):
+    return Question("q", "?", gold, {"kind": "text", "reasoning_gym": {"task": task}})
 
 
-def test_every_task_of_the_library_is_judged_in_one_way_or_refused() -> None:
-    rows = [*EXACT, *CHECKED, *VERIFIED, *REFUSED]
-    assert len(rows) == len({*rows})
-    assert {*rows} == {*DATASETS}
+def verdict_of(question, answer, **limits):
+    return check(question, rf"\boxed{{{answer}}}", **limits).verdict
 
 
-def called_names(function: Any) -> set[str]:
-    """What a function of the library calls, with what these call of its own module and class."""
-    found: set[str] = set()
-    waiting = [(function, inspect.getmodule(function), None)]
-    dataset = getattr(function, "__self__", None)
+def test_every_task_of_the_library_is_judged_in_one_way_or_refused():
+    tasks = [*EXACT, *CHECKED, *VERIFIED, *REFUSED]
+    assert len(tasks) == len(set(tasks))
+    assert set(tasks) == set(DATASETS)
+
+
+def called_names(task):
+    """List what a task's verifier calls, with what these call of its module and class."""
+    dataset = object.__new__(DATASETS[task][0])
+    names = set()
+    waiting = [dataset.score_answer]
     while waiting:
-        one, module, _ = waiting.pop()
-        tree = ast.parse(textwrap.dedent(inspect.getsource(one)))
-        for node in ast.walk(tree):
+        function = waiting.pop()
+        module = inspect.getmodule(function)
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
             if not isinstance(node, ast.Call):
                 continue
-            called = node.func
-            name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-            if not name or name in found:
+            name = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
+            if name is None or name in names:
                 continue
-            found.add(name)
+            names.add(name)
             inner = getattr(dataset, name, None) or getattr(module, name, None)
             if inspect.isfunction(inner) or inspect.ismethod(inner):
-                waiting.append((inner, inspect.getmodule(inner), None))
-    return found
+                waiting.append(inner)
+    return names
 
 
-@pytest.mark.parametrize("name", sorted(VERIFIED))
-def test_no_offered_verifier_evaluates_text(name: str) -> None:
-    dataset = object.__new__(DATASETS[name][0])
-    assert called_names(dataset.score_answer) & EVALUATORS == set()
+@pytest.mark.parametrize("task", sorted(VERIFIED))
+def test_no_offered_verifier_evaluates_text(task):
+    assert not called_names(task) & EVALUATORS
 
 
-@pytest.mark.parametrize("name", ["countdown", "n_queens", "simple_integration"])
-def test_the_reading_of_source_finds_evaluators(name: str) -> None:
-    dataset = object.__new__(DATASETS[name][0])
-    assert called_names(dataset.score_answer) & EVALUATORS
+@pytest.mark.parametrize("task", ["countdown", "n_queens", "simple_integration"])
+def test_the_reading_of_source_finds_evaluators(task):
+    assert called_names(task) & EVALUATORS
 
 
 WRONG = [
@@ -129,39 +130,34 @@ RIGHT = [
 
 
 @pytest.mark.parametrize(("task", "gold", "answer"), WRONG)
-def test_wrong_answers_are_wrong(task: str, gold: str, answer: str) -> None:
-    assert check(puzzle(task, gold), rf"\boxed{{{gold}}}").verdict == "right"
-    assert check(puzzle(task, gold), rf"\boxed{{{answer}}}").verdict == "wrong"
+def test_wrong_answers_are_wrong(task, gold, answer):
+    assert verdict_of(make_puzzle(task, gold), gold) == "right"
+    assert verdict_of(make_puzzle(task, gold), answer) == "wrong"
 
 
 @pytest.mark.parametrize(("task", "gold", "answer"), RIGHT)
-def test_other_forms_of_right_answers_are_right(task: str, gold: str, answer: str) -> None:
-    assert check(puzzle(task, gold), rf"\boxed{{{answer}}}").verdict == "right"
+def test_other_forms_of_right_answers_are_right(task, gold, answer):
+    assert verdict_of(make_puzzle(task, gold), answer) == "right"
     if task in EXACT:
         boxes = [rf"\boxed{{{gold}}}", rf"\boxed{{{answer}}}"]
-        assert answer_classes(puzzle(task, gold), boxes) == [0, 0]
+        assert answer_classes(make_puzzle(task, gold), boxes) == [0, 0]
 
 
-def test_a_task_of_a_file_never_reaches_the_librarys_verifier(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_task_of_a_file_never_reaches_the_librarys_verifier(monkeypatch):
     (question,) = ReasoningGym(tasks={"sokoban": {}}, batch_size=1).open(0).batch(0)
-    verdict = check(question, rf"\boxed{{{question.answer}}}.")
-    assert verdict.verdict == "right"
-    # Another process has not opened the task; another setting was not opened here.
+    assert check(question, rf"\boxed{{{question.answer}}}.").verdict == "right"
+    # Another setting was not opened here; another process has not opened the task.
     task = question.meta["reasoning_gym"]
     other = replace(question, meta={**question.meta, "reasoning_gym": {**task, "seed": 5}})
-    assert check(other, r"\boxed{LRUD}").verdict == "unverifiable"
+    assert verdict_of(other, "LRUD") == "unverifiable"
     monkeypatch.setattr(puzzle_answers, "_opened_tasks", set())
-    assert check(question, r"\boxed{LRUD}").verdict == "unverifiable"
-    unknown = puzzle("unheard_of", "1")
-    assert check(unknown, r"\boxed{1}").verdict == "unverifiable"
+    assert verdict_of(question, "LRUD") == "unverifiable"
+    assert verdict_of(make_puzzle("unheard_of", "1"), "1") == "unverifiable"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(JUDGED))
-def test_golds_are_right_with_a_full_stop_too(name: str) -> None:
-    for question in ReasoningGym(tasks={name: {}}, batch_size=5).open(0).batch(0):
-        for ending in ("", "."):
-            reply = rf"\boxed{{{question.answer}{ending}}}"
-            assert check(question, reply, limit_s=120).verdict == "right", question.answer
+@pytest.mark.parametrize("task", sorted(JUDGED))
+def test_golds_are_right_with_a_full_stop_too(task):
+    for question in ReasoningGym(tasks={task: {}}, batch_size=5).open(0).batch(0):
+        assert verdict_of(question, question.answer, limit_s=120) == "right"
+        assert verdict_of(question, f"{question.answer}.", limit_s=120) == "right"

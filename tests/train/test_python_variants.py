@@ -1,35 +1,37 @@
-"""Variants that a program hands over: classes and objects without an entry point."""
+"""Variants that are not ours: classes and objects of a program, and of installed packages."""
 
-import io
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from pydantic import Field
-from torch import Tensor
+from pydantic import Field, TypeAdapter
 
-from debate_protocol.forms import DebateSettings, DebateStart, Simultaneous
-from debate_protocol.types import DebateRun, Question, Transcript
+from debate_protocol.forms import FORMS, DebateSettings, Simultaneous
+from debate_protocol.plugins import VariantNotLoadedWarning
+from debate_protocol.types import Question
 from debate_rewards.reward import RewardConfig, Score, ScoreError
-from debate_train import StepEnd, train
+from debate_train import train
 from debate_train.checkpoints.resumes import recipe_changes
-from debate_train.commands.cli import main as train_main
-from debate_train.data import DataSettings, DataSource, Split
+from debate_train.commands.cli import main
+from debate_train.data import DataSettings, DataSource
 from debate_train.errors import UsageError
-from debate_train.evaluation import EvaluationMode, Plays, Values
-from debate_train.losses import LossInputs, PpoClip, TokenLoss
+from debate_train.evaluation import MODES, EvaluationMode, Plays
+from debate_train.evaluation.settings import ModeChoice
+from debate_train.losses import PpoClip, TokenLoss
 from debate_train.recipe import Recipe
 from debate_train.recipe.files import load_recipe
 from debate_train.recipe.resolved import resolved_yaml
+from train.small_recipes import FILE
 from train.small_runs import RECIPE
 
 SMALL = yaml.safe_load(RECIPE) | {"steps": 1, "evaluation": {"questions": 0}}
-HERE = __name__
 
 
 class Plain(TokenLoss):
@@ -37,204 +39,308 @@ class Plain(TokenLoss):
 
     factor: float = Field(1.0, gt=0)
 
-    def per_action(self, x: LossInputs) -> Tensor:
+    def per_action(self, x):
         return -self.factor * x.advantages_A * x.logps_A
 
 
 class Sums(DataSettings):
-    """A few sums, which are train and test questions alike."""
+    """Two sums, which are train and test questions alike."""
 
     batch_size: int = 2
     questions: tuple[Question, ...] = (Question("a", "1 + 2", "3"), Question("b", "2 + 2", "4"))
 
-    def open(self, run_seed: int = 0) -> "SumsSource":
+    def open(self, run_seed=0):
         return SumsSource(self.questions)
 
 
 class SumsSource(DataSource):
-    def __init__(self, questions: tuple[Question, ...]) -> None:
+    def __init__(self, questions):
         self._questions = list(questions)
 
-    def batch(self, step: int) -> list[Question]:
+    def batch(self, step):
         return self._questions
 
-    def split(self, name: Split, size: int) -> list[Question]:
+    def split(self, name, size):
         return self._questions[:size]
 
 
-class Once(DebateSettings):
+class OneRound(DebateSettings):
     """One round, whatever the settings say."""
 
     num_agents: int = 2
 
-    def debate(self, begin: DebateStart) -> DebateRun:
-        return Simultaneous(num_agents=self.num_agents, max_rounds=1, style=self.style).debate(
-            begin
-        )
+    def debate(self, begin):
+        form = Simultaneous(num_agents=self.num_agents, max_rounds=1, style=self.style)
+        return form.debate(begin)
 
 
 class Turns(EvaluationMode):
     """Counts turns."""
 
-    def plays(self, form: Any) -> Sequence[Plays]:
+    def plays(self, form):
         return (Plays(form),)
 
-    def figures(self, form: Any) -> Mapping[str, str]:
+    def figures(self, form):
         return {"turns": "turns"}
 
-    def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
-        return {"turns": {one.question.id: float(len(one.turns)) for one in played[0]}}
+    def values(self, played):
+        return {"turns": {debate.question.id: float(len(debate.turns)) for debate in played[0]}}
 
 
-def worth(debate: Transcript) -> float:
+def num_turns(debate):
     return float(len(debate.turns))
 
 
-def kept(folder: Path) -> Any:
-    return yaml.safe_load((folder / "recipe.yaml").read_text())
+def load(settings, *overrides):
+    return load_recipe(settings, overrides, model=Recipe)
 
 
-def test_train_takes_own_classes_and_objects_wherever_a_type_is_chosen(tmp_path: Path) -> None:
-    own = {
+def test_train_takes_classes_and_objects_wherever_a_type_is_chosen(tmp_path):
+    variants = {
         "loss": Plain(factor=2.0),
         "data": Sums,
-        "debate": {"type": Once, "style": "compact", "personas": "none"},
-        "reward": worth,
-        "evaluation": {"questions": 2, "modes": {"mine": Turns()}},
+        "debate": {"type": OneRound, "style": "compact", "personas": "none"},
+        "reward": num_turns,
+        "evaluation": {"questions": 2, "every": 1, "modes": {"mine": Turns()}},
     }
-    trained = train(SMALL | own, output=tmp_path / "run")
-    assert trained.results["after"]["eval/mine/turns"]["mean"] == 2.0
-    recipe = kept(tmp_path / "run")
-    assert recipe["loss"]["type"] == f"{HERE}:Plain"
-    assert recipe["loss"]["factor"] == 2.0
-    assert recipe["data"]["type"] == f"{HERE}:Sums"
+    run = train(SMALL | variants, output=tmp_path / "run")
+    assert run.results["after"]["eval/mine/turns"]["mean"] == 2.0
+    recipe = yaml.safe_load((tmp_path / "run/recipe.yaml").read_text())
+    assert recipe["loss"] == recipe["loss"] | {"type": f"{__name__}:Plain", "factor": 2.0}
+    assert recipe["data"]["type"] == f"{__name__}:Sums"
     assert recipe["data"]["questions"][0]["text"] == "1 + 2"
-    assert recipe["debate"]["type"] == f"{HERE}:Once"
-    assert recipe["reward"] == {"type": f"{HERE}:worth"}
-    assert recipe["evaluation"]["modes"]["mine"] == {"type": f"{HERE}:Turns"}
+    assert recipe["debate"]["type"] == f"{__name__}:OneRound"
+    assert recipe["reward"] == {"type": f"{__name__}:num_turns"}
+    assert recipe["evaluation"]["modes"]["mine"] == {"type": f"{__name__}:Turns"}
 
 
-def test_run_with_own_objects_goes_on_from_python_and_not_from_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def stop(_: StepEnd) -> None:
+def test_data_that_trains_on_its_test_questions_gets_one_warning(tmp_path, capsys):
+    evaluation = {"questions": 2, "every": 1}
+    train(SMALL | {"data": Sums, "evaluation": evaluation}, output=tmp_path)
+    warning = "2 of the 2 questions of step 1 are in the dev and the test split"
+    assert capsys.readouterr().err.count(warning) == 1
+
+
+def test_run_with_an_object_goes_on_from_python_and_not_from_the_command_line(tmp_path, capsys):
+    folder = tmp_path / "run"
+    recipe = SMALL | {"loss": Plain, "steps": 2}
+
+    def stop(_):
         raise LookupError("enough")
 
-    recipe, folder = SMALL | {"loss": Plain, "steps": 2}, tmp_path / "run"
     with pytest.raises(LookupError):
         train(recipe, output=folder, on_step_end=stop)
-    again = train(recipe, output=folder, resume=True)
-    assert [row["step"] for row in again.metrics] == [1, 2]
+    resumed = train(recipe, output=folder, resume=True)
+    assert [row["step"] for row in resumed.metrics] == [1, 2]
     capsys.readouterr()
-    wanted = [str(folder / "recipe.yaml"), "--output", str(folder), "--resume"]
-    assert train_main(wanted) == 2
-    said = capsys.readouterr().err
-    assert f"loss.type: found '{HERE}:Plain'; expected this Python object itself" in said
-    assert said.count("\n") == 1
+    assert main([str(folder / "recipe.yaml"), "--output", str(folder), "--resume"]) == 2
+    error = capsys.readouterr().err
+    assert f"loss.type: found '{__name__}:Plain'; expected this Python object itself" in error
+    assert error.count("\n") == 1
 
 
-def test_one_of_ours_is_written_under_its_type(tmp_path: Path) -> None:
-    given = SMALL | {"loss": PpoClip(clip_high=0.3), "data": {**SMALL["data"]}}
-    text = resolved_yaml(load_recipe(given, model=Recipe))
-    plain = SMALL | {"loss": {"type": "ppo_clip", "clip_high": 0.3}}
-    assert recipe_changes(text, resolved_yaml(load_recipe(plain, model=Recipe))) == {}
+def test_object_of_ours_is_written_under_its_type():
+    by_object = load(SMALL | {"loss": PpoClip(clip_high=0.3)})
+    by_name = load(SMALL | {"loss": {"type": "ppo_clip", "clip_high": 0.3}})
+    assert recipe_changes(resolved_yaml(by_object), resolved_yaml(by_name)) == {}
 
 
-def test_differences_change_own_objects_and_phases_keep_them() -> None:
-    given = SMALL | {"loss": Plain(factor=2.0), "phases": {"a": {}, "b": {"loss": {"factor": 4}}}}
-    loaded = load_recipe(given, ["loss.aggregation=sequence_mean"], model=Recipe)
-    for recipe in (loaded.recipe, Recipe.model_validate(given)):
-        a, b = recipe.phase_recipes().values()
-        assert isinstance(a.loss, Plain)
-        assert isinstance(b.loss, Plain)
-        assert (a.loss.factor, b.loss.factor) == (2.0, 4.0)
-    assert loaded.recipe.loss.aggregation == "sequence_mean"
-    other = load_recipe(SMALL | {"loss": Plain}, ["loss.type=reinforce"], model=Recipe).recipe
-    assert other.loss.type == "reinforce"
-    assert load_recipe("quickstart", {"loss": Plain}, model=Recipe).recipe.loss.type == (
-        f"{HERE}:Plain"
-    )
+def test_differences_change_objects_and_phases_keep_them():
+    phases = {"a": {}, "b": {"loss": {"factor": 4}}}
+    settings = SMALL | {"loss": Plain(factor=2.0), "phases": phases}
+    recipe = load(settings, "loss.aggregation=sequence_mean").recipe
+    assert recipe.loss.aggregation == "sequence_mean"
+    first, second = recipe.phase_recipes().values()
+    assert (first.loss.factor, second.loss.factor) == (2.0, 4.0)
+    assert load(SMALL | {"loss": Plain}, "loss.type=reinforce").recipe.loss.type == "reinforce"
+    changed = load_recipe("quickstart", {"loss": Plain}, model=Recipe).recipe
+    assert changed.loss.type == f"{__name__}:Plain"
 
 
 class NoAction(TokenLoss):
-    """Says nothing of an action."""
+    """Does not value an action."""
 
 
 class HalfSource(DataSource):
-    def batch(self, step: int) -> list[Question]:
+    def batch(self, step):
         return []
 
 
-class Half(DataSettings):
-    def open(self, run_seed: int = 0) -> DataSource:
-        return HalfSource()  # type: ignore[abstract]
+class HalfData(DataSettings):
+    def open(self, run_seed=0):
+        return HalfSource()
 
 
 @pytest.mark.parametrize(
-    ("own", "message"),
+    ("variant", "message"),
     [
         ({"loss": NoAction}, "recipe: loss: .*:NoAction: NoAction has no per_action; expected"),
-        (
-            {"loss": Turns},
-            "recipe: loss: .*:Turns: expected a subclass of debate_train.losses.Loss",
-        ),
+        ({"loss": Turns}, "recipe: loss: .*:Turns: expected a subclass of debate_train.losses.Lo"),
         ({"loss": Path}, "recipe: loss: pathlib:Path: found <class 'pathlib.Path'>; expected a p"),
-        ({"loss": worth}, "recipe: loss: found <function worth at"),
+        ({"loss": num_turns}, "recipe: loss: found <function num_turns at"),
         ({"loss": {"type": Plain, "factr": 2}}, "recipe: loss.factr: unknown key"),
-        (
-            {"loss": {"type": Plain, "factor": -1}},
-            "recipe: loss.factor: found -1; expected greater",
-        ),
-        ({"data": Half}, "data: HalfSource has no split; expected what its base asks for"),
+        ({"loss": {"type": Plain, "factor": -1}}, "recipe: loss.factor: found -1; expected great"),
+        ({"data": HalfData}, "data: HalfSource has no split; expected what its base asks for"),
         ({"extends": "nothing.yaml"}, "^recipe: extends: no file nothing.yaml$"),
         ({"trainer": {"learning_rate": np.ones(2)}}, "recipe: trainer.learning_rate: found array"),
         ({"steps": {1}}, "recipe: steps: found [{]1[}]; expected a valid integer"),
     ],
 )
-def test_what_cannot_be_a_part_is_refused_in_a_line(own: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message) as refused:
-        train(SMALL | own)
-    assert "\n" not in str(refused.value)
-    assert "/tmp" not in str(refused.value)
+def test_object_that_does_not_fit_is_refused_in_a_line(variant, message):
+    with pytest.raises(UsageError, match=message) as error:
+        train(SMALL | variant)
+    assert "\n" not in str(error.value)
+    assert "/tmp" not in str(error.value)
 
 
-def test_reward_is_refused_in_a_line_where_it_is_none(tmp_path: Path) -> None:
-    class Silent(RewardConfig):
-        """Neither of its two methods."""
+class NoCredit(RewardConfig):
+    """Values nothing."""
 
+    def __call__(self, transcripts):
+        return [Score(()) for _ in transcripts]
+
+
+class NoMethod(RewardConfig):
+    """Has neither of its two methods."""
+
+
+def test_reward_may_be_a_class_that_scores(tmp_path):
+    train(SMALL, output=tmp_path / "run", reward=NoCredit)
     with pytest.raises(UsageError, match=r"^reward: found 3; "):
-        train(SMALL, reward=3)  # type: ignore[arg-type]
-    with pytest.raises(ScoreError, match="Silent has neither __call__ nor score"):
-        train(SMALL, output=tmp_path / "run", reward=Silent())
+        train(SMALL, reward=3)
+    with pytest.raises(ScoreError, match="NoMethod has neither __call__ nor score"):
+        train(SMALL, output=tmp_path / "other", reward=NoMethod())
 
 
-def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
-    given = {
+def test_numbers_of_numpy_are_numbers():
+    settings = {
         "steps": np.int64(2),
         "loss": {"type": Plain, "factor": np.float32(0.5)},
         "trainer": {"learning_rate": np.float32(0.25)},
     }
-    loaded = load_recipe(SMALL | given, model=Recipe)
-    again = yaml.safe_load(resolved_yaml(loaded))
-    assert (again["steps"], again["trainer"]["learning_rate"]) == (2, 0.25)
-    assert again["loss"]["factor"] == 0.5
+    written = yaml.safe_load(resolved_yaml(load(SMALL | settings)))
+    assert (written["steps"], written["trainer"]["learning_rate"]) == (2, 0.25)
+    assert written["loss"]["factor"] == 0.5
 
 
-def test_own_data_that_trains_on_what_it_is_measured_on_gets_one_warning(tmp_path: Path) -> None:
-    said = io.StringIO()
-    with redirect_stderr(said):
-        train(SMALL | {"data": Sums, "evaluation": {"questions": 2, "every": 1}}, output=tmp_path)
-    warnings = Counter(line.partition(":")[2][:6] for line in said.getvalue().splitlines())
-    assert warnings[" data:"] == 1
-    assert "2 of the 2 questions of step 1 are in the dev and the test split" in said.getvalue()
+# Packages of one file
+
+IMPORTS = """
+from typing import Literal
+from debate_protocol.forms import FormConfig, Simultaneous
+from debate_train.evaluation import EvaluationMode, Plays
+"""
+FORM = """
+class Pair(Simultaneous):
+    type: Literal["pair"] = "pair"
+    num_agents: Literal[2] = 2
+"""
+MODE = """
+class Again(EvaluationMode):
+    type: Literal["again"] = "again"
+    form: FormConfig
+
+    def plays(self, form):
+        return (Plays(self.form, range(1)),)
+
+    def figures(self, form):
+        return {"turns": "turns"}
+
+    def values(self, played):
+        return {"turns": {debate.question.id: float(len(debate.turns)) for debate in played[0]}}
+"""
 
 
-def test_a_score_of_a_class_is_used(tmp_path: Path) -> None:
-    class Half(RewardConfig):
-        """No credit at all."""
+def write_package(folder, name, text, entry_points):
+    (folder / f"{name}.py").write_text(text)
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
 
-        def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
-            return [Score(()) for _ in transcripts]
 
-    train(SMALL, output=tmp_path / "run", reward=Half)
-    assert kept(tmp_path / "run")["reward"]["type"].endswith("<locals>.Half")
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install a package of one file; our unions read it as a new process would."""
+
+    def write(name, text):
+        entry_points = (
+            f"[debate_protocol.forms]\npair = {name}:Pair\n"
+            f"[debate_train.evaluation]\nagain = {name}:Again\n"
+        )
+        write_package(tmp_path, name, text, entry_points)
+        monkeypatch.syspath_prepend(tmp_path)
+        for union in (FORMS, MODES):
+            assert union.by_type  # As it was, which is put back afterwards.
+            monkeypatch.delitem(vars(union), "by_type")
+
+    return write
+
+
+@pytest.mark.parametrize("first", [FORMS, MODES], ids=["form", "mode"])
+def test_form_and_mode_of_one_file_are_loaded_whichever_is_read_first(install, first):
+    install(f"pairs_{'form' if first is FORMS else 'mode'}", IMPORTS + FORM + MODE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(first) > 1
+        settings = {"type": "again", "form": {"type": "pair", "max_rounds": 1, "style": "compact"}}
+        mode = TypeAdapter(ModeChoice).validate_python(settings)
+    (play,) = mode.plays(Simultaneous())
+    assert (play.form.type, play.form.num_agents, play.form.max_rounds) == ("pair", 2, 1)
+
+
+def test_form_below_the_mode_that_reads_forms_is_named(install):
+    install("pairs_below", IMPORTS + MODE + FORM)
+    with pytest.warns(VariantNotLoadedWarning, match="'pair' of package pairs_below"):
+        assert "again" in MODES
+    assert "pair" not in FORMS
+
+
+REWARD = """
+from typing import Literal
+from pydantic import Field
+from debate_rewards import RewardConfig, Score
+
+class Brevity(RewardConfig):
+    type: Literal["brevity"] = "brevity"
+    words: int = Field(50, ge=1)
+
+    @property
+    def streams(self):
+        return ("style",)
+
+    def __call__(self, transcripts):
+        return [Score((), (None,) * t.protocol.num_agents) for t in transcripts]
+"""
+CHECK_EACH = """
+import json, sys
+from debate_train.commands.cli import main
+for changes in json.loads(sys.argv[2]):
+    print("code", main([sys.argv[1], "--check", *changes]), file=sys.stderr)
+"""
+
+
+def test_recipe_takes_a_reward_of_another_package_and_names_its_keys(tmp_path):
+    entry_points = "[debate_rewards.rewards]\nbrevity = debate_brevity:Brevity\n"
+    write_package(tmp_path, "debate_brevity", REWARD, entry_points)
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(FILE + "reward: {type: brevity, words: 20}\n")
+    expected = {
+        "seed=0": (0, "the reward has values, but no stream style is named"),
+        "advantage.streams={style: {weight: 1}}": (0, ""),
+        "reward.type=brevty": (2, "did you mean 'brevity'?"),
+        "reward.wrds=3": (2, "reward.wrds: unknown key; did you mean 'words'?"),
+        "reward.words=0": (2, "reward.words: found 0; expected at least 1"),
+    }
+    changes = json.dumps([[change] for change in expected])
+    process = subprocess.run(
+        [sys.executable, "-c", CHECK_EACH, str(recipe), changes],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    *texts, _ = re.split(r"^code (\d)$", process.stderr, flags=re.MULTILINE)
+    errors, codes = texts[::2], texts[1::2]
+    for error, code, (expected_code, message) in zip(errors, codes, expected.values(), strict=True):
+        assert int(code) == expected_code
+        assert message in error

@@ -1,78 +1,161 @@
-"""Which keys of a row are read, and worked solutions as demonstrations."""
+"""How rows of a file become questions: keys, conversations, kinds of answers, choices, limits."""
 
 import json
-from pathlib import Path
+from itertools import chain
 
 import pytest
 
-from debate_protocol.forms import Direct, Simultaneous
+from debate_protocol.forms import Direct
 from debate_protocol.forms.settings import OwnContract
 from debate_protocol.parsing import parse
-from debate_protocol.types import TurnRequest
+from debate_rewards.answer_checking import check
 from debate_train.data.questions import Fields, Questions
 from debate_train.errors import DataError
+from debate_train.recipe.data_view import look_at_data
+
+SUMS = [{"question": f"What is {n} + 1?", "answer": n + 1} for n in range(40)]
 
 
-def source(folder: Path, rows: list[dict[str, object]], **settings: object) -> Questions:
+def make_data(folder, rows, **settings):
     path = folder / "q.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
+    path.write_text("\n".join(json.dumps(row) for row in rows))
     return Questions.model_validate({"path": str(path)} | settings)
 
 
-def rows(key: str = "question", **more: object) -> list[dict[str, object]]:
-    return [{key: f"{i} + 1 = ?", "answer": i + 1} | more for i in range(40)]
+def all_questions(data):
+    source = data.open()
+    splits = [source.split(name, 10**9) for name in ("train", "dev", "test")]
+    return list(chain.from_iterable(splits))
+
+
+def rows_of(answers, **more):
+    return [{"question": f"{n}?", "answer": answer, **more} for n, answer in enumerate(answers)]
+
+
+# Keys
 
 
 @pytest.mark.parametrize("key", ["question", "problem", "prompt"])
-def test_question_is_found_under_usual_keys(tmp_path: Path, key: str) -> None:
-    (question, *_) = source(tmp_path, rows(key)).open().batch(0)
-    first = int(question.text.split()[0])
-    assert question.answer == str(first + 1)
+def test_question_is_read_under_usual_keys(tmp_path, key):
+    rows = [{key: f"{n} + 1 = ?", "answer": n + 1} for n in range(40)]
+    (question, *_) = make_data(tmp_path, rows).open().batch(0)
+    assert question.answer == str(int(question.text.split()[0]) + 1)
 
 
-def test_last_user_message_is_the_question_where_a_prompt_is_a_conversation(tmp_path: Path) -> None:
-    turns = [("system", "Be brief."), ("user", "Hello"), ("assistant", "Hi"), ("user", "1 + 1 = ?")]
-    prompt = [{"role": role, "content": text} for role, text in turns]
-    (question, *_) = source(tmp_path, [{"prompt": prompt, "answer": 2}] * 9).open().batch(0)
+def test_question_key_that_is_named_is_the_only_one(tmp_path):
+    rows = [{"problem": "1 + 1 = ?", "answer": 2}]
+    data = make_data(tmp_path, rows, fields=Fields(question="text"))
+    with pytest.raises(DataError, match=r"row 1: no text under text \(found keys: problem, answer"):
+        data.open()
+
+
+def test_fields_step_inside_of_objects_and_lists(tmp_path):
+    rows = rows_of({"all": ["x", f"a{n}"]} for n in range(40))
+    questions = all_questions(make_data(tmp_path, rows, fields={"answer": "answer.all.1"}))
+    assert {question.answer for question in questions} == {f"a{n}" for n in range(40)}
+    questions = all_questions(make_data(tmp_path, rows_of([n] for n in range(40))))
+    assert {question.answer for question in questions} == {str(n) for n in range(40)}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"kind": "word problem"}, "kind: found 'word problem', expected one of math, choice"),
+        ({"kind": "maths"}, "did you mean 'math'?"),
+        ({"answer": {"value": "3"}}, "data.fields can name what is inside, such as answer.value"),
+        ({"answer": ["3", "4"]}, "expected one text or one number; data.fields can name"),
+        ({"answer": float("nan")}, "answer: found nan"),
+        ({"answer": True}, "found true; expected a text or a number, or data.kind=yes_no"),
+        ({"answer": "\ud83d"}, "answer: found '\\ud83d', which JSON in UTF-8 cannot hold"),
+        ({"passage": ["a"]}, "passage: found ['a']; expected a text"),
+        ({"choices": ["a", "\ud83d"]}, "choices: found"),
+        ({"choices": "A) 1 B) 2"}, "choices: found 'A) 1 B) 2'; expected a list of texts"),
+        ({"choices": [["a"], ["b"]]}, "expected a list of texts"),
+        ({"solution": {"steps": "x"}}, "expected a text; data.fields can name what is inside"),
+        ({"id": {"oid": 3}}, "such as id.oid"),
+        ({"level": float("nan")}, "level: found nan, which JSON in UTF-8 cannot hold"),
+        # A question that shows more than text.
+        ({"images": [{"bytes": "AA"}]}, "images: found"),
+        ({"image": "bird.png"}, "image: found"),
+        ({"tools": [{"type": "function"}]}, "tools: found"),
+    ],
+)
+def test_row_that_cannot_be_read_is_refused_with_its_place(tmp_path, row, message):
+    rows = [*SUMS[:4], {"question": "What?", "answer": "5"} | row]
+    with pytest.raises(DataError) as error:
+        make_data(tmp_path, rows).open()
+    assert str(error.value).startswith(f"data.path: {str(tmp_path / 'q.jsonl')!r}, row 5: ")
+    assert message in str(error.value)
+
+
+def test_empty_columns_of_images_are_read(tmp_path):
+    make_data(tmp_path, rows_of(range(40), images=[], videos=None)).open()
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json"])
+def test_number_of_too_many_digits_is_refused(tmp_path, ending):
+    path = tmp_path / f"q.{ending}"
+    row = f'{{"question": "x", "answer": {"1" * 5000}}}'
+    path.write_text(row if ending == "jsonl" else f"[{row}]")
+    with pytest.raises(DataError, match="line 1: Exceeds the limit"):
+        Questions(path=str(path)).open()
+
+
+@pytest.mark.parametrize("path", ["a" * 300 + ".jsonl", "a\0b.jsonl", "a" * 300, "a\0b.parquet"])
+@pytest.mark.parametrize("key", ["path", "test_path"])
+def test_path_that_no_file_can_have_is_refused(tmp_path, path, key):
+    data = make_data(tmp_path, SUMS).model_copy(update={key: path})
+    view = look_at_data(data)
+    assert view.errors or "hub dataset" in view.lines[0]
+    if data.is_file and path.endswith("l"):
+        with pytest.raises(DataError, match=r"File name too long|embedded null byte"):
+            data.open()
+
+
+# Conversations
+
+
+def test_last_user_message_is_the_question_and_the_others_its_passage(tmp_path):
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Hello", "image": None}]},
+        {"role": "assistant", "content": "Hi", "tool_calls": None},
+        {"role": "user", "content": "1 + 1 = ?"},
+    ]
+    (question, *_) = make_data(tmp_path, [{"prompt": messages, "answer": 2}] * 9).open().batch(0)
     assert (question.text, question.answer) == ("1 + 1 = ?", "2")
     assert question.meta["passage"] == "system: Be brief.\n\nuser: Hello\n\nassistant: Hi"
     with pytest.raises(DataError, match="no text under question or problem or prompt"):
-        source(tmp_path, [{"prompt": prompt[:1], "answer": 2}]).open()
+        make_data(tmp_path, [{"prompt": messages[:1], "answer": 2}]).open()
 
 
-def test_dialogues_that_end_alike_are_different_questions(tmp_path: Path) -> None:
-    dialogues: list[dict[str, object]] = [
-        {
-            "prompt": [
-                {"role": "system", "content": "All amounts are in dozens."},
-                {"role": "user", "content": [{"type": "text", "text": f"A box holds {size}."}]},
-                {"role": "user", "content": "How many eggs are that?"},
-                {"role": "assistant", "content": "Twelve times as many."},
-            ],
-            "answer": 12 * size,
-        }
-        for size in range(2, 42)
-    ]
-    opened = source(tmp_path, dialogues).open()
-    questions = opened.batch(0)
+def test_conversations_that_end_alike_are_different_questions(tmp_path):
+    rows = []
+    for size in range(2, 42):
+        prompt = [
+            {"role": "user", "content": f"A box holds {size}."},
+            {"role": "user", "content": "How many eggs are that?"},
+        ]
+        rows.append({"prompt": prompt, "answer": 12 * size})
+    source = make_data(tmp_path, rows).open()
+    questions = source.batch(0)
     assert len({question.id for question in questions}) == len(questions) > 1
     for question in questions:
-        size = int(str(question.answer)) // 12
         assert question.text == "How many eggs are that?"
-        assert question.meta["passage"].endswith(f"dozens.\n\nuser: A box holds {size}.")
-    (note,) = [note for note in opened.notes if "earlier turns" in note]
+        assert question.meta["passage"] == f"user: A box holds {int(question.answer) // 12}."
+    (note,) = [note for note in source.notes if "earlier turns" in note]
     assert "40 of 40 rows" in note
 
 
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"x": 1}}}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
 
 
-# As TRL 1.16 and verl 0.9 have them; keys that a parquet file fills with null are no parts.
+# As TRL 1.16 and verl 0.9 have them.
 @pytest.mark.parametrize(
-    ("message", "found"),
+    ("message", "place"),
     [
         ({"role": "assistant", "content": "", "tool_calls": [CALL]}, r"1\.tool_calls: found \[\{"),
-        ({"role": "assistant", "content": None, "tool_calls": [CALL]}, r"1\.tool_calls: found"),
         ({"role": "assistant", "content": None}, r"1\.content: found None"),
         ({"role": "tool", "name": "add", "content": "2"}, r"1\.role: found 'tool'"),
         ({"content": "2"}, r"1\.role: found None"),
@@ -81,91 +164,193 @@ CALL = {"type": "function", "function": {"name": "add", "arguments": {"x": 1}}}
             r"1\.content\.0: found \{'type': 'image'",
         ),
         (
-            {
-                "role": "user",
-                "content": [
-                    {"type": "text", "text": "Which bird is it?"},
-                    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}},
-                ],
-            },
+            {"role": "user", "content": [{"type": "text", "text": "Which?"}, IMAGE]},
             r"1\.content\.1: found \{'type': 'image_url'",
         ),
         ("1 + 1 = ?", r"1: found '1 \+ 1 = \?'"),
     ],
 )
-@pytest.mark.parametrize("num_after", [0, 1])
-def test_dialogue_is_refused_when_a_message_is_more_than_text(
-    message: object, found: str, num_after: int, tmp_path: Path
-) -> None:
-    plain = {"role": "user", "content": [{"type": "text", "text": "So?", "image": None}]}
-    prompt = [plain, message] + [plain | {"tool_calls": None, "name": None}] * num_after
-    dialogues = [{"question": f"{i}?"} for i in range(3)] + [{"prompt": prompt, "answer": 2}]
-    with pytest.raises(DataError, match=rf"row 4: prompt\.{found}.*expected messages with a role"):
-        source(tmp_path, dialogues).open()
-    prompt[1] = plain
-    source(tmp_path, dialogues * 9).open()
+def test_conversation_is_refused_when_a_message_is_more_than_text(message, place, tmp_path):
+    plain = {"role": "user", "content": "So?"}
+    rows = [*SUMS[:3], {"prompt": [plain, message, plain], "answer": 2}]
+    expected = rf"row 4: prompt\.{place}.*expected messages with a role"
+    with pytest.raises(DataError, match=expected):
+        make_data(tmp_path, rows).open()
+
+
+# Kinds of answers
+
+
+def test_kind_of_the_recipe_leaves_the_rows_unread(tmp_path):
+    rows = [row | {"kind": "word problem"} for row in SUMS]
+    questions = all_questions(make_data(tmp_path, rows, kind="number"))
+    assert {question.meta["kind"] for question in questions} == {"number"}
+    questions = all_questions(make_data(tmp_path, rows, fields={"kind": None}))
+    assert all("kind" not in question.meta for question in questions)
+
+
+def test_kind_is_inferred_from_choices(tmp_path):
+    colors = ["red", "green", "blue", "grey"]
+    rows = []
+    for n in range(40):
+        for name, answer in (("index", n % 4), ("letter", "ABCD"[n % 4]), ("text", colors[n % 4])):
+            rows.append({"question": f"{name} {n}?", "choices": colors, "answer": answer})
+    data = make_data(tmp_path, rows + SUMS)
+    for question in all_questions(data):
+        if "choices" not in question.meta:
+            assert "kind" not in question.meta
+            continue
+        assert question.meta["kind"] == "choice"
+        letter = "ABCD"[int(question.text.rstrip("?").split()[1]) % 4]  # counted from 0
+        assert check(question, f"\\boxed{{{letter}}}").verdict == "right"
+        assert check(question, "\\boxed{E}").verdict != "right"
+    assert "data.path: answers are compared as: choice 120, math 40" in look_at_data(data).lines
+
+
+NUMBERS = ["0", "2", "1", "3"]
+AMBIGUOUS = {"question": "degree?", "choices": NUMBERS, "answer": 1}
 
 
 @pytest.mark.parametrize(
-    "beside", [{"images": [{"bytes": "AA"}]}, {"image": "bird.png"}, {"tools": [CALL]}]
+    ("choices", "answer", "expected"),
+    [(["red", "green"], 1, "B"), (["10", "20"], 10, "C")],
+    ids=["indices", "texts"],
 )
-def test_row_is_refused_when_its_question_shows_more_than_text(
-    beside: dict[str, object], tmp_path: Path
-) -> None:
-    (key,) = beside
-    with pytest.raises(DataError, match=f"row 40: {key}: found .*expected questions of text alone"):
-        source(tmp_path, [*rows()[:39], rows()[39] | beside]).open()
-    source(tmp_path, rows(**{key: [], "videos": None})).open()
+def test_integer_that_is_an_index_and_a_text_is_read_as_its_file_does(
+    tmp_path, choices, answer, expected
+):
+    rows = [{"question": f"{n}?", "choices": choices, "answer": answer} for n in range(10)]
+    answers = {q.text: q.answer for q in all_questions(make_data(tmp_path, [*rows, AMBIGUOUS]))}
+    assert answers["degree?"] == expected
 
 
-def test_question_key_that_is_named_is_the_only_one(tmp_path: Path) -> None:
-    config = source(tmp_path, rows("problem"), fields=Fields(question="text"))
-    with pytest.raises(DataError, match=r"row 1: no text under text \(found keys: problem, answer"):
-        config.open()
+def test_choices_of_two_lists_and_labels_that_are_numbers(tmp_path):
+    choices = {"text": ["red", "green"], "label": ["1", "2"]}
+    for question in all_questions(make_data(tmp_path, rows_of(["2"] * 40, choices=choices))):
+        assert question.meta["choices"] == {"1": "red", "2": "green"}
+        assert check(question, "\\boxed{2}").verdict == "right"
+        assert check(question, "\\boxed{1}").verdict == "wrong"
 
 
-def first_request(form: Direct | Simultaneous, config: Questions) -> TurnRequest:
-    requests = next(form.start(config.open().batch(0)[0], seed=0))
-    assert isinstance(requests, list)
-    first = requests[0]
-    assert isinstance(first, TurnRequest)
-    return first
+def test_kind_is_inferred_when_all_answers_are_yes_or_no(tmp_path):
+    data = make_data(tmp_path, rows_of(["Yes", "no"] * 20))
+    assert {question.meta["kind"] for question in all_questions(data)} == {"yes_no"}
+    assert "data.path: answers are compared as: yes_no 40" in look_at_data(data).lines
+    booleans = make_data(tmp_path, rows_of([True, False] * 20), kind="yes_no")
+    answers = {question.text: question.answer for question in all_questions(booleans)}
+    assert (answers["4?"], answers["5?"]) == ("yes", "no")
 
 
-@pytest.mark.parametrize("contract", ["three_section", "five_section"])
-def test_demonstration_is_a_valid_first_turn_of_the_contract(tmp_path: Path, contract: str) -> None:
-    config = source(tmp_path, rows(solution="Add one.\n\\boxed{2}", answer=2))
-    text = config.open().demonstrate(first_request(Direct(contract=contract), config), errors=False)
-    parsed = parse(text, contract)
-    assert parsed.problems == ()
-    assert parsed.sections["solution"].text == "Add one.\n\\boxed{2}"
-    assert parsed.comparisons == ()
-    assert (parsed.consensus is None) == (contract == "three_section")
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"answer": "yes"}, "the answer is 'yes' and that of row 1 is '1'"),
+        (
+            {"choices": ["x", "y"], "answer": "12"},
+            "the row has choices, but its answer '12' is neither",
+        ),
+        (
+            {"choices": ["x", "y"], "answer": 2},
+            "found 2 with 2 choices; expected the number of a choice, counted from 0",
+        ),
+        (
+            {"choices": NUMBERS, "answer": 1},
+            "found 1, which is the text of C and the number of B",
+        ),
+        (
+            {"choices": ["O", "A", "B", "AB"], "answer": "B"},
+            "found 'B', which is the label of B and the text of C",
+        ),
+    ],
+)
+def test_kind_that_is_not_clear_is_refused(tmp_path, row, message):
+    rows = [*SUMS, {"question": "a?", **row}]
+    with pytest.raises(DataError, match=r"row 41: ") as error:
+        make_data(tmp_path, rows).open()
+    assert message in str(error.value)
+
+
+def test_letters_without_choices_need_a_kind(tmp_path):
+    rows = rows_of(f"({'ABCD'[n % 4]})" for n in range(40))
+    with pytest.raises(DataError, match=r"all answers are single letters, such as '\(A\)'"):
+        make_data(tmp_path, rows).open()
+    questions = all_questions(make_data(tmp_path, rows, kind="choice"))
+    assert {question.meta["kind"] for question in questions} == {"choice"}
+
+
+# Patterns and limits
+
+
+@pytest.mark.parametrize(
+    ("pattern", "answers", "num_empty"),
+    [
+        ("#### (.+)", ["none"] + [f"#### {n}" for n in range(39)], 1),
+        (r"(x)?\d+", range(40), 40),  # Its group matches nothing.
+    ],
+)
+def test_answers_without_the_pattern_are_counted(tmp_path, pattern, answers, num_empty):
+    data = make_data(tmp_path, rows_of(answers), answer_pattern=pattern)
+    lines = look_at_data(data).lines
+    assert any(f"holds nothing in {num_empty} of 40 rows" in line for line in lines)
+
+
+def test_answer_pattern_that_takes_exponential_time_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("debate_train.data.question_rows.LIMIT_S", 0.05)
+    data = make_data(tmp_path, rows_of(["a" * 60 + "b"]), answer_pattern="^(a|aa)+$")
+    message = r"row 1: data.answer_pattern: '\^\(a\|aa\)\+\$' takes more than"
+    with pytest.raises(DataError, match=message):
+        data.open()
+
+
+def test_limit_takes_a_seeded_sample_of_the_whole_file(tmp_path):
+    rows = [{"question": f"{n:03}?", "answer": n} for n in range(400)]
+
+    def texts(rows, **settings):
+        source = make_data(tmp_path, rows, **settings).open()
+        return {question.text for question in source.split("train", 10**9)}
+
+    sample = texts(rows, limit=60)
+    assert len(sample) == 60
+    # The first 60 rows hold at most 60 of 400; a fair sample has 60 · 200/400 = 30 (± 4) of the
+    # second half.
+    assert 15 <= sum(text >= "200" for text in sample) <= 45
+    assert texts(rows[::-1], limit=60) == sample < texts(rows)
+    assert texts(rows, limit=80) > sample
+    assert texts(rows, limit=60, seed=1) != sample
+
+
+# Worked solutions as demonstrations
+
+SOLVED = rows_of(["2"] * 40, solution="Add one.\n\\boxed{2}")
+OWN = OwnContract(name="mine", sections=("check", "solution"), stop=None)
 
 
 @pytest.mark.parametrize(
     "form",
     [
+        Direct(contract="three_section"),
+        Direct(contract="five_section"),
         Direct(think="drop"),  # without a stop string that would tell the contract
-        Direct(contract=OwnContract(name="mine", sections=("check", "solution"), stop=None)),
+        Direct(contract=OWN),
     ],
+    ids=["three", "five", "no stop", "own"],
 )
-def test_demonstration_keeps_the_contract_when_no_stop_string_tells_it(
-    tmp_path: Path, form: Direct
-) -> None:
-    config = source(tmp_path, rows(solution="\\boxed{2}", answer=2))
-    said = config.open().demonstrate(first_request(form, config), errors=False)
-    parsed = parse(said, form.contract_rules())
-    assert (parsed.answer, parsed.problems) == ("\\boxed{2}", ())
+def test_demonstration_is_a_valid_first_turn_of_the_contract(tmp_path, form):
+    source = make_data(tmp_path, SOLVED).open()
+    (request,) = next(form.start(source.batch(0)[0], seed=0))
+    parsed = parse(source.demonstrate(request, errors=False), form.contract_rules())
+    assert parsed.problems == ()
+    assert parsed.answer == "Add one.\n\\boxed{2}"
+    assert parsed.comparisons == ()
 
 
-def test_demonstration_is_the_solution_alone_without_sections(tmp_path: Path) -> None:
-    config = source(tmp_path, rows(solution="\\boxed{2}", answer=2))
-    asked = first_request(Direct(contract="boxed"), config)
-    assert config.open().demonstrate(asked, errors=False) == "\\boxed{2}"
+def test_demonstration_without_sections_is_the_solution(tmp_path):
+    source = make_data(tmp_path, SOLVED).open()
+    (request,) = next(Direct(contract="boxed").start(source.batch(0)[0], seed=0))
+    assert source.demonstrate(request, errors=False) == "Add one.\n\\boxed{2}"
 
 
-def test_source_demonstrates_only_when_every_row_has_an_answer(tmp_path: Path) -> None:
-    assert source(tmp_path, rows()).open().can_demonstrate
-    lacking: list[dict[str, object]] = [{"question": f"{i}?"} for i in range(40)]
-    assert not source(tmp_path, [*rows(), *lacking]).open().can_demonstrate
+def test_source_demonstrates_only_when_every_row_has_an_answer(tmp_path):
+    assert make_data(tmp_path, SUMS).open().can_demonstrate
+    unanswered = [{"question": f"{n}?"} for n in range(40)]
+    assert not make_data(tmp_path, SUMS + unanswered).open().can_demonstrate

@@ -1,230 +1,315 @@
-"""Reading, extending, merging, resolving and validating recipe files."""
+"""Recipe files: reading, extending, changing by arguments and phases, and writing to a run."""
 
 import runpy
 import shutil
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from pydantic import Field
 
+from debate_train.commands.cli import main
 from debate_train.errors import RecipeError
 from debate_train.recipe import Recipe
-from debate_train.recipe.files import LoadedRecipe, find_recipe, load_recipe
+from debate_train.recipe.check import check
+from debate_train.recipe.describe import template
+from debate_train.recipe.files import find_recipe, load_recipe
 from debate_train.recipe.merging import merge
 from debate_train.recipe.resolved import resolved_yaml
 from debate_train.recipe.schema import Schema
 from debate_train.recipe_names import SHIPPED, named_recipe
-from train.small_recipes import Plain, Small, Strict, Tracking, Zero, write
-
-
-def load(path: Path, *overrides: str) -> LoadedRecipe[Small]:
-    return load_recipe(path, overrides, model=Small)
-
-
-def phases(loaded: LoadedRecipe[Small]) -> dict[str, Small]:
-    base = loaded.recipe.model_dump(exclude_unset=True, exclude={"phases"})
-    schema = Schema((Small,))
-    return {
-        name: Small.model_validate(merge(base, difference, schema))
-        for name, difference in loaded.recipe.phases.items()
-    }
-
+from train.small_recipes import FILE, Plain, Small, Tracking, Zero, write
 
 ZERO = "name: a\ntrainer:\n  type: zero\n  learning_rate: 2e-5\n  zero_stage: 3\n  offload: true\n"
 
 
-def test_load_reads_numbers_in_exponent_form(tmp_path: Path) -> None:
-    assert load(write(tmp_path, ZERO)).recipe.trainer.learning_rate == 2e-5
+def load(path, *overrides):
+    return load_recipe(path, overrides, model=Small)
 
 
-def test_override_sets_nested_value_when_dotted(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: a\n")
-    recipe = load(path, "trainer.type=plain", "trainer.learning_rate=3e-4", "steps=2").recipe
-    assert (recipe.trainer.learning_rate, recipe.steps) == (3e-4, 2)
+def load_text(folder, text, *overrides):
+    return load(write(folder, text), *overrides).recipe
 
 
-def test_override_takes_mapping_as_difference_when_in_flow_form(tmp_path: Path) -> None:
-    recipe = load(write(tmp_path, ZERO), "trainer={zero_stage: 1}").recipe
+def load_phases(loaded):
+    base = loaded.recipe.model_dump(exclude_unset=True, exclude={"phases"})
+    schema = Schema((Small,))
+    phases = loaded.recipe.phases.items()
+    return {name: Small.model_validate(merge(base, change, schema)) for name, change in phases}
+
+
+def test_arguments_change_nested_values_by_key_or_by_mapping(tmp_path):
+    recipe = load_text(tmp_path, "name: a\n", "trainer.type=plain", "trainer.learning_rate=3e-4")
+    assert recipe.trainer == Plain(learning_rate=3e-4)
+    recipe = load_text(tmp_path, ZERO, "trainer={zero_stage: 1}")
     assert recipe.trainer == Zero(learning_rate=2e-5, zero_stage=1, offload=True)
+    recipe = load_text(tmp_path, "name: a\ntracking: {key: k}\n", "tracking.key=")
+    assert recipe.tracking.key is None
 
 
 @pytest.mark.parametrize("typed", ["no", "1.10", "007", "on", "1e3", "a: b", "#1", "a #b", "x=y"])
-def test_override_keeps_text_as_typed_when_field_is_text(tmp_path: Path, typed: str) -> None:
-    assert load(write(tmp_path, "name: a\n"), f"name={typed}").recipe.name == typed
+def test_argument_keeps_text_as_typed_when_the_field_is_text(tmp_path, typed):
+    assert load_text(tmp_path, "name: a\n", f"name={typed}").name == typed
 
 
-def test_file_keeps_text_as_typed_when_field_is_text(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: 1.10\ntracking: {mode: off, tags: [no, 1.10]}\n")
-    recipe = load(path).recipe
-    assert recipe.name == "1.10"
-    assert recipe.tracking == Tracking(mode="off", tags=["no", "1.10"])
+def test_file_and_phase_keep_text_as_typed_when_the_field_is_text(tmp_path):
+    text = "name: 1.10\ntracking: {mode: off, tags: [no, 1.10]}\nphases: {p: {name: 1.10}}\n"
+    loaded = load(write(tmp_path, text))
+    assert loaded.recipe.name == load_phases(loaded)["p"].name == "1.10"
+    assert loaded.recipe.tracking == Tracking(mode="off", tags=["no", "1.10"])
 
 
-def test_override_is_null_when_empty_and_optional(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: a\ntracking: {key: k}\n")
-    assert load(path, "tracking.key=").recipe.tracking.key is None
-
-
-def test_type_change_drops_what_only_the_old_variant_has(tmp_path: Path) -> None:
+def test_change_of_type_drops_what_only_the_old_variant_has(tmp_path):
     loaded = load(write(tmp_path, ZERO), "trainer.type=plain")
     assert loaded.recipe.trainer == Plain(learning_rate=2e-5)
     assert loaded.notes == ("trainer.type: zero -> plain drops zero_stage, offload",)
+    # Keys beside the type win, in whatever order.
+    changes = ["trainer.learning_rate=0.5", "trainer.warmup_steps=7", "trainer.type=plain"]
+    for arguments in (changes, changes[::-1]):
+        recipe = load_text(tmp_path, ZERO, *arguments)
+        assert recipe.trainer == Plain(learning_rate=0.5, warmup_steps=7)
 
 
-def test_type_change_lets_keys_given_together_win_whatever_their_order(tmp_path: Path) -> None:
-    path = write(tmp_path, ZERO)
-    wanted = Plain(learning_rate=0.5, warmup_steps=7)
-    change = ["trainer.learning_rate=0.5", "trainer.warmup_steps=7", "trainer.type=plain"]
-    assert load(path, *change).recipe.trainer == wanted
-    assert load(path, *reversed(change)).recipe.trainer == wanted
-
-
-def test_type_change_in_extends_and_phase_drops_old_keys(tmp_path: Path) -> None:
+def test_change_of_type_in_a_phase_and_in_a_file_that_extends_drops_old_keys(tmp_path):
     write(tmp_path, ZERO, "base.yaml")
-    path = write(
-        tmp_path,
-        "extends: base.yaml\nphases: {one: {trainer: {type: plain}}, two: {steps: 3}, three: }\n",
-    )
-    found = phases(load(path))
-    assert list(found) == ["one", "two", "three"]
-    assert found["one"].trainer == Plain(learning_rate=2e-5)
-    assert (found["two"].steps, found["three"].steps) == (3, 10)
-    assert found["two"].trainer == Zero(learning_rate=2e-5, zero_stage=3, offload=True)
+    text = "extends: base.yaml\nphases: {one: {trainer: {type: plain}}, two: {steps: 3}, three: }\n"
+    phases = load_phases(load(write(tmp_path, text)))
+    assert phases["one"].trainer == Plain(learning_rate=2e-5)
+    assert phases["two"].trainer == Zero(learning_rate=2e-5, zero_stage=3, offload=True)
+    assert [(name, phase.steps) for name, phase in phases.items()] == [
+        ("one", 10),
+        ("two", 3),
+        ("three", 10),
+    ]
     child = write(tmp_path, "extends: r.yaml\ntrainer: {type: plain}\n", "c.yaml")
     assert load(child).recipe.trainer == Plain(learning_rate=2e-5)
 
 
-def test_phase_keeps_text_as_typed(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: a\nphases: {p: {name: 1.10}}\n")
-    assert phases(load(path))["p"].name == "1.10"
-
-
-def test_extends_merges_mapping_wise_through_two_files(tmp_path: Path) -> None:
+def test_extends_merges_through_two_files_in_other_folders(tmp_path):
     (tmp_path / "sub").mkdir()
     write(tmp_path, ZERO, "base.yaml")
     write(tmp_path, "extends: ../base.yaml\nsteps: 4\n", "sub/mid.yaml")
-    path = write(tmp_path, "extends: sub/mid.yaml\nname: b\ntrainer: {zero_stage: 0}\n")
-    recipe = load(path).recipe
+    recipe = load_text(tmp_path, "extends: sub/mid.yaml\nname: b\ntrainer: {zero_stage: 0}\n")
     assert (recipe.name, recipe.steps) == ("b", 4)
     assert recipe.trainer == Zero(learning_rate=2e-5, zero_stage=0, offload=True)
 
 
-def test_bare_name_finds_shipped_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# Recipes by name
+
+
+def test_name_finds_a_recipe_of_the_folder_and_of_the_package(tmp_path, monkeypatch):
     (tmp_path / "recipes").mkdir()
     write(tmp_path, ZERO, "recipes/mine.yaml")
     monkeypatch.chdir(tmp_path)
-    assert load(Path("mine")).path == Path("recipes/mine.yaml")
-    assert load(Path("mine.yaml")).path == Path("recipes/mine.yaml")
-
-
-def test_recipe_of_the_package_is_found_by_name_from_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+    assert load(Path("mine")).path == load(Path("mine.yaml")).path == Path("recipes/mine.yaml")
     assert find_recipe("quickstart") == SHIPPED / "quickstart.yaml"
     assert find_recipe("evaluation/sdrl.yaml") == SHIPPED / "evaluation/sdrl.yaml"
     write(tmp_path, "extends: quickstart\nname: own\nsteps: 3\n", "own.yaml")
     recipe = load_recipe("own.yaml", model=Recipe).recipe
     assert (recipe.name, recipe.steps, recipe.debate.num_agents) == ("own", 3, 5)
-
-
-@pytest.mark.parametrize("name", ["/quickstart", "../recipes/quickstart", ".", ""])
-def test_name_that_leaves_its_folder_is_none(name: str) -> None:
-    assert named_recipe(name) is None
-
-
-def test_name_that_is_misspelt_gets_the_nearest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(RecipeError, match=r"did you mean 'sdrl_freq_puzzle'\?$"):
         find_recipe("sdrl_freq_puzle")
 
 
-SECRET = "s3cret-value"
+@pytest.mark.parametrize("name", ["/quickstart", "../recipes/quickstart", ".", ""])
+def test_name_that_leaves_its_folder_names_nothing(name):
+    assert named_recipe(name) is None
 
 
-def test_environment_value_is_used_and_never_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DEBATE_KEY", SECRET)
-    text = (
-        "name: ${tracking.key}\nsteps: 2\n"
-        "tracking: {key: '${oc.env:DEBATE_KEY}', tags: ['x-${oc.env:DEBATE_KEY}', 'n-${steps}']}\n"
-        "phases: {p: {name: '${oc.decode:${oc.env:DEBATE_KEY}}'}}\n"
-    )
-    loaded = load(write(tmp_path, text))
-    assert loaded.recipe.name == loaded.recipe.tracking.key == SECRET
-    assert loaded.recipe.tracking.tags == [f"x-{SECRET}", "n-2"]
-    assert phases(loaded)["p"].name == SECRET
-    written = resolved_yaml(loaded)
-    assert SECRET not in written
-    assert yaml.safe_load(written)["tracking"]["tags"] == ["x-${oc.env:DEBATE_KEY}", "n-2"]
-    again = load(write(tmp_path, written, "again.yaml"))
+# What a run writes
+
+
+def assert_reads_back(folder, loaded):
+    again = load(write(folder, resolved_yaml(loaded), "again.yaml"))
     assert again.recipe == loaded.recipe
-    assert phases(again) == phases(loaded)
+    assert load_phases(again) == load_phases(loaded)
 
 
-def test_resolved_yaml_reads_back_as_the_same_recipe(tmp_path: Path) -> None:
+def test_resolved_yaml_reads_back_as_the_same_recipe(tmp_path):
     loaded = load(write(tmp_path, ZERO + "phases: {p: {steps: 3}}\n"), "trainer.zero_stage=1")
-    again = load(write(tmp_path, resolved_yaml(loaded), "again.yaml"))
-    assert again.recipe == loaded.recipe
-    assert phases(again) == phases(loaded)
+    assert_reads_back(tmp_path, loaded)
 
 
-_VALUES = st.recursive(
-    st.none() | st.integers() | st.text(max_size=3),
-    lambda inner: st.dictionaries(st.sampled_from("abcd"), inner, max_size=3),
-    max_leaves=8,
+def test_environment_value_is_used_and_never_written(tmp_path, monkeypatch):
+    secret = "s3cret-value"
+    monkeypatch.setenv("DEBATE_KEY", secret)
+    loaded = load(
+        write(
+            tmp_path,
+            "name: ${tracking.key}\nsteps: 2\n"
+            "tracking:\n  key: ${oc.env:DEBATE_KEY}\n"
+            "  tags: ['x-${oc.env:DEBATE_KEY}', 'n-${steps}']\n"
+            "phases: {p: {name: '${oc.decode:${oc.env:DEBATE_KEY}}'}}\n",
+        )
+    )
+    assert loaded.recipe.name == load_phases(loaded)["p"].name == secret
+    assert loaded.recipe.tracking.tags == [f"x-{secret}", "n-2"]
+    written = resolved_yaml(loaded)
+    assert secret not in written
+    assert yaml.safe_load(written)["tracking"]["tags"] == ["x-${oc.env:DEBATE_KEY}", "n-2"]
+    assert_reads_back(tmp_path, loaded)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("tracking: {project: '\\${x}'}", "${x}"),
+        ("tracking: {project: 'a \\${oc.env:HOME} b'}", "${oc.env:HOME}"),
+        ("tracking: {project: '\\\\\\${seed}'}", "${seed}"),
+        ("trainer: {type: torch, max_grad_norm: .inf}", "max_grad_norm=inf"),
+    ],
 )
-_MAPPINGS = st.dictionaries(st.sampled_from("abcd"), _VALUES, max_size=4)
+def test_escaped_and_infinite_values_read_back_from_what_a_run_writes(line, text, tmp_path):
+    loaded = load_recipe(write(tmp_path, f"{FILE}{line}\n"), model=Recipe)
+    assert text in str(loaded.recipe)
+    written = resolved_yaml(loaded)
+    again = load_recipe(write(tmp_path, written, "again.yaml"), model=Recipe)
+    assert again.recipe == loaded.recipe
+    assert resolved_yaml(again) == written
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
-@given(_MAPPINGS, _MAPPINGS)
-def test_merge_holds_every_change_and_is_settled_when_repeated(
-    base: dict[str, Any], change: dict[str, Any]
-) -> None:
-    nowhere = Schema()
-    merged = merge(base, change, nowhere)
-    assert merge(merged, change, nowhere) == merged
-    assert merge(base, {}, nowhere) == base
-    for key, value in change.items():
-        if not isinstance(value, dict):
-            assert merged[key] == value
-    assert set(merged) == set(base) | set(change)
+@pytest.mark.parametrize("shipped", ["quickstart", "curriculum_puzzle"])
+def test_template_is_the_recipe_that_ships(shipped, tmp_path):
+    path = write(tmp_path, template(shipped, "mine", ["steps=3"]))
+    expected = load_recipe(shipped, ["steps=3", "name=mine"], model=Recipe).recipe
+    assert load_recipe(path, model=Recipe).recipe.phase_recipes() == expected.phase_recipes()
 
 
-class Many(Strict):
-    type: Literal["many"] = "many"
-    agents: int = 5
-    rounds: int = 3
-    adapter: Tracking | None = None
+def test_init_writes_a_new_file_and_says_what_is_next(tmp_path, capsys):
+    path = tmp_path / "own.yaml"
+    arguments = ["init", str(path), "--like", "quickstart", "steps=3", "tracking.wandb=no"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == f"{path}: next, debate-train {path} --check\n"
+    recipe = load_recipe(path, model=Recipe).recipe
+    assert (recipe.name, recipe.steps, recipe.tracking.wandb) == ("own", 3, False)
+    # It writes over no file, and through no link.
+    path.rename(tmp_path / "recipe.yaml")
+    path.symlink_to("nowhere.yaml")
+    assert main(arguments) == 2
+    assert "found a file; expected the name of a new one" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere.yaml").exists()
 
 
-class One(Strict):
-    type: Literal["one"] = "one"
-    agents: Literal[1] = 1
-    rounds: int = 1
-    adapter: None = None
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--like", "quickstrat"], "no such recipe"),
+        (["stepz=1"], "stepz: unknown key; did you mean 'steps'?"),
+    ],
+)
+def test_init_refuses_unknown_names_and_writes_nothing(words, message, tmp_path, capsys):
+    assert main(["init", str(tmp_path / "r.yaml"), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
-class Form(Strict):
-    form: Annotated[Many | One, Field(discriminator="type")]
-
-
-def test_merge_drops_shared_key_that_the_new_variant_cannot_hold() -> None:
-    base = {"form": {"type": "many", "agents": 5, "rounds": 2, "adapter": {"key": "k"}}}
-    merged = merge(base, {"form": {"type": "one"}}, Schema((Form,)))
-    assert merged == {"form": {"type": "one", "rounds": 2}}
-
-
-def test_page_of_all_keys_is_as_its_program_writes_it(tmp_path: Path) -> None:
+def test_page_of_all_keys_is_as_its_program_writes_it(tmp_path):
     folder = Path(__file__).resolve().parents[2] / "docs" / "reference"
     program = shutil.copy(folder / "make_keys.py", tmp_path)
     runpy.run_path(str(program), run_name="__main__")
     assert (tmp_path / "keys.md").read_text() == (folder / "keys.md").read_text()
+
+
+def test_phases_are_made_once_and_follow_from_a_changed_copy():
+    recipe = Recipe.model_validate(yaml.safe_load(FILE) | {"phases": {"a": {"steps": 1}}})
+    assert recipe.phase_recipes()["a"] is recipe.phase_recipes()["a"]
+    changed = recipe.model_copy(update={"seed": 7})
+    assert changed.phase_recipes()["a"].seed == 7
+
+
+# Contracts, templates, personas and topologies of a recipe's own
+
+OWN = """\
+name: own
+steps: 2
+model: {type: scratch, context_window: 4096}
+data: {type: signs_puzzle, batch_size: 2}
+rollout: {max_tokens: 16}
+advantage: {baseline: question_round, streams: {generator: {sections: [verdict]}, judge: {}}}
+debate:
+  num_agents: 6
+  topology: sparse
+  degree: 5
+  contract:
+    name: 007
+    sections: [verdict, comparison]
+    instructions:
+      verdict: yes
+  style:
+    opening: |
+      $question
+
+      $debate
+
+      It costs $$5. $task
+  personas:
+    - {name: Optimist, temperature: 0.5}
+    - {name: no, style: Doubt.}
+"""
+
+
+def load_own(folder, text=OWN, *overrides):
+    return load_recipe(write(folder, text, "own.yaml"), overrides, model=Recipe)
+
+
+def test_recipe_brings_its_own_contract_templates_and_personas(tmp_path):
+    loaded = load_own(tmp_path)
+    debate = loaded.recipe.debate
+    contract = debate.contract_rules()
+    # What YAML would read as a number or as true is the text that was typed.
+    assert (contract.name, contract.instructions) == ("007", {"verdict": "yes"})
+    assert contract.stop == "</comparison>"
+    assert [persona.name for persona in debate.personas] == ["Optimist", "no"]
+    assert debate.style.opening.startswith("$question\n\n$debate\n\nIt costs $$5.")
+    report = check(loaded.recipe)
+    assert report.errors == report.warnings == []
+    assert load_own(tmp_path, resolved_yaml(loaded)).recipe == loaded.recipe
+
+
+def test_contract_without_a_stop_string_reads_back(tmp_path):
+    loaded = load_own(tmp_path, OWN.replace("name: 007", "name: 007\n    stop: null"))
+    assert load_own(tmp_path, resolved_yaml(loaded)).recipe.debate.stop_strings() == ()
+
+
+def test_phase_and_argument_change_to_a_named_contract_and_back(tmp_path):
+    phases = "phases: {one: {debate: {contract: five_section}}, two: {debate: {degree: 2}}}\n"
+    one, two = load_own(tmp_path, OWN + phases).recipe.phase_recipes().values()
+    assert one.debate.contract == "five_section"
+    assert two.debate.contract_rules().name == "007"
+    named = OWN[: OWN.index("  contract:")] + "  contract: boxed\n"
+    loaded = load_own(tmp_path, named, "debate.contract={name: mine, sections: [verdict]}")
+    assert loaded.recipe.debate.contract_rules().sections == ("verdict",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("name: 007", "nam: x", r"own.yaml:12: debate.contract.nam: unknown key.*'name'\?"),
+        ("comparison]", "Comparison]", "section 'Comparison'; expected a low"),
+        ("verdict: yes", "verdikt: x", "instructions for 'verdikt'.*did you mean 'verdict'"),
+        ("name: 007", "name: boxed", "'boxed' is built in; choose another name"),
+        ("$question\n", "$qestion\n", r"own.yaml:17: debate.style.opening: .*'\$question'\?"),
+        ("degree: 5", "degree: 7", "found 7; topology sparse expects .* of 1 to 5"),
+        ("{name: no, style: Doubt.}", "{nmae: x}", r"debate.personas.1.nmae: unknown key"),
+        ("sparse", "sparce", "topology: found 'sparce'; expected .* did you mean 'sparse'"),
+    ],
+)
+def test_recipe_is_refused_with_its_line_when_a_rule_of_its_own_is_wrong(
+    tmp_path, old, new, message
+):
+    with pytest.raises(RecipeError, match=message):
+        load_own(tmp_path, OWN.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("debate.contract=tree_section", "did you mean 'three_section'"),
+        ("debate.style=ful", "debate.style: found 'ful'; expected full or compact; did you mean"),
+        ("debate.contract=", "debate.contract: found nothing; expected a valid string"),
+    ],
+)
+def test_argument_is_refused_with_the_nearest_name_when_it_names_nothing(
+    tmp_path, override, message
+):
+    with pytest.raises(RecipeError, match=message):
+        load_own(tmp_path, OWN, override)

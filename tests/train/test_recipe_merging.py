@@ -1,25 +1,79 @@
-"""How whole recipes merge: streams of another reward, phases that are removed, numbers as typed."""
+"""How recipes merge: variants, streams of another reward, phases that are removed."""
 
-from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import Field
 
 from debate_train.errors import RecipeError
 from debate_train.recipe import Recipe
-from debate_train.recipe.files import LoadedRecipe, load_recipe
+from debate_train.recipe.files import load_recipe
+from debate_train.recipe.merging import merge
 from debate_train.recipe.resolved import resolved_yaml
-from train.small_recipes import FILE, write
+from debate_train.recipe.schema import Schema
+from train.small_recipes import FILE, Strict, Tracking, write
+
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text(max_size=3),
+    lambda inner: st.dictionaries(st.sampled_from("abcd"), inner, max_size=3),
+    max_leaves=8,
+)
+MAPPINGS = st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=4)
+
+
+@settings(derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(MAPPINGS, MAPPINGS)
+def test_merge_holds_every_change_and_is_settled_when_repeated(base, change):
+    schema = Schema()
+    merged = merge(base, change, schema)
+    assert merge(merged, change, schema) == merged
+    assert merge(base, {}, schema) == base
+    assert set(merged) == set(base) | set(change)
+    for key, value in change.items():
+        if not isinstance(value, dict):
+            assert merged[key] == value
+
+
+class Many(Strict):
+    type: Literal["many"] = "many"
+    agents: int = 5
+    rounds: int = 3
+    adapter: Tracking | None = None
+
+
+class Single(Strict):
+    type: Literal["single"] = "single"
+    agents: Literal[1] = 1
+    rounds: int = 1
+    adapter: None = None
+
+
+class Form(Strict):
+    form: Annotated[Many | Single, Field(discriminator="type")]
+
+
+def test_merge_drops_a_shared_key_whose_value_the_new_variant_cannot_hold():
+    base = {"form": {"type": "many", "agents": 5, "rounds": 2, "adapter": {"key": "k"}}}
+    dropped = []
+    merged = merge(base, {"form": {"type": "single"}}, Schema((Form,)), dropped=dropped)
+    assert merged == {"form": {"type": "single", "rounds": 2}}
+    assert dropped == ["form.type: many -> single drops agents, adapter"]
+
+
+# Whole recipes
 
 V2 = FILE.replace("advantage: {", "advantage: {streams: {generator: {}, judge: {weight: 0.5}}, ")
 PHASES = V2 + "phases:\n  first:\n  second: {reward: {type: win_rate}}\n"
 
 
-def load(folder: Path, text: str, *overrides: str) -> LoadedRecipe[Recipe]:
+def load(folder, text, *overrides):
     return load_recipe(write(folder, text), overrides, model=Recipe)
 
 
-def streams(recipe: Recipe) -> dict[str, float]:
+def stream_weights(recipe):
     return {name: stream.weight for name, stream in recipe.advantage.streams.items()}
 
 
@@ -38,52 +92,48 @@ def streams(recipe: Recipe) -> dict[str, float]:
         (["reward.judge_credit=line"], {"generator": 1.0, "judge": 0.5}),
     ],
 )
-def test_streams_follow_the_type_of_the_reward(
-    tmp_path: Path, overrides: list[str], expected: dict[str, float]
-) -> None:
+def test_streams_follow_the_type_of_the_reward(tmp_path, overrides, expected):
     loaded = load(tmp_path, V2, *overrides)
-    assert streams(loaded.recipe) == expected
-    again = load(tmp_path, resolved_yaml(loaded))
-    assert again.recipe == loaded.recipe
+    assert stream_weights(loaded.recipe) == expected
+    assert load(tmp_path, resolved_yaml(loaded)).recipe == loaded.recipe
 
 
-def test_streams_follow_the_reward_of_a_phase_and_of_a_file_that_extends(tmp_path: Path) -> None:
+def test_streams_follow_the_reward_of_a_phase_and_of_a_file_that_extends(tmp_path):
     loaded = load(tmp_path, PHASES)
     for recipe in (loaded.recipe, load(tmp_path, resolved_yaml(loaded)).recipe):
-        by_phase = {name: streams(phase) for name, phase in recipe.phase_recipes().items()}
-        assert by_phase == {"first": {"generator": 1.0, "judge": 0.5}, "second": {"return": 1.0}}
+        first, second = recipe.phase_recipes().values()
+        assert stream_weights(first) == {"generator": 1.0, "judge": 0.5}
+        assert stream_weights(second) == {"return": 1.0}
     write(tmp_path, V2, "base.yaml")
     child = "extends: base.yaml\nreward: {type: win_minus_loss}\n"
-    assert streams(load(tmp_path, child).recipe) == {"return": 1.0}
+    assert stream_weights(load(tmp_path, child).recipe) == {"return": 1.0}
 
 
-def test_phase_that_is_set_to_null_is_removed(tmp_path: Path) -> None:
+def test_phase_that_is_set_to_null_is_removed(tmp_path):
     loaded = load(tmp_path, PHASES, "phases.second=null")
-    assert list(loaded.phases) == list(yaml.safe_load(resolved_yaml(loaded))["phases"]) == ["first"]
+    assert list(loaded.phases) == ["first"]
+    assert list(yaml.safe_load(resolved_yaml(loaded))["phases"]) == ["first"]
     assert any("phases.second" in note for note in loaded.notes)
     # A new phase may have no differences.
     assert list(load(tmp_path, PHASES, "phases.third=null").phases) == ["first", "second", "third"]
 
 
 @pytest.mark.parametrize(
-    ("line", "override"),
+    ("line", "overrides"),
     [
-        ("steps: 010\n", None),
-        ("steps: 1:30\n", None),
-        ("", "steps=010"),
-        ("", "seed=1:30"),
-        ("", "trainer={learning_rate: 1:30}"),
-        ("phases: {only: {steps: 010}}\n", None),
-        ("", "phases.only.steps=010"),
+        ("steps: 010\n", []),
+        ("steps: 1:30\n", []),
+        ("steps: 3\n", ["steps=010"]),
+        ("steps: 3\n", ["trainer={learning_rate: 1:30}"]),
+        ("steps: 3\nphases: {only: {steps: 010}}\n", []),
+        ("steps: 3\n", ["phases.only.steps=010"]),
     ],
 )
-def test_numbers_of_old_yaml_are_refused(tmp_path: Path, line: str, override: str | None) -> None:
-    text = FILE.replace("steps: 3\n", "") + ("" if "steps" in line[:5] else "steps: 3\n") + line
-    with pytest.raises(RecipeError, match=r"which YAML reads as (8|90)") as refusal:
-        load(tmp_path, text, *([override] if override else []))
-    assert "decimal" in str(refusal.value)
+def test_numbers_of_old_yaml_are_refused(tmp_path, line, overrides):
+    with pytest.raises(RecipeError, match=r"which YAML reads as (8|90).*decimal"):
+        load(tmp_path, FILE.replace("steps: 3\n", line), *overrides)
 
 
-def test_text_and_plain_numbers_are_taken_as_typed(tmp_path: Path) -> None:
-    loaded = load(tmp_path, FILE, "name=010", "steps=0", "phases.only.data.batch_size=10")
-    assert (loaded.recipe.name, loaded.recipe.steps) == ("010", 0)
+def test_text_and_plain_numbers_are_taken_as_typed(tmp_path):
+    recipe = load(tmp_path, FILE, "name=010", "steps=0").recipe
+    assert (recipe.name, recipe.steps) == ("010", 0)

@@ -1,181 +1,207 @@
-"""What a wrong recipe is told."""
+"""What a wrong recipe is told: place, found, expected, nearest name, in a few lines."""
 
-from pathlib import Path
+import os
 
 import pytest
 
+from debate_train.commands.cli import main
 from debate_train.errors import RecipeError
-from debate_train.recipe.files import LoadedRecipe, load_recipe
-from train.small_recipes import Small, write
-
-
-def load(path: Path, *overrides: str) -> LoadedRecipe[Small]:
-    return load_recipe(path, overrides, model=Small)
-
-
-def refusal(path: Path, *overrides: str) -> str:
-    with pytest.raises(RecipeError) as caught:
-        load(path, *overrides)
-    return str(caught.value)
-
+from debate_train.recipe import Recipe
+from debate_train.recipe.files import load_recipe
+from train.small_recipes import FILE, Small, write
 
 ZERO = "name: a\ntrainer:\n  type: zero\n  learning_rate: 2e-5\n  zero_stage: 3\n  offload: true\n"
-SECRET = "s3cret-value"
 
 
-def test_override_refuses_yes_when_field_is_a_number(tmp_path: Path) -> None:
-    message = refusal(write(tmp_path, "name: a\n"), "trainer.type=plain", "steps=yes")
-    assert message == "command line: steps: found yes; expected a number"
-
-
-def test_type_change_refuses_key_given_together_when_new_variant_lacks_it(tmp_path: Path) -> None:
-    message = refusal(write(tmp_path, ZERO), "trainer.type=plain", "trainer.zero_stage=1")
-    assert message.startswith("command line: trainer.zero_stage: unknown key")
-
-
-def test_phase_error_names_phase_and_line(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: a\nphases:\n  warm:\n    stepz: 3\n")
-    assert refusal(path) == f"phase warm: {path}:4: stepz: unknown key; did you mean 'steps'?"
-
-
-def test_phase_refuses_phases_within(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: a\nphases:\n  warm:\n    phases: {x: {}}\n")
-    assert "phases do not nest" in refusal(path)
-
-
-def test_extends_refuses_ring(tmp_path: Path) -> None:
-    write(tmp_path, "extends: b.yaml\n", "a.yaml")
-    path = write(tmp_path, "extends: a.yaml\n", "b.yaml")
-    assert "b.yaml -> a.yaml -> b.yaml" in refusal(path)
-
-
-def test_extends_names_nearest_file_when_missing(tmp_path: Path) -> None:
-    write(tmp_path, ZERO, "base.yaml")
-    path = write(tmp_path, "# a comment\nextends: bsae.yaml\n")
-    assert refusal(path).startswith(f"{path}:2: extends: no file")
-    assert refusal(path).endswith("did you mean 'base.yaml'?")
-
-
-def test_unknown_key_names_line_and_nearest(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: a\ntrainer:\n  type: zero\n  lerning_rate: 1\n")
-    assert (
-        refusal(path)
-        == f"{path}:4: trainer.lerning_rate: unknown key; did you mean 'learning_rate'?"
-    )
-
-
-def test_unknown_key_names_the_type_that_has_it(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: a\ntrainer: {type: plain, zero_stage: 1}\n")
-    assert refusal(path).endswith("trainer.zero_stage: unknown key; expected it with type zero")
-
-
-def test_unknown_key_points_to_the_place_where_it_exists(tmp_path: Path) -> None:
-    message = refusal(write(tmp_path, "name: a\n"), "learning_rate=1")
-    assert (
-        message == "command line: learning_rate: unknown key; did you mean 'trainer.learning_rate'?"
-    )
-
-
-def test_unknown_variant_names_line_found_and_tags(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: a\ntrainer:\n  type: zreo\n")
-    assert refusal(path) == (
-        f"{path}:3: trainer.type: found 'zreo'; expected one of plain, zero; did you mean 'zero'?"
-    )
+def refusal(path, *overrides, model=Small):
+    with pytest.raises(RecipeError) as error:
+        load_recipe(path, overrides, model=model)
+    return str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("text", "message"),
     [
-        ("trainer=zero", "trainer: found 'zero'; expected trainer.type=zero"),
-        ("trainer=zeor", "expected trainer.type, one of plain, zero; did you mean 'zero'?"),
-        ("trainer=3", "trainer: found 3; expected a valid mapping"),
+        (
+            "name: a\ntrainer:\n  type: zero\n  lerning_rate: 1\n",
+            "{}:4: trainer.lerning_rate: unknown key; did you mean 'learning_rate'?",
+        ),
+        (
+            "name: a\ntrainer: {type: plain, zero_stage: 1}\n",
+            "{}:2: trainer.zero_stage: unknown key; expected it with type zero",
+        ),
+        (
+            "name: a\ntrainer:\n  type: zreo\n",
+            "{}:3: trainer.type: found 'zreo'; expected one of plain, zero; did you mean 'zero'?",
+        ),
+        (
+            "name: a\nsteps: many\ntrainer: {type: zero, zero_stage: 7}\n",
+            "{0}:2: steps: found 'many'; expected a valid integer\n"
+            "{0}:3: trainer.zero_stage: found 7; expected 0, 1, 2 or 3",
+        ),
+        ("name: a\nsteps: 0\n", "{}:2: steps: found 0; expected at least 1"),
+        ("steps: 1\n", "{}: name: missing; expected a value for name"),
+        (
+            "name: a\nphases:\n  warm:\n    stepz: 3\n",
+            "phase warm: {}:4: stepz: unknown key; did you mean 'steps'?",
+        ),
+    ],
+    ids=["key", "key of another type", "type", "values", "bound", "missing", "phase"],
+)
+def test_file_is_told_place_found_and_nearest_name(tmp_path, text, message):
+    path = write(tmp_path, text)
+    assert refusal(path) == message.format(path)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["steps=yes"], "command line: steps: found yes; expected a number"),
+        (["trainer.type=plain", "trainer.zero_stage=1"], "trainer.zero_stage: unknown key"),
+        (["learning_rate=1"], "learning_rate: unknown key; did you mean 'trainer.learning_rate'?"),
+        (["trainer=zero"], "trainer: found 'zero'; expected trainer.type=zero"),
+        (["trainer=zeor"], "expected trainer.type, one of plain, zero; did you mean 'zero'?"),
+        (["trainer=3"], "trainer: found 3; expected a valid mapping"),
+        (["tracking.tags.0=y"], "tracking.tags: found a mapping of keys; expected a valid list"),
+        (["name.x=y"], "name: found a mapping of keys; expected a valid string"),
+        (["phases={warm: {phases: {x: {}}}}"], "phases do not nest"),
+        (["steps"], "expected key=value"),
+        (["=1"], "expected key=value"),
+        (["a..b=1"], "expected key=value"),
     ],
 )
-def test_variant_named_without_type_is_told_the_key(
-    tmp_path: Path, override: str, message: str
-) -> None:
-    assert message in refusal(write(tmp_path, "name: a\n"), override)
-
-
-def test_wrong_type_names_found_and_expected(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: a\nsteps: many\ntrainer: {type: zero, zero_stage: 7}\n")
-    assert refusal(path).splitlines() == [
-        f"{path}:2: steps: found 'many'; expected a valid integer",
-        f"{path}:3: trainer.zero_stage: found 7; expected 0, 1, 2 or 3",
-    ]
-
-
-def test_out_of_bounds_says_the_bound(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: a\nsteps: 0\n")
-    assert refusal(path) == f"{path}:2: steps: found 0; expected at least 1"
-
-
-def test_missing_key_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path, "steps: 1\n")
-    assert refusal(path) == f"{path}: name: missing; expected a value for name"
-
-
-def test_many_problems_stay_within_eight_lines(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: a\n" + "".join(f"key{i}: 1\n" for i in range(20)))
-    lines = refusal(path).splitlines()
-    assert len(lines) == 8
-    assert lines[-1] == "... and 13 more"
-
-
-def test_override_below_a_list_or_text_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: a\ntracking: {tags: [x]}\n")
-    said = "tracking.tags: found a mapping of keys; expected a valid list"
-    assert said in refusal(path, "tracking.tags.0=y")
-    assert "name: found a mapping of keys; expected a valid string" in refusal(path, "name.x=y")
-
-
-@pytest.mark.parametrize("argument", ["steps", "=1", "a..b=1", ".a=1"])
-def test_override_refuses_what_is_not_key_value(tmp_path: Path, argument: str) -> None:
-    assert "expected key=value" in refusal(write(tmp_path, "name: a\n"), argument)
+def test_argument_is_told_key_found_and_nearest_name(tmp_path, overrides, message):
+    path = write(tmp_path, ZERO + "tracking: {tags: [x]}\n")
+    assert message in refusal(path, *overrides)
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "message"),
     [
         ("- 1\n", ":1: found no `key: value` lines"),
         ("hello", ":1: found no `key: value` lines"),
+        ("!!set {a, b}", ":1: found no `key: value` lines"),
         ("name: a\nname: b\n", ":2: not readable as YAML (found duplicate key name)"),
         ("name: [a\n", "not readable as YAML"),
         ("name: !!python/object:os.x {}\n", "determine a constructor for the tag"),
+        ("name: a\ntrainer:\n  type: python\n", ":3: trainer.type: found 'python'; expected one"),
         ("name: ${\n", "interpolation"),
         ("name: ${nope}\n", "name: Interpolation key 'nope' not found"),
         ("name: ${oc.env:DEBATE_NOT_SET}\n", "name: Environment variable 'DEBATE_NOT_SET'"),
         ("name: ???\n", "name: found ??? (left open)"),
         ("a: &a {b: *a}\n", "alias"),
         ("", "name: missing"),
+        # Hostile values
+        ("seed: !!int abc", ": not readable as YAML (invalid literal"),
+        ("seed: " + "9" * 5000, ": not readable as YAML (Exceeds the limit (4300 digits)"),
+        ("? {? [1]: 2}\n: 1", ":1: not readable as YAML (found unhashable key"),
+        ('seed: "\\UFFFFFFFF"', ":1: not readable as YAML"),
+        ("seed: [" + "1," * 10_000 + "1]", "exceeds the configured limit of 10000"),
     ],
 )
-def test_unreadable_file_is_one_message(tmp_path: Path, text: str, expected: str) -> None:
-    assert expected in refusal(write(tmp_path, text))
+def test_unreadable_file_is_told_in_one_message(tmp_path, text, message):
+    assert message in refusal(write(tmp_path, text))
 
 
-def test_missing_file_names_nearest(tmp_path: Path) -> None:
-    write(tmp_path, ZERO, "selfplay.yaml")
-    assert refusal(tmp_path / "selfplai.yaml").endswith(f"did you mean '{tmp_path}/selfplay.yaml'?")
+def test_many_problems_stay_within_eight_lines(tmp_path):
+    lines = [f"key{number}: 1\n" for number in range(20)]
+    messages = refusal(write(tmp_path, "name: a\n" + "".join(lines))).splitlines()
+    assert len(messages) == 8
+    assert messages[-1] == "... and 13 more"
 
 
-def test_bytes_that_are_not_text_are_refused(tmp_path: Path) -> None:
+def test_missing_files_name_the_nearest(tmp_path):
+    write(tmp_path, ZERO, "base.yaml")
+    path = write(tmp_path, "# a comment\nextends: bsae.yaml\n")
+    message = refusal(path)
+    assert message.startswith(f"{path}:2: extends: no file")
+    assert message.endswith("did you mean 'base.yaml'?")
+    assert refusal(tmp_path / "baze.yaml").endswith(f"did you mean '{tmp_path}/base.yaml'?")
+
+
+def test_extends_refuses_a_ring(tmp_path):
+    write(tmp_path, "extends: b.yaml\n", "a.yaml")
+    path = write(tmp_path, "extends: a.yaml\n", "b.yaml")
+    assert "b.yaml -> a.yaml -> b.yaml" in refusal(path)
+
+
+def test_bytes_that_are_not_text_are_refused(tmp_path):
     path = tmp_path / "r.yaml"
     path.write_bytes(b"name: \xff\xfe")
     assert "byte 6 is not UTF-8" in refusal(path)
 
 
-def test_type_that_names_python_code_is_no_variant(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: a\ntrainer:\n  type: python\n")
-    assert f"{path}:3: trainer.type: found 'python'; expected one of plain, zero" in refusal(path)
-
-
-def test_environment_value_is_not_shown_in_errors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DEBATE_KEY", SECRET)
-    message = refusal(write(tmp_path, "name: a\nsteps: ${oc.env:DEBATE_KEY}\n"))
-    assert SECRET not in message
+@pytest.mark.parametrize(
+    "line", ["steps: ${oc.env:DEBATE_KEY}", "trainer: {type: '${oc.env:DEBATE_KEY}'}"]
+)
+def test_environment_value_is_not_shown_in_errors(tmp_path, monkeypatch, line):
+    monkeypatch.setenv("DEBATE_KEY", "s3cret-value")
+    message = refusal(write(tmp_path, f"name: a\n{line}\n"))
+    assert "s3cret-value" not in message
     assert "${oc.env:DEBATE_KEY}" in message
-    path = write(tmp_path, "name: a\ntrainer: {type: '${oc.env:DEBATE_KEY}'}\n")
-    assert SECRET not in refusal(path)
+
+
+# Whole recipes: bounds, and names that no file can have
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed=.inf", "seed: found .inf; expected a finite number"),
+        ("seed=" + "9" * 5000, "seed: found '9999"),
+        ("debate.num_agents=1000", "debate.num_agents: found 1000; expected at most 128"),
+        ("debate={num_agents: 100, max_rounds: 100}", "10,000 turns that refer to each other"),
+        ("name=../../x", "name: found '../../x'; expected text that matches ^"),
+        ('name="a\\0b"', "expected text that matches ^"),
+        ("name=" + "n" * 300, "expected text that matches ^"),
+        ("phases={" + ",".join(f"p{i}: {{}}" for i in range(101)) + "}", "at most 100 items"),
+        ("phases={../x: {}}", "phases"),
+        ("trainer.learning_rate=1e400", "learning_rate: found 1e400; expected a finite number"),
+        ("reward={type: v2, format_penalty: -.inf}", "format_penalty: found -.inf; expected a "),
+        ("model={type: pretrained}", "model.name: missing; expected a value for"),
+        ("data={type: questions}", "data.path: missing; expected a value for"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_value_of_a_whole_recipe_is_refused_with_its_key(override, message, tmp_path):
+    assert message in refusal(write(tmp_path, FILE), override, model=Recipe)
+
+
+LONG = "n" * 300
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["{recipe}", "data={type: questions, path: ./" + LONG + "}"],
+        ["{recipe}", "model={type: pretrained, name: ./" + LONG + ", context_window: 9999}"],
+        [LONG],
+        ["caf\udce9.yaml"],
+        ["a\0b.yaml"],
+        ["{recipe}", "extends=" + LONG],
+        ["{recipe}", "--output=caf\udce9"],
+    ],
+    ids=["data", "model", "long", "not text", "null byte", "extends", "output"],
+)
+def test_command_refuses_a_name_that_no_file_can_have(arguments, tmp_path, capsys):
+    recipe = write(tmp_path, FILE)
+    command = [argument.replace("{recipe}", str(recipe)) for argument in arguments]
+    assert main([*command, "--check"]) == 2
+    error = capsys.readouterr().err
+    assert error and "Traceback" not in error
+
+
+def test_command_escapes_what_a_terminal_would_act_on(tmp_path, capsys):
+    assert main([str(write(tmp_path, FILE + '"\\e[2Jseed": 1\n')), "--check"]) == 2
+    assert ":8: \\x1b[2Jseed: unknown key" in capsys.readouterr().err
+
+
+def test_pipe_or_ring_of_links_is_not_taken_for_a_misspelt_recipe(tmp_path, capsys):
+    pipe = tmp_path / "pipe.yaml"
+    ring = tmp_path / "ring.yaml"
+    os.mkfifo(pipe)
+    ring.symlink_to(ring)
+    for path in (pipe, ring):
+        assert main([str(path), "--check"]) == 2
+        error = capsys.readouterr().err
+        assert "found no file that can be read" in error and "did you mean" not in error

@@ -1,135 +1,184 @@
-"""Runs gone on with by another recipe, refused ones, and two of them in one directory."""
+"""Runs that go on: by their own recipe, by a changed one, or refused with nothing changed."""
 
 import json
 import os
-from collections.abc import Callable
+import shutil
 from html import unescape
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from debate_report.run_files import shown_change
+from debate_train.checkpoints import run_hash
+from debate_train.checkpoints.resumes import recipe_changes
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.commands.cli import main
 from debate_train.errors import RecipeError
 from debate_train.models import ScratchModel
 from debate_train.trainers.processes import Place, lost
 from debate_train.trainers.trainer import TorchTrainer
+from train.small_runs import RECIPE
 
-RECIPE = """\
-name: small
-steps: 4
-model: {type: scratch, hidden_size: 16, layers: 1, heads: 2, kv_heads: 1, head_dim: 8, ffn_size: 16}
-data: {type: signs_puzzle, batch_size: 2, num_digits: 3, largest_digit: 4}
-debate: {type: simultaneous, num_agents: 2, max_rounds: 2, style: compact, personas: none}
-rollout: {max_tokens: 8}
-reward: {type: v2}
-advantage: {baseline: none}
-loss: {type: ppo_clip}
-trainer: {type: torch, learning_rate: 1.0e-3}
-evaluation: {questions: 2, direct_samples: 1}
-checkpoint: {every: 1, keep_last: 5}
-tracking: {wandb: false, project: "${oc.env:SERVICE_PROJECT,none}"}
+PROJECT = 'tracking: {wandb: false, project: "${oc.env:SERVICE_PROJECT,none}"}'
+EVERY_STEP = "checkpoint: {every: 1, keep_last: 5}\n"
+
+
+# What changed between two recipes
+
+BEFORE = """\
+seed: 0
+loss: {type: ppo_clip, clip: 0.2}
+advantage: {streams: {}}
+phases:
+  first: {trainer: {learning_rate: 0.001}}
+exit_criterion: null
+tags: [a, b]
+url: ${oc.env:SERVICE_URL}
 """
-Run = Callable[..., int]
+NOW = """\
+seed: 0
+loss: {type: sft, aggregation: token_sum}
+advantage: {streams: {critic: {weight: .inf}}}
+phases:
+  first: {trainer: {learning_rate: 0.0005}}
+exit_criterion: null
+tags: [b]
+url: ${oc.env:SERVICE_URL}
+"""
+
+
+def test_recipe_changes_names_full_keys_with_both_values(monkeypatch):
+    monkeypatch.setenv("SERVICE_URL", "value-of-the-environment")
+    assert recipe_changes(BEFORE, NOW) == {
+        "loss.type": {"before": "ppo_clip", "now": "sft"},
+        "loss.clip": {"before": 0.2},
+        "loss.aggregation": {"now": "token_sum"},
+        "advantage.streams": {"before": {}},
+        "advantage.streams.critic.weight": {"now": ".inf"},
+        "phases.first.trainer.learning_rate": {"before": 0.001, "now": 0.0005},
+        "tags": {"before": ["a", "b"], "now": ["b"]},
+    }
+    assert recipe_changes(BEFORE, BEFORE) == {}
+    # What the environment gives is shown as it is written; true is not one.
+    changes = recipe_changes(
+        "url: http://localhost\na: true\n", "url: ${oc.env:SERVICE_URL}\na: 1\n"
+    )
+    assert changes["url"]["now"] == "${oc.env:SERVICE_URL}"
+    assert changes["a"] == {"before": True, "now": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"before": 0.001, "now": 0.0005}, "0.001 → 0.0005"),
+        ({"before": None}, "null → absent"),
+        ({"now": "é"}, 'absent → "é"'),
+    ],
+)
+def test_shown_change_says_where_a_value_is_absent(change, text):
+    assert shown_change(change) == text
+
+
+def test_run_is_the_same_when_its_recipe_means_the_same():
+    """Comments, the order of keys and the place of the model say nothing of what was trained."""
+    recipe = "name: a\nmodel: {name: ./runs/a, layers: 2}\nphases: {warm: {}, play: {}}\n"
+    moved = "# moved\nphases: {warm: {}, play: {}}\nmodel: {layers: 2, name: /b}\nname: a\n"
+    assert run_hash(recipe) == run_hash(moved)
+    assert run_hash(recipe) != run_hash(moved.replace("layers: 2", "layers: 3"))
+
+
+# Whole runs: each test goes on with a copy of one that has ended
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    path = tmp_path_factory.mktemp("recipe") / "small.yaml"
+    text = RECIPE.replace("recording: {debates: 0}\n", "")
+    path.write_text(text.replace("tracking: {wandb: false}", PROJECT) + EVERY_STEP)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def finished(recipe, tmp_path_factory):
+    """Train two steps, each with a checkpoint."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    assert main([recipe, "--output", str(folder), "steps=2"]) == 0
+    return folder
 
 
 @pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return tmp_path / "run"
+def output(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "run")
 
 
 @pytest.fixture
-def run(tmp_path: Path, output: Path) -> Run:
-    path = tmp_path / "small.yaml"
-    path.write_text(RECIPE)
-    return lambda *arguments: main([str(path), "--output", str(output), *arguments])
+def run(recipe, tmp_path):
+    return lambda *arguments: main([recipe, "--output", str(tmp_path / "run"), *arguments])
 
 
-def resumed(output: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((output / "environment.json").read_text())["resumed"]
-    return found
-
-
-def later_recipes(output: Path) -> list[str]:
-    return sorted(path.name for path in output.glob("recipe-from-step-*.yaml"))
-
-
-def refuse_checkpoints_after(output: Path, step: int) -> None:
+def damage_checkpoints_after(output, step):
     for path in (output / "checkpoints").glob("step-*"):
         if int(path.name.removeprefix("step-")) > step:
             (path / "state.json").write_text("{}")
 
 
-def test_changes_of_the_recipe_are_kept_when_resumed(
-    run: Run,
-    output: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def read_resumes(output):
+    return json.loads((output / "environment.json").read_text())["resumed"]
+
+
+def read_rows(output):
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_changes_of_the_recipe_are_kept_when_resumed(run, output, capsys, monkeypatch):
     monkeypatch.setenv("SERVICE_PROJECT", "value-of-the-environment")
-    assert run("steps=2") == 0
-    started = (output / "recipe.yaml").read_bytes()
-    refuse_checkpoints_after(output, 1)
-    capsys.readouterr()
+    first_recipe = (output / "recipe.yaml").read_bytes()
+    report = output / "report.html"
+    damage_checkpoints_after(output, 1)
     change = "trainer.learning_rate=0.0005"
     assert run("--resume", "--changed", "steps=3", change) == 0
-    told = "steps: 2 → 3; trainer.learning_rate: 0.001 → 0.0005"
-    warning = f"warning: resumed with another recipe from step 2 on: {told}\n"
-    assert warning in capsys.readouterr().err
-    assert (output / "recipe.yaml").read_bytes() == started
-    assert later_recipes(output) == ["recipe-from-step-000002.yaml"]
-    text = (output / "recipe-from-step-000002.yaml").read_text()
-    assert yaml.safe_load(text)["trainer"]["learning_rate"] == 0.0005
-    assert "${oc.env:SERVICE_PROJECT,none}" in text
-    (one,) = resumed(output)
-    assert (one["from_step"], one["changes"]) == (
-        2,
-        {
-            "steps": {"before": 2, "now": 3},
-            "trainer.learning_rate": {"before": 0.001, "now": 0.0005},
-        },
+    warning = (
+        "resumed with another recipe from step 2 on: steps: 2 → 3; trainer.learning_rate: 0.01 →"
     )
-    page = unescape((output / "report.html").read_text())
-    row = "<td>trainer.learning_rate</td><td>0.001 → 0.0005</td>"
-    assert f'<th scope="row">from step 2</th>{row}' in page
-    for path in (output / "environment.json", output / "report.html"):
+    assert warning in capsys.readouterr().err
+    assert (output / "recipe.yaml").read_bytes() == first_recipe
+    later_recipe = output / "recipe-from-step-000002.yaml"
+    assert yaml.safe_load(later_recipe.read_text())["trainer"]["learning_rate"] == 0.0005
+    assert "${oc.env:SERVICE_PROJECT,none}" in later_recipe.read_text()
+    (resume,) = read_resumes(output)
+    assert resume["from_step"] == 2
+    assert list(resume["changes"]) == ["steps", "trainer.learning_rate"]
+    row = "<td>trainer.learning_rate</td><td>0.01 → 0.0005</td>"
+    assert f'<th scope="row">from step 2</th>{row}' in unescape(report.read_text())
+    for path in (output / "environment.json", report):
         assert "value-of-the-environment" not in path.read_text()
-
     # The same again changes nothing; the first recipe, from the start, undoes the change.
-    refuse_checkpoints_after(output, 2)
+    damage_checkpoints_after(output, 2)
     assert run("--resume", "--changed", "steps=3", change) == 0
     assert "resumed with another" not in capsys.readouterr().err
-    assert resumed(output)[-1]["changes"] == {}
-    assert later_recipes(output) == ["recipe-from-step-000002.yaml"]
-    assert row in unescape((output / "report.html").read_text())
-    refuse_checkpoints_after(output, 1)
+    assert read_resumes(output)[-1]["changes"] == {}
+    damage_checkpoints_after(output, 1)
     assert run("--resume", "--changed", "steps=2") == 0
-    assert resumed(output)[-1]["changes"] == {} and later_recipes(output) == []
-    assert row not in unescape((output / "report.html").read_text())
+    assert not later_recipe.exists()
+    assert row not in unescape(report.read_text())
 
 
-def test_resume_takes_the_runs_own_recipe_and_refuses_another(
-    run: Run, output: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("steps=1", "trainer.learning_rate=0.0005") == 0
+def test_resume_takes_the_runs_own_recipe_and_refuses_another(run, output, capsys):
     metrics = (output / "metrics.jsonl").read_bytes()
-    for forgotten in ([], ["steps=1"]):
-        assert run("--resume", *forgotten) == 2
-        rows = [line.split() for line in capsys.readouterr().err.splitlines()]
-        assert ["trainer.learning_rate", "0.0005", "→", "0.001"] in rows
-    assert later_recipes(output) == []
-
+    assert run("--resume", "trainer.learning_rate=0.5", "steps=2") == 2
+    rows = [line.split() for line in capsys.readouterr().err.splitlines()]
+    assert ["trainer.learning_rate", "0.01", "→", "0.5"] in rows
     # With the folder alone, in either place, the run goes on as it was.
     assert main(["--resume", str(output)]) == 0
     assert main(["--resume", "--output", str(output)]) == 0
     assert (output / "metrics.jsonl").read_bytes() == metrics
     # The recipe that was agreed to last is the run's own from then on.
-    assert main(["--resume", str(output), "steps=2"]) == 2
-    assert main(["--resume", "--changed", str(output), "steps=2"]) == 0
+    assert main(["--resume", "--changed", str(output), "steps=3"]) == 0
     assert main(["--resume", str(output)]) == 0
-    assert all(one["changes"] == {} for one in resumed(output) if one["from_step"] == 3)
 
 
 @pytest.mark.parametrize(
@@ -140,146 +189,132 @@ def test_resume_takes_the_runs_own_recipe_and_refuses_another(
         (["quickstart", "--changed"], "--changed"),
     ],
 )
-def test_resume_refuses_what_names_no_run(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resume_refuses_what_names_no_run(arguments, message, capsys):
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("change", "key"), [("model.layers=2", "model"), ("phases.other={}", "phases")]
+    ("changes", "message"),
+    [
+        (["model.layers=2"], "model: found another than in "),
+        (["phases.other={}"], "phases: found another than in "),
+        (["--changed", "loss.kl.weight=0.1"], "found the reference phase_start, of which"),
+    ],
 )
-def test_resume_refuses_another_run_and_changes_nothing(
-    run: Run, output: Path, capsys: pytest.CaptureFixture[str], change: str, key: str
-) -> None:
-    assert run("steps=1") == 0
-    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
-    assert run("--resume", "steps=1", change) == 2
-    assert f"debate-train: {key}: found another than in {output}" in capsys.readouterr().err
-    assert before == {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+def test_refused_resume_changes_nothing(run, output, changes, message, capfd):
+    shutil.rmtree(output / "checkpoints/step-000002")
+    before = contents(output)
+    assert run("--resume", "steps=2", *changes) == 2
+    assert message in capfd.readouterr().err
+    assert contents(output) == before
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("arguments", "message"),
     [
         ([], "cannot start a run in {}: it holds "),
         (["--resume"], "--output: found {} in use by process {}; expected"),
     ],
 )
 def test_run_is_refused_when_another_process_uses_the_directory(
-    run: Run,
-    output: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    more: list[str],
-    message: str,
-) -> None:
-    held = RunDirectory.create(output, RECIPE)
-    monkeypatch.setattr(ScratchModel, "load", pytest.fail)  # One may not fit beside the other's.
-    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
-    assert run(*more) == 2
+    run, tmp_path, capsys, monkeypatch, arguments, message
+):
+    output = tmp_path / "run"
+    other = RunDirectory.create(output, RECIPE)
+    monkeypatch.setattr(ScratchModel, "load", pytest.fail)  # Two may not fit on one device.
+    before = contents(output)
+    assert run(*arguments) == 2
     assert f"debate-train: {message.format(output, os.getpid())}" in capsys.readouterr().err
-    assert before == {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
-    held.close()
+    assert contents(output) == before
+    other.close()
 
 
-def refuse(monkeypatch: pytest.MonkeyPatch, learning_rate: float) -> None:
+@pytest.fixture
+def refused_rate(monkeypatch):
     """Have the trainer refuse a learning rate when it is opened, as others refuse models."""
-    opened = TorchTrainer.open
+    open_trainer = TorchTrainer.open
 
-    def open_(config: TorchTrainer, *arguments: Any) -> Any:
-        if config.learning_rate == learning_rate:
-            raise RecipeError(f"trainer.learning_rate: found {learning_rate}")
-        return opened(config, *arguments)
+    def refuse(config, *arguments):
+        if config.learning_rate == 0.5:
+            raise RecipeError("trainer.learning_rate: found 0.5")
+        return open_trainer(config, *arguments)
 
-    monkeypatch.setattr(TorchTrainer, "open", open_)
+    monkeypatch.setattr(TorchTrainer, "open", refuse)
+    return "trainer.learning_rate=0.5"
 
 
-@pytest.mark.parametrize("was_there", [False, True])
+@pytest.mark.parametrize("folder_exists", [False, True])
 def test_new_run_leaves_nothing_when_it_is_refused_before_its_first_step(
-    run: Run, output: Path, monkeypatch: pytest.MonkeyPatch, was_there: bool
-) -> None:
-    refuse(monkeypatch, 0.5)
-    if was_there:
+    run, tmp_path, refused_rate, folder_exists
+):
+    output = tmp_path / "run"
+    if folder_exists:
         output.mkdir()
-    assert run("steps=1", "trainer.learning_rate=0.5") == 2
-    assert output.exists() == was_there
-    assert not was_there or not list(output.iterdir())
-    assert run("steps=1") == 0
-    # What an earlier run has made stays.
-    refuse_checkpoints_after(output, 0)
-    (output / "checkpoints" / "step-000001").rename(output / "checkpoints" / ".writing-000001")
-    assert run("--resume", "steps=1", "trainer.learning_rate=0.5") == 2
+    assert run("steps=1", refused_rate) == 2
+    assert output.exists() == folder_exists
+    assert contents(output) == {}
+
+
+def test_run_that_has_trained_stays_when_its_resume_is_refused(run, output, refused_rate):
+    shutil.rmtree(output / "checkpoints")
+    assert run("--resume", "--changed", "steps=2", refused_rate) == 2
     assert (output / "recipe.yaml").is_file()
 
 
-def test_run_keeps_its_directory_when_a_later_phase_is_refused(
-    run: Run, output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse(monkeypatch, 0.5)
+def test_run_keeps_its_directory_when_a_later_phase_is_refused(run, tmp_path, refused_rate):
     assert run("phases={one: {steps: 1}, two: {trainer: {learning_rate: 0.5}}}") == 2
-    assert [path.name for path in (output / "checkpoints").iterdir()] == ["step-000001"]
+    checkpoints = tmp_path / "run/checkpoints"
+    assert [path.name for path in checkpoints.iterdir()] == ["step-000001"]
 
 
-def test_finished_run_trains_no_more_and_measures_again_only_other_questions(
-    run: Run, output: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("steps=1") == 0
+def test_finished_run_trains_no_more_and_measures_again_only_other_questions(run, output, capsys):
     results = output / "results.json"
-    before = results.stat().st_mtime_ns
-    capsys.readouterr()
-    assert run("--resume", "--changed", "steps=3") == 0
-    printed = capsys.readouterr()
-    assert "this run is finished: none of its phases trains more" in printed.out + printed.err
-    assert "measuring" not in printed.out + printed.err
-    assert results.stat().st_mtime_ns == before
-    assert len((output / "metrics.jsonl").read_text().splitlines()) == 1
-    assert run("--resume", "--changed", "steps=3", "evaluation.questions=3") == 0
-    assert results.stat().st_mtime_ns > before
-    results.unlink()  # As a run leaves it that was killed after its last checkpoint.
-    assert run("--resume", "--changed", "steps=3", "evaluation.questions=3") == 0
-    written = json.loads(results.read_text())
-    results.write_text(json.dumps({**written, "steps": written["steps"] + 1}))
-    assert run("--resume", "--changed", "steps=3", "evaluation.questions=3") == 0
-    again = json.loads(results.read_text())
-    assert {**again, "seconds": 0, "sha256": 0} == {**written, "seconds": 0, "sha256": 0}
-
-
-def test_run_trains_more_steps_when_resumed_within_a_phase(run: Run, output: Path) -> None:
-    assert run("steps=2") == 0
-    refuse_checkpoints_after(output, 1)
+    first_results = results.read_text()
     assert run("--resume", "--changed", "steps=4") == 0
-    rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [1, 2, 3, 4]
-    assert [row["time_s"] for row in rows] == sorted(row["time_s"] for row in rows)
+    printed = "".join(capsys.readouterr())
+    assert "this run is finished: none of its phases trains more" in printed
+    assert "measuring" not in printed
+    assert results.read_text() == first_results
+    arguments = ("--resume", "--changed", "steps=4", "evaluation.questions=3")
+    assert run(*arguments) == 0
+    second_results = json.loads(results.read_text())
+    assert second_results != json.loads(first_results)
+    # Results that are not those of the last evaluation are written again.
+    results.write_text(json.dumps({**second_results, "steps": 99}))
+    assert run(*arguments) == 0
+    assert json.loads(results.read_text())["steps"] == second_results["steps"]
+
+
+def test_run_trains_more_steps_when_resumed_within_a_phase(run, output):
+    damage_checkpoints_after(output, 1)
+    assert run("--resume", "--changed", "steps=3") == 0
+    rows = [row for row in read_rows(output) if "loss" in row]
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    times = [row["time_s"] for row in rows]
+    assert times == sorted(times)
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("first", "second"),
     [
-        (["evaluation.runs=2"], ["evaluation.runs=2"]),
-        (["evaluation.modes={ring: {topology: ring}}"], []),
+        ("evaluation.runs=2", "evaluation.runs=2"),
+        ("evaluation.modes={ring: {topology: ring}}", "steps=2"),
         (
-            ["trainer.optimizer={type: torch, name: SGD}"],
-            ["trainer.optimizer={type: torch, name: SGD}"],
+            "trainer.optimizer={type: torch, name: SGD}",
+            "trainer.optimizer={type: torch, name: SGD}",
         ),
-        (["trainer.epochs=2"], ["trainer.epochs=1"]),
+        ("trainer.epochs=2", "trainer.epochs=1"),
     ],
 )
-def test_run_resumes_with_what_its_own_recipe_wrote(
-    before: list[str], after: list[str], run: Run, output: Path
-) -> None:
-    assert run("steps=3", *before) == 0
-    for step in (2, 1):  # The second time by a recipe that is no longer a change.
-        refuse_checkpoints_after(output, step)
-        assert run("--resume", "--changed", "steps=3", *after) == 0
-        assert f"refused-{step:06d}" not in {p.name for p in (output / "checkpoints").iterdir()}
+def test_run_resumes_with_what_its_own_recipe_wrote(first, second, run, tmp_path):
+    assert run("steps=2", first) == 0
+    damage_checkpoints_after(tmp_path / "run", 1)
+    assert run("--resume", "--changed", "steps=2", second) == 0
+    assert not (tmp_path / "run/checkpoints/refused-000001").exists()
 
 
-def test_run_resumes_when_its_questions_have_no_answers(
-    run: Run, output: Path, tmp_path: Path
-) -> None:
+def test_run_resumes_when_its_questions_have_no_answers(run, tmp_path):
     rows = [json.dumps({"question": f"Write about {number}."}) for number in range(60)]
     (tmp_path / "open.jsonl").write_text("\n".join(rows))
     settings = (
@@ -289,11 +324,43 @@ def test_run_resumes_when_its_questions_have_no_answers(
         "reward={type: overlong, max_tokens: 4, buffer: 2}",
     )
     assert run(*settings) == 0
-    refuse_checkpoints_after(output, 1)
+    damage_checkpoints_after(tmp_path / "run", 1)
     assert run("--resume", *settings) == 0
 
 
-def test_process_that_has_lost_another_says_how_to_go_on() -> None:
+def test_running_baselines_go_on_where_a_checkpoint_left_them(run, tmp_path):
+    arguments = ("advantage={type: role_ema, decay: 0.5}", "debate.num_agents=3", "steps=3")
+
+    def baselines():
+        return [
+            row.get("advantage/baseline/generator/debater") for row in read_rows(tmp_path / "run")
+        ]
+
+    assert run(*arguments) == 0
+    whole = baselines()
+    assert whole[-1] is not None and len(set(whole)) > 1
+    damage_checkpoints_after(tmp_path / "run", 1)
+    assert run(*arguments, "--resume") == 0
+    assert baselines() == whole
+
+
+def test_missing_sample_or_metrics_are_named(run, output, capfd):
+    (output / "tokens/step-1.safetensors").unlink()
+    assert run("--resume", "steps=2") == 2
+    message = "tokens/step-1.safetensors is not as it was written before it"
+    assert message in capfd.readouterr().err
+    (output / "metrics.jsonl").write_text("")
+    assert run("--resume", "steps=2") == 2
+    assert "rows of metrics.jsonl are not as they were written" in capfd.readouterr().err
+
+
+def test_environment_that_cannot_be_read_is_begun_again(run, output):
+    (output / "environment.json").write_text("[]")
+    assert run("--resume", "steps=2") == 0
+    assert len(read_resumes(output)) == 1
+
+
+def test_process_that_has_lost_another_says_how_to_go_on():
     message = str(lost(Place(rank=0, size=2), RuntimeError("Connection closed by peer")))
     assert message.startswith("rank 0 of 2: found another process of the run gone (Connection")
     assert message.endswith("go on from the run's last checkpoint with --resume")

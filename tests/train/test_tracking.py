@@ -1,16 +1,25 @@
+"""Trackers: what is sent, what an outage costs, and a tracked run read back record by record."""
+
+import getpass
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import wandb
+import yaml
 from pydantic import ValidationError
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
 
 from debate_protocol.forms import Simultaneous
+from debate_protocol.transcripts.files import read_transcripts
 from debate_rewards import Verifiable
 from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
@@ -24,29 +33,42 @@ from debate_train.monitoring import tracking
 from debate_train.monitoring.services import (
     COLUMNS,
     Logged,
+    Start,
+    TensorBoardRun,
     _is_online,
     shareable,
     shareable_page,
 )
 from debate_train.monitoring.tracking import Tracker, Tracking, turn_table
+from debate_train.running import loop
 from debate_train.running.results import _flatten
+from train.small_runs import RECIPE, at_call
+
+OFF = "warning: W&B is off from here on ("
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def no_login(monkeypatch, tmp_path):
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
 
 
-class Run:
-    """What `wandb.init` gives."""
+@pytest.fixture
+def run(tmp_path, no_login):
+    return RunDirectory.create(tmp_path / "run", "a: 1\n")
+
+
+class FakeRun:
+    """What `wandb.init` gives; its second row is lost."""
 
     url = "https://example.org/run"
     settings = SimpleNamespace(_offline=False)
 
     def __init__(self):
-        self.metrics, self.sent, self.summary = [], [], {}
+        self.metrics = []
+        self.rows = []
+        self.summary = {}
 
     def define_metric(self, name, step_metric=None):
         self.metrics.append((name, step_metric))
@@ -54,31 +76,35 @@ class Run:
     def log(self, row, step):
         if step == 1:
             raise ConnectionError("no route\nto the host")
-        self.sent.append((row, step))
+        self.rows.append((row, step))
 
     def finish(self, exit_code):
         raise AssertionError("a run that is off is not ended")
 
 
-def test_run_has_its_name_and_notes_and_an_address_when_online(tmp_path, monkeypatch, capfd):
-    asked, made = [], Run()
-    monkeypatch.setattr("wandb.init", lambda **named: asked.append(named) or made)
-    run = RunDirectory.create(tmp_path / "run", "a: 1\n")
-    tracking = Tracking(name="shown", notes="why it was run", group="seeds")
-    assert tracking.open(run, "recipe", {"a": 1}).names == ["W&B"]
-    (arguments,) = asked
-    named = {"name": "shown", "notes": "why it was run", "group": "seeds", "config": {"a": 1}}
-    assert {key: arguments[key] for key in named} == named
-    assert arguments["settings"].host == "" and arguments["resume"] == "allow"
+def test_run_has_its_name_and_notes_and_an_address_when_online(run, monkeypatch, capfd):
+    fake = FakeRun()
+    arguments = {}
+
+    def init(**named):
+        arguments.update(named)
+        return fake
+
+    monkeypatch.setattr("wandb.init", init)
+    settings = {"name": "shown", "notes": "why it was run", "group": "seeds"}
+    tracker = Tracking(**settings).open(run, "recipe", {"a": 1})
+    assert tracker.names == ["W&B"]
+    expected = settings | {"config": {"a": 1}, "resume": "allow"}
+    assert {key: arguments[key] for key in expected} == expected
+    assert arguments["settings"].host == ""
+    assert fake.metrics == [("step", None), ("*", "step")]
     assert "W&B: https://example.org/run" in capfd.readouterr().err
-    assert made.metrics == [("step", None), ("*", "step")]
     assert os.environ["WANDB_DATA_DIR"] == str((run.path / "wandb" / "data").resolve())
 
 
-def test_an_outage_ends_tracking_and_not_the_run(tmp_path, monkeypatch, capfd):
-    made = Run()
-    monkeypatch.setattr("wandb.init", lambda **_: made)
-    run = RunDirectory.create(tmp_path / "run", "a: 1\n")
+def test_an_outage_ends_tracking_and_not_the_run(run, monkeypatch, capfd):
+    fake = FakeRun()
+    monkeypatch.setattr("wandb.init", lambda **_: fake)
     tracker = Tracking().open(run, "recipe", {})
     capfd.readouterr()
     for step in (1, 2, 3):
@@ -87,39 +113,38 @@ def test_an_outage_ends_tracking_and_not_the_run(tmp_path, monkeypatch, capfd):
     tracker.keep(None, None)
     tracker.close()
     row = {"optim/loss": 0.5, "time/tokens_per_s": 9, "train/round": 0, "phase": "p", "step": 1}
-    assert made.sent == [(row, 0)] and made.summary == {}
-    assert capfd.readouterr().err == (
-        "warning: W&B is off from here on (no route); metrics.jsonl has all rows\n"
-    )
+    assert fake.rows == [(row, 0)]
+    assert fake.summary == {}
+    assert capfd.readouterr().err == f"{OFF}no route); metrics.jsonl has all rows\n"
 
 
-@pytest.mark.parametrize("mode", ["online", "offline"])
-def test_a_run_that_cannot_be_started_costs_one_warning(tmp_path, monkeypatch, capfd, mode):
-    def init(**_):
+def test_a_run_that_cannot_be_started_costs_one_warning(run, monkeypatch, capfd):
+    def fail(**_):
         raise OSError("no room\nat all")
 
-    monkeypatch.setenv("WANDB_MODE", mode)
-    monkeypatch.setattr("wandb.init", init)
-    run = RunDirectory.create(tmp_path / "run", "a: 1\n")
+    monkeypatch.setattr("wandb.init", fail)
     tracker = Tracking().open(run, "recipe", {})
     assert tracker.names == []
     tracker.log("p", 1, {"loss": 1.0})
-    said = capfd.readouterr().err
-    assert said.count("warning: W&B is off from here on (no room)") == 1
-    assert "kept offline" not in said
+    warnings = capfd.readouterr().err
+    assert warnings.count(f"{OFF}no room)") == 1
+    assert "kept offline" not in warnings
+
+
+def test_a_folder_that_cannot_be_made_costs_one_warning(run, capfd):
+    (run.path / "wandb").write_text("in the way")
+    assert Tracking().open(run, "recipe", {}).names == []
+    assert OFF in capfd.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_server_that_never_answers_leaves_a_run_that_wandb_sync_finds(
-    tmp_path, monkeypatch, capfd
-):
+def test_a_server_that_never_answers_leaves_a_run_that_wandb_sync_finds(run, monkeypatch, capfd):
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    run = RunDirectory.create(tmp_path / "a run", "a: 1\n")
     with socket.create_server(("127.0.0.1", 0)) as silent:  # It accepts, and says nothing.
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
         begin = time.monotonic()
         tracker = Tracking().open(run, "recipe", {})
-        # 6 to 8 s on an idle machine (wandb's own waits were 57); other tests run beside this one.
+        # 6 to 8 s on an idle machine (wandb's own waits were 57); other tests run beside it.
         assert time.monotonic() - begin < 20
         assert tracker.names == ["W&B"]
         tracker.log("p", 1, {"loss": 1.0})
@@ -127,49 +152,47 @@ def test_a_server_that_never_answers_leaves_a_run_that_wandb_sync_finds(
         wandb.teardown()  # the last block of an offline run is written after `finish` returned
     reached, sync = capfd.readouterr().err.splitlines()[-2:]
     assert reached.startswith("W&B cannot be reached (")
-    command = sync.removeprefix("W&B: to send the run: ").replace("sync", "sync --dry-run")
-    command = f"{Path(sys.executable).parent / 'wandb'} {command.removeprefix('wandb ')}"
-    found = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
-    assert "Would sync 1 run(s)" in found.stderr
-    (kept,) = run.path.glob("wandb/offline-run-*/*.wandb")
-    assert b"optim/loss" in kept.read_bytes()
+    arguments = sync.removeprefix("W&B: to send the run: wandb sync ")
+    command = f"{Path(sys.executable).parent / 'wandb'} sync --dry-run {arguments}"
+    process = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert "Would sync 1 run(s)" in process.stderr
+    (file,) = run.path.glob("wandb/offline-run-*/*.wandb")
+    assert b"optim/loss" in file.read_bytes()
 
 
-def test_a_folder_that_cannot_be_made_costs_one_warning(tmp_path, capfd):
-    run = RunDirectory.create(tmp_path / "run", "a: 1\n")
-    (run.path / "wandb").write_text("in the way")
-    assert Tracking().open(run, "recipe", {}).names == []
-    assert "warning: W&B is off from here on (" in capfd.readouterr().err
+class FakeService:
+    def __init__(self, name, fails=False):
+        self.name = name
+        self.fails = fails
+        self.rows = []
+        self.ends = []
+
+    def log(self, row):
+        self.rows.append(row)
+        if self.fails:
+            raise ValueError("full")
+
+    def close(self, failed):
+        self.ends.append(failed)
 
 
 def test_one_service_that_fails_leaves_the_others_and_views_that_fail_the_rows(capfd):
-    class Service:
-        def __init__(self, name):
-            self.name, self.rows, self.ends = name, [], []
-
-        def log(self, row):
-            self.rows.append(row)
-            if self.name == "b":
-                raise ValueError("full")
-
-        def close(self, failed):
-            self.ends.append(failed)
-
     def view(phase, step):
         raise KeyError("unreadable")
 
-    services = [Service("a"), Service("b"), Service("c")]
+    services = {name: FakeService(name, fails=name == "b") for name in "abc"}
     tracker = Tracker(7, view)
-    for service in services:
-        tracker.add(service.name, lambda service=service: service)
+    for name, service in services.items():
+        tracker.add(name, lambda service=service: service)
     for step in (1, 2):
         tracker.log("p", step, {"loss": 0.5}, made=object())
     assert tracker.names == ["a", "c"]
     tracker.close(failed=True)
     tracker.close()
-    a, b, c = services
-    assert a.rows == c.rows == [Logged(n, "p", n - 6, {"optim/loss": 0.5}, []) for n in (7, 8)]
-    assert len(b.rows) == 1 and (a.ends, b.ends, c.ends) == ([True], [], [True])
+    rows = [Logged(number, "p", number - 6, {"optim/loss": 0.5}, []) for number in (7, 8)]
+    assert services["a"].rows == services["c"].rows == rows
+    assert len(services["b"].rows) == 1
+    assert [service.ends for service in services.values()] == [[True], [], [True]]
     assert capfd.readouterr().err.splitlines() == [
         "warning: no turns are tracked from here on ('unreadable')",
         "warning: b is off from here on (full); metrics.jsonl has all rows",
@@ -178,43 +201,47 @@ def test_one_service_that_fails_leaves_the_others_and_views_that_fail_the_rows(c
 
 def test_a_library_that_is_missing_is_named_with_how_to_install_it(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
-    wanted = Tracking(wandb=False, tensorboard=True)
-    (missing,) = wanted.missing_libraries()
-    assert missing.startswith("tracking.tensorboard: found true")
-    assert "pip install 'tensorboard" in missing
+    (message,) = Tracking(wandb=False, tensorboard=True).missing_libraries()
+    assert message.startswith("tracking.tensorboard: found true")
+    assert "pip install 'tensorboard" in message
     assert list(Tracking().missing_libraries()) == []
-    command = ["quickstart", "tracking.tensorboard=true", "--output", str(tmp_path / "run")]
-    assert main(command) == 2
+    output = tmp_path / "run"
+    assert main(["quickstart", "tracking.tensorboard=true", "--output", str(output)]) == 2
     assert "tracking.tensorboard: found true" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
+    assert not output.exists()
 
 
-def test_open_does_nothing_when_tracking_is_off(tmp_path, monkeypatch):
-    run = RunDirectory.create(tmp_path / "run", "a: 1\n")
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    for tracker in (Tracking(wandb=False).open(run, "x", {}), Tracking().open(run, "x", {})):
-        tracker.log("p", 1, {"loss": 1.0})
-        tracker.summarise({})
-        tracker.close()
-        tracker.close()
+@pytest.mark.parametrize(("mode", "settings"), [("disabled", {}), ("offline", {"wandb": False})])
+def test_open_does_nothing_when_tracking_is_off(run, monkeypatch, mode, settings):
+    monkeypatch.setenv("WANDB_MODE", mode)
+    tracker = Tracking(**settings).open(run, "recipe", {})
+    tracker.log("p", 1, {"loss": 1.0})
+    tracker.summarise({})
+    tracker.close()
     assert not (run.path / "wandb").exists()
 
 
-def test_mode_is_offline_without_a_key_and_as_wandb_mode_says(monkeypatch, tmp_path):
-    assert not _is_online()
-    (tmp_path / "netrc").write_text("machine example.org login a password b\n")
-    assert not _is_online()
-    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password key\n")
-    assert _is_online()
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    assert not _is_online()
-    monkeypatch.delenv("WANDB_MODE")
-    (tmp_path / "netrc").unlink()
-    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    assert _is_online()
+@pytest.mark.usefixtures("no_login")
+@pytest.mark.parametrize(
+    ("netrc", "environment", "expected"),
+    [
+        ("", {}, False),
+        ("machine example.org login a password b\n", {}, False),
+        ("machine api.wandb.ai login user password key\n", {}, True),
+        ("machine api.wandb.ai login user password key\n", {"WANDB_MODE": "offline"}, False),
+        ("", {"WANDB_API_KEY": "k" * 40}, True),
+    ],
+)
+def test_mode_is_offline_without_a_key_and_as_wandb_mode_says(
+    monkeypatch, tmp_path, netrc, environment, expected
+):
+    (tmp_path / "netrc").write_text(netrc)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert _is_online() == expected
 
 
-def test_what_is_shared_has_no_secret_and_no_place_on_a_disk():
+def test_what_is_shared_has_no_secret_and_no_place_on_a_disk(monkeypatch, tmp_path):
     environment = {
         "HF_TOKEN": "abcdefgh",
         "PASSWORD": "abcdefgh-long",
@@ -226,12 +253,10 @@ def test_what_is_shared_has_no_secret_and_no_place_on_a_disk():
         "a": ["[secret]", "x [secret]"],
         "b": {"path": "…/base", "n": 1, "m": None},
     }
-    kept = ["https://host/a/b/c", "org/model", "runs/a/b", "~/data/a", "1/2/3", "/", "a / b"]
-    assert shareable(kept, {}) == kept
+    public = ["https://host/a/b/c", "org/model", "runs/a/b", "~/data/a", "1/2/3", "/", "a / b"]
+    assert shareable(public, {}) == public
     assert shareable(["file:///data/a/b", "from /data/a/b on"], {}) == ["…/b", "from …/b on"]
-
-
-def test_a_page_that_is_shared_has_none_either(monkeypatch, tmp_path):
+    # A page has none, either.
     monkeypatch.setenv("A_TOKEN", "abcdefgh-long")
     monkeypatch.setenv("HOME", "/people/someone")
     text = f"<b>/data/sets/a.jsonl</b> {tmp_path} /people/someone/x abcdefgh-long</b></i>"
@@ -245,38 +270,239 @@ def test_unknown_setting_is_refused():
 
 
 def test_table_says_of_each_turn_what_it_earned():
-    source, tokenizer = SignsPuzzle(batch_size=2).open(), word_tokenizer()
-    player = ScriptedEngine().open(None, tokenizer, script=source.demonstrate)
+    source = SignsPuzzle(batch_size=1).open()
+    tokenizer = word_tokenizer()
+    engine = ScriptedEngine().open(None, tokenizer, script=source.demonstrate)
     form = Simultaneous(num_agents=3, max_rounds=2, style="compact", personas="none")
-    played = play([form.start(q, seed=0) for q in source.batch(0)], player, max_tokens=64)
-    scores = Verifiable()(played)
+    (debate,) = play([form.start(source.batch(0)[0], seed=0)], engine, max_tokens=64)
+    scores = Verifiable()([debate])
     advantage = Grouped(baseline="none")
-    given = advantage(played, scores)
-    batch = build_batch(played, given, advantage.streams, tokenizer)
-    table = turn_table("p", Step(4, played, scores, batch, {}), most=7)
+    batch = build_batch([debate], advantage([debate], scores), advantage.streams, tokenizer)
+    table = turn_table("p", Step(4, [debate], scores, batch, {}), most=5)
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in table]
-    assert [(r["debate"], r["agent"], r["round"]) for r in rows] == [
-        (debate.id, turn.agent, turn.round) for debate in played for turn in debate.turns
-    ][:7]
-    assert {(r["phase"], r["step"], r["role"]) for r in rows} == {("p", 5, "debater")}
-    means: dict = {}  # Of each agent's turns in order: rows, and segments within them, are so.
-    for own in batch.rows:
-        for segment in range(1, own.segments.max() + 1):
-            inside = own.over_tokens("segments") == segment
-            mean = own.over_tokens("advantages")[inside].sum() / inside.sum()
-            means.setdefault((played[own.debate].id, own.agent), []).append(float(mean))
-    for row in rows:
+    for row, turn in zip(rows, debate.turns, strict=False):
+        assert (row["phase"], row["step"], row["role"]) == ("p", 5, "debater")
+        assert (row["debate"], row["agent"], row["round"]) == (debate.id, turn.agent, turn.round)
         value = float(row["credit"].removeprefix("generator "))
-        assert abs(value) == 1 and row["advantage"] * value > 0
-        mean = means[row["debate"], row["agent"]][row["round"]]
+        batch_row = next(r for r in batch.rows if r.agent == turn.agent)
+        is_turn = batch_row.over_tokens("segments") == turn.round + 1
+        mean = batch_row.over_tokens("advantages")[is_turn].mean()
         assert row["advantage"] == pytest.approx(mean, rel=1e-6)
-    assert {r["credit"] for r in rows} == {"generator 1", "generator -1"}
+        assert abs(value) == 1 and row["advantage"] * value > 0
+    assert len(rows) == 5
 
 
-def test_the_change_of_a_summary_is_of_the_same_questions_as_its_interval() -> None:
-    before, after = ({"mean": mean, "low": 0.0, "high": 1.0} for mean in (0.5, 0.7))
-    row = {"name": "eval/judge/accuracy", "before": before, "after": after}
-    found = _flatten([row | {"change": {"difference": 0.1, "low": 0.05, "high": 0.15}}])
-    ends = [found[f"results/judge/accuracy/change{end}"] for end in ("", "_low", "_high")]
+def test_the_change_of_a_summary_is_of_the_same_questions_as_its_interval():
+    row = {
+        "name": "eval/judge/accuracy",
+        "before": {"mean": 0.5, "low": 0.0, "high": 1.0},
+        "after": {"mean": 0.7, "low": 0.0, "high": 1.0},
+    }
+    change = "results/judge/accuracy/change"
+    assert _flatten([row])[change] == pytest.approx(0.2)
+    summary = _flatten([row | {"change": {"difference": 0.1, "low": 0.05, "high": 0.15}}])
+    ends = [summary[change], summary[f"{change}_low"], summary[f"{change}_high"]]
     assert ends == [0.1, 0.05, 0.15]
-    assert _flatten([row])["results/judge/accuracy/change"] == pytest.approx(0.2)
+
+
+def test_tensorboard_drops_steps_that_are_made_again(tmp_path):
+    for last_step, steps in ((None, (1, 2, 3)), (1, (2, 3, 4))):
+        service = TensorBoardRun(Start(tmp_path), last_step)
+        for step in steps:
+            service.log(Logged(step - 1, "p", step, {"optim/loss": 1.0}))
+        service.close(failed=False)
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Tensors("optim/loss")
+    assert [event.step for event in events] == [1, 2, 3, 4]
+
+
+# A run of three steps that failed in the third and was resumed, tracked offline
+
+SECRET = "value-of-a-secret"
+TRACKED = (
+    "tracking={wandb: true, tensorboard: true, project: tracked, turns: 3, "
+    "turns_every: 2, checkpoints: true, notes: why it was run, "
+    f"tags: [/data/someone/sets/file.txt, {SECRET}]}}",
+    "recording={debates: 1, every: 1}",
+)
+
+
+def read_records(path):
+    """Yield the records of a file: LevelDB's log, blocks of 32 KiB after a header of 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data = path.read_bytes()
+    offset = 7
+    content = b""
+    while offset < len(data):
+        room = 32768 - offset % 32768
+        if room < 7:
+            offset += room
+            continue
+        size = int.from_bytes(data[offset + 4 : offset + 6], "little")
+        kind = data[offset + 6]
+        content += data[offset + 7 : offset + 7 + size]
+        offset += 7 + size
+        if kind in (1, 4):  # A whole record, or the end of one.
+            yield Record.FromString(content)
+            content = b""
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory):
+    """Track a run; keep its folder, its rows, and the records of its two starts."""
+    folder = tmp_path_factory.mktemp("tracked")
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(RECIPE)
+    command = [str(recipe), *TRACKED, f"--output={folder / 'run'}"]
+
+    def fail():
+        raise RuntimeError("a bug")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("WANDB_")]:
+            patch.delenv(name)
+        patch.setenv("NETRC", str(folder / "netrc"))
+        patch.setenv("SOME_SERVICE_TOKEN", SECRET)
+        with pytest.MonkeyPatch.context() as broken:
+            at_call(broken, loop, "build_batch", 3, fail)
+            assert main(command) == 1
+        assert main([*command, "--resume"]) == 0
+        # A run's `finish` returns before its last block is written: the end of the service waits.
+        wandb.teardown()
+    files = sorted((folder / "run/wandb").glob("offline-run-*/*.wandb"))
+    lines = (folder / "run/metrics.jsonl").read_text().splitlines()
+    return SimpleNamespace(
+        folder=folder / "run",
+        rows=[json.loads(line) for line in lines],
+        starts=[list(read_records(file)) for file in files],
+    )
+
+
+def records_of(tracked, kind):
+    records = chain.from_iterable(tracked.starts)
+    return [getattr(r, kind) for r in records if r.WhichOneof("record_type") == kind]
+
+
+def read_history(start):
+    """Read each row that was sent: its number, and its values by name."""
+    rows = []
+    for record in start:
+        if record.WhichOneof("record_type") == "history":
+            values = {}
+            for item in record.history.item:
+                values["/".join(item.nested_key) or item.key] = json.loads(item.value_json)
+            rows.append((record.history.step.num, values))
+    return rows
+
+
+def test_a_resumed_run_goes_on_as_the_same_one_without_a_repeat(tracked):
+    identity = (tracked.folder / "wandb/run-id.txt").read_text().strip()
+    assert [record.run_id for record in records_of(tracked, "run")] == [identity] * 2
+    first, second = (read_history(start) for start in tracked.starts)
+    assert [(number, row["step"]) for number, row in first] == [(0, 1), (1, 2), (2, 2)]
+    assert [(number, row["step"]) for number, row in second] == [(3, 3)]
+    for (_, sent), row in zip(first + second, tracked.rows, strict=True):
+        assert (sent["phase"], sent["step"]) == (row["phase"], row["step"])
+        assert sent.get("optim/loss") == row.get("loss")
+        assert sent.get("eval/format") == row.get("eval/format")
+        assert sent.get("train/parse_error") == row.get("parse_error")
+        top_level = {name for name in sent if "/" not in name}
+        assert top_level <= {"step", "phase", "_step", "_runtime", "_timestamp", "_wandb"}
+    assert [record.exit_code for record in records_of(tracked, "exit")] == [1, 0]
+
+
+def test_rows_are_drawn_over_the_step(tracked):
+    metrics = records_of(tracked, "metric")
+    axes = [(metric.name, metric.glob_name, metric.step_metric) for metric in metrics]
+    assert axes == [("step", "", ""), ("", "*", "step")] * 2
+
+
+def test_tables_hold_the_turns(tracked):
+    paths = sorted(tracked.folder.glob("wandb/offline-run-*/files/media/table/*/*.table.json"))
+    assert len(paths) == 2  # Of the first step, and of each second one.
+    for path in paths:
+        table = json.loads(path.read_text())
+        assert tuple(table["columns"]) == COLUMNS
+        rows = [dict(zip(COLUMNS, row, strict=True)) for row in table["data"]]
+        step = rows[0]["step"]
+        (debate,) = read_transcripts(tracked.folder / f"transcripts/train-{step:06d}.jsonl")
+        turns = [(turn.text, turn.agent, turn.round) for turn in debate.turns]
+        assert [(row["text"], row["agent"], row["round"]) for row in rows] == turns
+        assert {row["question"] for row in rows} == {debate.question.text}
+        # Each turn has failed: -1, with no baseline.
+        assert {(row["credit"], row["advantage"]) for row in rows} == {("generator -1", -1.0)}
+
+
+def test_the_summary_has_the_results_with_their_intervals(tracked):
+    sent = {}
+    for summary in records_of(tracked, "summary"):
+        sent.update({update.key: json.loads(update.value_json) for update in summary.update})
+    results = json.loads((tracked.folder / "results.json").read_text())
+    assert sent["results/summary"] == results["summary"]
+    for row in results["table"]:
+        name = "results/" + row["name"].removeprefix("eval/")
+        for when in ("before", "after"):
+            assert sent[f"{name}/{when}"] == row[when]["mean"]
+            assert sent[f"{name}/{when}_low"] == row[when]["low"]
+        assert sent[f"{name}/change_high"] == row["change"]["high"]
+
+
+def test_report_and_recipe_are_artifacts_within_the_run(tracked):
+    artifacts = records_of(tracked, "artifact")
+    kinds = [artifact.type for artifact in artifacts]
+    assert kinds == ["run_table"] * 2 + ["recipe", "report", "model"] * 2
+    entries = {artifact.type: artifact.manifest.contents for artifact in artifacts}
+    names = {entry.path for entry in entries["model"]}
+    assert {"manifest.json", "model.safetensors"} <= names
+    for artifact in artifacts:
+        for entry in artifact.manifest.contents:
+            folder = tracked.folder.resolve() / "wandb"
+            assert Path(entry.local_path).is_relative_to(folder)
+    assert "</html>" in Path(entries["report"][0].local_path).read_text()
+    recipe = yaml.safe_load(Path(entries["recipe"][0].local_path).read_text())
+    assert recipe["model"]["hidden_size"] == 8 and "weights" not in recipe
+    assert recipe["tracking"]["tags"] == ["…/file.txt", "[secret]"]
+
+
+def test_no_host_user_path_or_secret_is_sent(tracked):
+    sent = ""
+    for artifact in records_of(tracked, "artifact"):
+        if artifact.type != "model":  # A checkpoint goes as it is.
+            for entry in artifact.manifest.contents:
+                sent += Path(entry.local_path).read_text()
+    for start in tracked.starts:
+        for record in start:
+            shared = type(record).FromString(record.SerializeToString())
+            for entry in shared.artifact.manifest.contents:
+                entry.ClearField("local_path")  # It stays here, for `wandb sync`.
+            sent += str(shared)
+    for record in records_of(tracked, "run"):
+        assert (record.host, record.notes) == ("", "why it was run")
+        assert {"model", "tracking", "weights"} <= {update.key for update in record.config.update}
+    for text in (SECRET, str(tracked.folder), "/data/someone", os.path.expanduser("~/")):
+        assert text not in sent
+    for name in (socket.gethostname(), getpass.getuser()):
+        assert f'"{name}"' not in sent
+
+
+def test_tensorboard_draws_each_step_once(tracked):
+    folder = tracked.folder / "tensorboard"
+    assert len(list(folder.iterdir())) == 2
+    events = EventAccumulator(str(folder), size_guidance={"tensors": 0}).Reload()
+    losses = events.Tensors("optim/loss")
+    rows = [row for row in tracked.rows if "loss" in row]
+    assert [event.step for event in losses] == [row["step"] for row in rows] == [1, 2, 3]
+    for event, row in zip(losses, rows, strict=True):
+        assert float(make_ndarray(event.tensor_proto)) == pytest.approx(row["loss"], rel=1e-6)
+    turns = events.Tensors("transcripts/turns/text_summary")[0]
+    (table,) = make_ndarray(turns.tensor_proto)
+    lines = [json.loads(line) for line in table.decode().splitlines()]
+    assert [tuple(line) for line in lines] == [COLUMNS] * 2
+    (results,) = events.Tensors("results/text_summary")
+    assert b"results/summary" in make_ndarray(results.tensor_proto).item()
+
+
+def test_a_run_directory_with_trackers_is_taken_for_a_run(tracked):
+    run = RunDirectory.open(tracked.folder)
+    assert len(run.metrics.rows()) == 4
+    run.close()
