@@ -3,6 +3,7 @@
 python docs/make_results.py
 """
 
+import re
 from itertools import takewhile
 from pathlib import Path
 
@@ -20,10 +21,15 @@ before its first run. `docs/make_results.py` writes this page from the runs in `
 
 - A row is a difference paired by seed, with its 95 % interval (Student's t). *− start* is after
   minus before training. **Bold** survives Holm's correction for all tests of the study.
-- *Seeds* counts the seeds whose start met its exit criterion.
-- `debate study benchmarks/studies/NAME.yaml --tables` prints all measures, levels, p values and
-  alarms. Without `--tables` it runs what is missing. [Studies](studies.md) explains the file.
+- Seeds are those whose start met its exit criterion; a row with fewer says how many.
+- `debate study FILE --tables` prints all comparisons, measures, levels, p values and alarms;
+  without `--tables` it runs what is missing ([studies](studies.md)).
 """
+LEFT_OUT = {
+    "labels": r"(votes|answers|random)_(3|30) − (random|truth).*|(votes|answers)_(3|30) .*",
+    "own_judge": r"(frozen|random|fixed)_.*|.* − (random|frozen)_.*",
+}
+"""Comparisons that only the study's own tables show."""
 TOPICS = {
     "Methods": ("methods", "methods_updates"),
     "Votes without labels": (
@@ -51,12 +57,13 @@ def section(file: Path) -> list[str]:
     assert study.results is not None, file
     finished_runs = Lines(file.parent / study.results).read()
     question = " ".join(takewhile(str.strip, opening(file)))
+    left_out = re.compile(rf"\| ({LEFT_OUT.get(study.name, '(?!)')}) \|")
     link = f"[Arms and rules](../benchmarks/studies/{file.name})"
     return [
         f"### {study.name}\n",
         f"{question} {link}.\n",
         f"{study.about.strip()}\n",
-        *summary(study, finished_runs),
+        *(line for line in summary(study, finished_runs) if not left_out.match(line)),
         "",
     ]
 

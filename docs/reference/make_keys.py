@@ -16,7 +16,7 @@ PAGE = Path(__file__).with_name("keys.md")
 HEAD = """# Recipe keys
 
 Every key of a recipe, made from the recipe's models by `docs/reference/make_keys.py`.
-`debate-train --explain KEY` prints the same of one key; with a recipe in front, also its value.
+`debate train --explain KEY` prints the same of one key; with a recipe in front, also its value.
 [Recipes](../recipes.md) says how to write one.
 """
 LONGEST = 60

@@ -205,19 +205,22 @@ def summary(study: Study, lines: Sequence[FinishedRun]) -> list[str]:
     compared_measures = list(dict.fromkeys(row.measure for row in rows))
     measures = [name for name in study.plot if name in compared_measures] or compared_measures
     cells_by_comparison: dict[str, dict[str, str]] = {}
-    seeds_by_comparison: dict[str, str] = {}
+    seeds_by_comparison: dict[str, int] = {}
     for row, p_holm in zip(rows, _adjusted_p_values(rows), strict=True):
         if row.measure not in measures:
             continue
         mark = "**" if p_holm is not None and p_holm <= LEVEL and row.has_power else ""
         difference = f"{mark}{with_interval([*row.values.values()])}{mark}"
         cells_by_comparison.setdefault(row.compared, {})[row.measure] = difference
-        seeds_by_comparison[row.compared] = str(len(row.values))
+        seeds_by_comparison[row.compared] = len(row.values)
     cells = list[list[object]]()
+    most_seeds = max(seeds_by_comparison.values(), default=0)
     for compared, differences_by_measure in cells_by_comparison.items():
+        num_seeds = seeds_by_comparison[compared]
+        fewer = f" ({num_seeds})" if num_seeds < most_seeds else ""
         row_cells = [differences_by_measure.get(name, "") for name in measures]
-        cells.append([compared, seeds_by_comparison[compared], *row_cells])
-    return table(["compared", "seeds", *measures], cells)
+        cells.append([f"{compared}{fewer}", *row_cells])
+    return table([f"{most_seeds} seeds", *measures], cells)
 
 
 def _rows(study: Study, runs: Runs) -> list[_Row]:

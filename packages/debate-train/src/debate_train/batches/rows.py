@@ -1,6 +1,6 @@
 """From transcripts and advantages to rows of tokens.
 
-Of the factors of a token's advantage (docs/notation.md), λ_s and x_s enter here. Turns of an agent
+Of the factors of a token's advantage (docs/tokens.md), λ_s and x_s enter here. Turns of an agent
 share a row while each prompt extends the last; the text shown in between has mask 0. Any other
 prompt starts a new row.
 """
