@@ -18,15 +18,18 @@ DISTINCT = list(dict.fromkeys(GOLDS))
 WHOLE = [gold for gold in DISTINCT if re.fullmatch(r"-?\d+", gold)]
 OTHERS = [gold for gold in DISTINCT if gold not in WHOLE]
 
+DEGREES = ("", "^{\\circ}", "°", " degrees", "\\text{ degrees}", "\\degree", "^ \\circ")
+
 
 def misjudged(pairs: list[tuple[str, str]], expected: str) -> list[tuple[str, str, str]]:
-    asked = [(Question("q", "?", gold), f"So it is $\\boxed{{{given}}}$.") for gold, given in pairs]
-    verdicts = check_many(asked, limit_s=20)
-    return [
-        (*pair, verdict.reason)
-        for pair, verdict in zip(pairs, verdicts, strict=True)
-        if verdict.verdict != expected
-    ]
+    questions = []
+    for gold, answer in pairs:
+        questions.append((Question("q", "?", gold), f"So it is $\\boxed{{{answer}}}$."))
+    wrong = []
+    for pair, verdict in zip(pairs, check_many(questions, limit_s=20), strict=True):
+        if verdict.verdict != expected:
+            wrong.append((*pair, verdict.reason))
+    return wrong
 
 
 def wrapped(gold: str) -> Iterator[str]:
@@ -45,13 +48,15 @@ def fractions(gold: str) -> Iterator[str]:
     yield gold.replace("\\frac", "\\dfrac")
     yield gold.replace("\\dfrac", "\\frac").replace("\\frac", "\\tfrac")
     yield re.sub(r"frac\s*(\d)\s*(\d)(?!\d)", r"frac{\1}{\2}", gold)
-    found = re.fullmatch(r"(-?)\\d?frac\{(\d+)\}\{(\d+)\}", gold)
+    match = re.fullmatch(r"(-?)\\d?frac\{(\d+)\}\{(\d+)\}", gold)
     decimal = re.fullmatch(r"-?\d*\.\d+", gold)
     if decimal:
         value = Fraction(gold)
         yield from (f"\\frac{{{value.numerator}}}{{{value.denominator}}}", f"{gold}0", str(value))
-    if found:
-        sign, up, low = found[1], int(found[2]), int(found[3])
+    if match:
+        sign = match[1]
+        up = int(match[2])
+        low = int(match[3])
         yield from (f"{sign}{up}/{low}", f"{sign}\\frac{{{2 * up}}}{{{2 * low}}}")
         yield f"\\frac{{{sign}{up}}}{{{low}}}"
         if 10**9 % low == 0:
@@ -61,31 +66,26 @@ def fractions(gold: str) -> Iterator[str]:
             yield f"{sign}{up // low} {up % low}/{low}"
     root = re.fullmatch(r"(\d*) ?\\sqrt\{?(\d+)\}?", gold)
     if root:
-        factor, under = int(root[1] or 1), int(root[2])
+        factor = int(root[1] or 1)
+        under = int(root[2])
         yield from (f"\\sqrt{{{factor * factor * under}}}", f"{factor}√{under}")
         yield from (f"{factor} \\cdot \\sqrt{{{under}}}", f"{factor}*sqrt({under})")
         yield from (f"\\sqrt{{{under}}}\\times {factor}", f"{factor}\\,\\sqrt {under}")
 
 
 def units(gold: str) -> Iterator[str]:
-    found = re.fullmatch(r"(.*?)\s*\\(?:text|mbox)\s*\{\s*(\w+)\}(\^2)?", gold)
-    if found and found[1]:
-        number, unit, power = found[1], found[2], found[3] or ""
+    match = re.fullmatch(r"(.*?)\s*\\(?:text|mbox)\s*\{\s*(\w+)\}(\^2)?", gold)
+    if match and match[1]:
+        number = match[1]
+        unit = match[2]
+        power = match[3] or ""
         yield from (number, f"{number} {unit}{power}", f"{number}\\text{{ {unit}}}{power}")
         yield f"{number}\\,\\mathrm{{{unit}}}{power}"
         if power:
             yield from (f"{number} \\text{{ square {unit}}}", f"{number} \\text{{ {unit}²}}")
     if gold.endswith("^\\circ"):
         number = gold.removesuffix("^\\circ")
-        for degrees in (
-            "",
-            "^{\\circ}",
-            "°",
-            " degrees",
-            "\\text{ degrees}",
-            "\\degree",
-            "^ \\circ",
-        ):
+        for degrees in DEGREES:
             yield number + degrees
     if gold.startswith("\\$"):
         number = gold.removeprefix("\\$")
@@ -106,7 +106,7 @@ def thousands(gold: str) -> Iterator[str]:
 
 def lists(gold: str) -> Iterator[str]:
     if re.fullmatch(r"-?\d,\s?-?\d(,\s?-?\d)?", gold):
-        turned = [part.strip() for part in gold.split(",")][::-1]
+        turned = [item.strip() for item in gold.split(",")][::-1]
         yield from (", ".join(turned), "\\{" + ",".join(turned) + "\\}", " and ".join(turned))
         yield from (" \\text{ or } ".join(f"x = {x}" for x in turned), "; ".join(turned))
     if "\\pm" in gold and "\\{" not in gold:
@@ -114,7 +114,8 @@ def lists(gold: str) -> Iterator[str]:
         yield from (", ".join(both), " \\text{ and } ".join(both), f"x = {gold}")
     based = re.fullmatch(r"(\d+)_\{?(\d+)\}?", gold)
     if based:
-        digits, base = based[1], based[2]
+        digits = based[1]
+        base = based[2]
         yield from (f"{digits}_{{{base}}}", f"({digits})_{base}", f"{digits}_{{\\text{{{base}}}}}")
     if "pmatrix" in gold:
         yield gold.replace("pmatrix", "bmatrix")
@@ -125,17 +126,17 @@ def lists(gold: str) -> Iterator[str]:
     yield gold.replace("\\infty", "∞").replace("\\cup", "∪").replace("\\pi", " π").strip()
 
 
-def whole(gold: str) -> Iterator[str]:
+def integer_forms(gold: str) -> Iterator[str]:
     yield from (f"{gold}.0", f"x = {gold}", f"n={gold}", f"= {gold}", f"\\approx {gold}")
     yield from (gold.replace("-", "−"), f"\\mathbf{{{gold}}}", f"\\text{{{gold}}}", f"{gold}\\\\")
     yield from (f"\\frac{{{2 * int(gold)}}}{{2}}", f"{gold} \\text{{ units}}", f"{gold} people")
 
 
 def forms(gold: str) -> list[str]:
-    found = (
-        form for rewrite in (wrapped, fractions, units, thousands, lists) for form in rewrite(gold)
-    )
-    return list(dict.fromkeys(form for form in found if form != gold))
+    rewritten = []
+    for rewrite in (wrapped, fractions, units, thousands, lists):
+        rewritten += rewrite(gold)
+    return [form for form in dict.fromkeys(rewritten) if form != gold]
 
 
 def test_check_gold_answers_are_right_against_themselves() -> None:
@@ -144,8 +145,11 @@ def test_check_gold_answers_are_right_against_themselves() -> None:
 
 
 def test_check_rewritten_gold_answers_are_right() -> None:
-    pairs = [(gold, form) for gold in OTHERS + WHOLE[::8] for form in forms(gold)]
-    pairs += [(gold, form) for gold in WHOLE[::8] for form in whole(gold)]
+    pairs = []
+    for gold in OTHERS + WHOLE[::8]:
+        pairs += [(gold, form) for form in forms(gold)]
+    for gold in WHOLE[::8]:
+        pairs += [(gold, form) for form in integer_forms(gold)]
     assert len(pairs) > 2000
     assert misjudged(pairs, "right") == []
 
@@ -178,14 +182,17 @@ EQUAL = {
 
 def test_check_equal_expressions_are_right() -> None:
     assert set(EQUAL) <= set(GOLDS)
-    assert misjudged([(gold, form) for gold, fs in EQUAL.items() for form in fs], "right") == []
+    pairs = []
+    for gold, equal_forms in EQUAL.items():
+        pairs += [(gold, form) for form in equal_forms]
+    assert misjudged(pairs, "right") == []
 
 
 def near(gold: str) -> Iterator[str]:
     """Answers that differ in one digit, one sign or one bracket."""
     bare = re.sub(r"\}\^\d$", "}", gold)  # the power of a unit is dropped with it
-    for found in re.finditer(r"\d", bare):
-        yield f"{bare[: found.start()]}{(int(found[0]) + 1) % 10}{bare[found.end() :]}"
+    for match in re.finditer(r"\d", bare):
+        yield f"{bare[: match.start()]}{(int(match[0]) + 1) % 10}{bare[match.end() :]}"
     if gold.startswith("-"):
         yield gold[1:]
     for old, new in (("(", "["), ("]", ")"), ("cup", "cap"), ("\\sqrt", "\\sin"), (" + ", " - ")):
@@ -198,7 +205,9 @@ def near(gold: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("start", range(4))
 def test_check_answers_near_a_gold_answer_are_wrong(start: int) -> None:
-    some = [gold for gold in OTHERS + WHOLE[::8] if not re.search(r"\}7\\text", gold)][start::4]
-    pairs = [(gold, form) for gold in some for form in dict.fromkeys(near(gold)) if form != gold]
+    golds = [gold for gold in OTHERS + WHOLE[::8] if not re.search(r"\}7\\text", gold)]
+    pairs = []
+    for gold in golds[start::4]:
+        pairs += [(gold, form) for form in dict.fromkeys(near(gold)) if form != gold]
     assert len(pairs) > 140
     assert misjudged(pairs, "wrong") == []

@@ -58,21 +58,21 @@ def zombies() -> list[str]:
     states = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            pid, rest = int(entry.parent.name), entry.read_text().rpartition(")")[2].split()
-            states[pid] = (rest[0], int(rest[1]))
+            state, parent, *_ = entry.read_text().rpartition(")")[2].split()
+            states[int(entry.parent.name)] = (state, int(parent))
     ours = {os.getpid()} | {pid for pid, (_, parent) in states.items() if parent == os.getpid()}
-    return [f"{pid}" for pid, (state, parent) in states.items() if state == "Z" and parent in ours]
+    unreaped = [pid for pid, (state, parent) in states.items() if state == "Z" and parent in ours]
+    return [str(pid) for pid in unreaped]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("as_gold", [False, True])
-def test_pool_is_back_within_the_limit_and_intact(pool: MathPool, name: str, as_gold: bool) -> None:
+def test_pool_is_back_within_the_limit_and_intact(pool: MathPool, name: str) -> None:
     started = time.monotonic()
-    sides = (HOSTILE[name], r"\pi") if as_gold else (r"\pi", HOSTILE[name])
-    result = pool.compare(*sides, 1.0)
-    assert result.outcome not in ("equal", "crashed", "gold_crashed")
+    for sides in ((HOSTILE[name], r"\pi"), (r"\pi", HOSTILE[name])):
+        result = pool.compare(*sides, 0.5)
+        assert result.outcome not in ("equal", "crashed", "gold_crashed")
     # The rest is killing and replacing; generous, because other work may share the cores.
-    assert time.monotonic() - started < 1.0 + 5
+    assert time.monotonic() - started < 2 * (0.5 + 5)
     assert pool.compare("x+1", "1+x", 20).outcome == "equal"
     assert zombies() == []
 
@@ -101,12 +101,12 @@ def test_pool_serves_many_threads_while_some_answers_hang(pool: MathPool) -> Non
 
 
 def test_check_works_off_the_main_thread() -> None:
-    found = []
+    verdicts = []
     question = Question("q", "?", r"\sqrt{8}")
-    thread = threading.Thread(target=lambda: found.append(check(question, r"\boxed{2\sqrt2}")))
+    thread = threading.Thread(target=lambda: verdicts.append(check(question, r"\boxed{2\sqrt2}")))
     thread.start()
     thread.join()
-    assert found[0].verdict == "right"
+    assert verdicts[0].verdict == "right"
 
 
 def test_pool_replaces_killed_workers_and_leaves_nothing_behind() -> None:
@@ -127,9 +127,8 @@ def test_pool_replaces_killed_workers_and_leaves_nothing_behind() -> None:
 
 def test_pool_tries_again_when_a_child_is_killed_in_the_middle(pool: MathPool) -> None:
     def children(pid: int) -> list[int]:
-        return [
-            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        ]
+        children_file = Path(f"/proc/{pid}/task/{pid}/children")
+        return [int(child) for child in children_file.read_text().split()]
 
     outcomes = []
     slow = threading.Thread(target=lambda: outcomes.append(pool.compare("5", TOWER, 2)))
@@ -227,13 +226,13 @@ print(flush=True)
 
 def workers_of(parent: int) -> list[int]:
     """Processes of the workers that a process has started, whether or not it is still there."""
-    found = []
+    processes = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             arguments = entry.read_bytes().decode(errors="replace").split("\0")
             if "-P" in arguments and str(parent) in arguments:
-                found.append(int(entry.parent.name))
-    return found
+                processes.append(int(entry.parent.name))
+    return processes
 
 
 def left_after_a_kill(delay_s: float) -> list[int]:
@@ -287,29 +286,28 @@ PROBES = {
     "network": ("__import__('socket').socket()", "ConfinementError"),
     "program": ("os.system('true')", "ConfinementError"),
     "process": ("os.fork()", "ConfinementError"),
-    "own module": ("open(os.__file__).close()", "None"),
+    "module": ("open(os.__file__).close()", "None"),
     "lazy import": ("__import__('this_is_no_module', level=0)", "ModuleNotFoundError"),
 }
 
 
-@pytest.mark.parametrize("name", PROBES)
 def test_a_worker_has_no_secrets_files_network_or_evaluators(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    action, expected = PROBES[name]
     # In place of comparing, the worker does what a library could do, and answers what came of it.
+    actions = [f"{name!r}: lambda: {action}" for name, (action, _) in PROBES.items()]
     program = (
         "import os, debate_rewards.math_worker as worker\n"
-        "def probe(job, say):\n"
-        f"    try: return repr({action})\n"
-        "    except Exception as error: return type(error).__name__\n"
-        "worker._compare = probe\n"
+        f"    actions = {{{', '.join(actions)}}}\n"
+        "    def probe(job, say):\n"
+        "        try: return repr(actions[job['gold']]())\n"
+        "        except Exception as error: return type(error).__name__\n"
+        "    worker._compare = probe\n"
     )
-    indented = program.replace("\n", "\n    ")
-    monkeypatch.setattr(
-        math_pool, "_PROGRAM", math_pool._PROGRAM.replace("else:\n", f"else:\n    {indented}\n")
-    )
+    replaced = math_pool._PROGRAM.replace("else:\n", f"else:\n    {program}")
+    monkeypatch.setattr(math_pool, "_PROGRAM", replaced)
     monkeypatch.setenv("SECRET_KEY", "a secret")
     pool = MathPool(size=1)
-    assert pool.compare("1", "1", 60).outcome == expected
+    outcomes = {name: pool.compare(name, "1", 60).outcome for name in PROBES}
     pool.close()
+    assert outcomes == {name: outcome for name, (_, outcome) in PROBES.items()}
