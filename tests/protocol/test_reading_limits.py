@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.cli import main
-from debate_protocol.parsing import MAX_SECTIONS, Contract
-from debate_protocol.transcripts.files import TranscriptError, from_json
+from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import MAX_AGENTS, MAX_ROUNDS, Protocol, answering_agents
 
 TURN = {"agent": 0, "round": 0, "text": "<solution>42</solution>"}
@@ -53,15 +52,6 @@ def test_a_transcript_is_read_when_it_is_as_large_as_it_may_be() -> None:
         max_rounds=MAX_ROUNDS,
     )
     assert from_json(data).turns[0].round == MAX_ROUNDS - 1
-
-
-def test_a_contract_has_a_limited_number_of_sections() -> None:
-    names = [f"s{k}" for k in range(MAX_SECTIONS + 1)]
-    assert Contract("own", tuple(names[:-1])).stop == "</s99>"
-    with pytest.raises(ValueError, match=r"contract 'own': found 101 sections, expected at most"):
-        Contract("own", tuple(names))
-    with pytest.raises(TranscriptError, match="found 101 sections, expected at most 100"):
-        from_json(debate(contract={"name": "own", "sections": names}))
 
 
 def test_no_more_agents_answer_than_there_are_when_first_turns_says_so() -> None:
