@@ -66,10 +66,13 @@ def rows(output: Path) -> list[dict[str, Any]]:
 
 def test_run_says_what_it_does_and_where_the_report_lies(run: tuple[Path, str]) -> None:
     output, printed = run
-    # 2 questions x 5 agents x 3 rounds = 30 turns; a growing dialogue an agent: 10 samples.
-    assert "= 30 turns; 10 samples" in printed
-    assert "temperatures 0.6, 1, 0.9, 0.8" in printed
-    assert "valid format" in printed
+    first, time_line, place, *_ = printed.splitlines()
+    assert first.startswith("recipe: ")
+    assert first.endswith(f": {STEPS} steps (reward v2); 5 agents, 3 rounds")
+    # 2 questions x 5 agents x 3 rounds = 30 turns a step, of 64 tokens at most.
+    assert time_line.endswith(f"; at most {STEPS * 30 * 64:,} tokens of replies")
+    assert place == f"output: {output}; at any time: debate report {output}"
+    assert "measure" in printed and "direct accuracy" in printed
     assert f"report: {output / 'report.html'}" in printed.replace("\n", "")
     report = (output / "report.html").read_text()
     assert report.startswith("<!doctype html>")

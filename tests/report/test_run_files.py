@@ -18,7 +18,7 @@ from debate_train.batches.row_types import Batch, Row
 from debate_train.checkpoints import RunState
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.evaluation.measuring import Measures
-from debate_train.running.results import changes_of, in_words
+from debate_train.running.results import changes_of, in_words, outcome_sentence
 from debate_train.running.run_records import credit_of, keep_evaluation, write_credit
 from json_lines import write_rows
 
@@ -103,7 +103,12 @@ def test_a_change_is_said_in_words(run):
         [change_row(change(-0.2, -0.01))], ["eval/not/measured"]
     )
     tokens = change_row(change(1, 2), "tokens", "eval/tokens/answer")
-    assert in_words([tokens, {"measure": "x"}], []) == ""
+    assert in_words([tokens, {"measure": "x"}], []) == outcome_sentence([tokens]) == ""
+    fallen = change_row(change(-0.2, -0.1), "valid format", "eval/format")
+    assert outcome_sentence([*rows, fallen, tokens]) == (
+        "Beyond chance: judge accuracy rose; valid format fell."
+    )
+    assert outcome_sentence(rows[1:]) == "No measure changed beyond chance."
     sides = {"before": {"mean": 0.5}, "after": {"mean": 0.55}}
     run.write_results({"summary": in_words(rows, [MAJORITY]), "table": [rows[1] | sides]})
     page = write_report(run.path).read_text()

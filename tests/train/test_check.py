@@ -41,6 +41,14 @@ def test_check_says_arithmetic_of_step_and_run() -> None:
     assert report.warnings == report.errors == []
 
 
+def test_check_names_a_context_once_for_all_forms_of_a_phase() -> None:
+    form = {"type": "simultaneous", "num_agents": 5, "max_rounds": 2, "style": "compact"}
+    others = [form | {"personas": "none", "temperature": heat} for heat in (0.5, 0.7)]
+    report = check(recipe(rollout={"max_tokens": 16, "other_forms": others}))
+    assert report.errors == []
+    assert "reply 16" in line_with(report, "  context: at most")
+
+
 def test_check_counts_a_sample_for_each_turn_when_rebuilt() -> None:
     debate = {"num_agents": 5, "max_rounds": 2, "style": "compact", "conversation": "rebuild"}
     assert "80 samples (one for each turn)" in line_with(check(recipe(debate=debate)), "a step:")

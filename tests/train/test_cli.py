@@ -45,10 +45,13 @@ Calls = list[tuple[Recipe, str, Path | None, bool]]
 
 
 def test_main_hands_over_recipe_text_output_and_resume(recipe: str, calls: Calls) -> None:
-    argv = [recipe, "steps=7", "--resume", "seed=3", "--output", "somewhere", "--local_rank=0"]
+    folder = Path(recipe).parent / "run"
+    folder.mkdir()
+    (folder / "recipe.yaml").touch()
+    argv = [recipe, "steps=7", "--resume", "seed=3", "--output", str(folder), "--local_rank=0"]
     assert main(argv) == 0
     ((found, text, output, resume),) = calls
-    assert (found.steps, found.seed, output, resume) == (7, 3, Path("somewhere"), True)
+    assert (found.steps, found.seed, output, resume) == (7, 3, folder, True)
     assert Recipe.model_validate(yaml.safe_load(text)) == found
 
 
@@ -60,15 +63,60 @@ def test_main_does_not_run_when_checking(
     assert "2 questions x 1 debate = 2 debates" in capsys.readouterr().out
 
 
-def test_main_prints_arithmetic_and_warnings_before_it_runs(
-    recipe: str, calls: Calls, capsys: pytest.CaptureFixture[str]
+def test_a_run_begins_with_three_lines_and_its_warnings(
+    recipe: str, calls: Calls, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main([recipe, "debate.num_agents=3"]) == 0
+    folder = tmp_path / "run"
+    assert main([recipe, "debate.num_agents=3", "--output", str(folder)]) == 0
     printed = capsys.readouterr()
-    assert "a step:" in printed.out
+    # 3 steps x 2 questions x 3 agents x 2 rounds x 16 tokens
+    assert printed.out.splitlines() == [
+        f"recipe: {recipe}: 3 steps (reward v2); 3 agents, 2 rounds",
+        "time: shown after the first steps; at most 576 tokens of replies",
+        f"output: {folder}; at any time: debate report {folder}",
+    ]
     assert printed.err.startswith("warning: v2 with 3 agents")
+    assert printed.err.count("warning: v2 with 3 agents") == 1
     assert printed.err.endswith("loading libraries and model …\n")
     assert len(calls) == 1
+    assert main([recipe, "--quiet", "--output", str(folder)]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_says_how_long_an_earlier_one_took(
+    recipe: str, calls: Calls, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    earlier, damaged = tmp_path / "earlier", tmp_path / "z"
+    results = {earlier: '{"seconds": {"train": 70, "evaluation": 5.5}}', damaged: "["}
+    for folder, text in results.items():
+        folder.mkdir()
+        assert main([recipe, "--output", str(folder / "x")]) == 0
+        (folder / "recipe.yaml").write_text(calls[-1][1])
+        (folder / "results.json").write_text(text)
+    capsys.readouterr()
+    assert main([recipe, "--output", str(tmp_path / "run")]) == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.startswith(f"time: about 1:16 min, as {earlier} took; at most")
+    assert main([recipe, "seed=3", "--output", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("time: shown after")
+
+
+def test_a_used_folder_and_one_without_a_run_are_refused_before_anything_is_loaded(
+    recipe: str, calls: Calls, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "notes.txt").touch()
+    for options, problem in (
+        (["--output", str(tmp_path / "used")], "it holds notes.txt; expected a new or empty"),
+        (["--resume", "--output", str(tmp_path / "new")], "found no such folder"),
+        (["rollout.engine.device=cuda:7"], "rollout.engine.device: found 'cuda:7'"),
+        (["model.name=nowhere/at/all"], "model"),
+    ):
+        assert main([recipe, *options]) == 2
+        printed = capsys.readouterr()
+        assert problem in printed.err and printed.out == ""
+        assert "loading" not in printed.err
+    assert calls == []
 
 
 @pytest.mark.parametrize(

@@ -52,14 +52,14 @@ def drawn_lines(output):
             4,
             1,
             {"loss": 0.25, "reward/total": -0.5, "train/correct": 0.75, "tokens_per_s": 1234.5},
-            "p 1/4  loss 0.250  reward -0.500  accuracy 75.0%  tokens/s 1,234  1:30 min left",
+            "p 1/4  accuracy 75.0%  1:30 min left  loss 0.250  reward -0.500  tokens/s 1,234",
         ),
         # The first accuracy there is; without sampling the speed of the update.
         (
             1,
             1,
             {"train/correct": None, "eval/direct/accuracy": 0.5, "tokens_per_s/trained": 2345.6},
-            "p 1/1  accuracy 50.0%  tokens/s 2,346  took 0:30 min",
+            "p 1/1  accuracy 50.0%  took 0:30 min  tokens/s 2,346",
         ),
         # After a resume: one step in 30 s and 9 to go; all 91 steps would give 3 s.
         (100, 91, {}, "p 91/100  4:30 min left"),
@@ -73,6 +73,31 @@ def test_step_prints_one_line_when_not_on_a_terminal(num_steps, step, metrics, l
     progress.step(step, metrics)
     progress.close()
     assert output.getvalue().splitlines() == [f"p: {num_steps} steps", line]
+
+
+def test_accuracy_is_the_mean_of_the_last_twenty_steps_of_a_phase():
+    progress, output, _ = plain_progress()
+    progress.start("p", 22)
+    for step in range(1, 23):
+        progress.step(step, {"train/correct": 1.0 if step == 1 else 0.5, "judge/accuracy": None})
+    # (1 + 0.5 + 0.5) / 3 after three steps; the last twenty leave the 1 out. A phase begins anew.
+    lines = output.getvalue().splitlines()
+    assert "accuracy 66.7%" in lines[3] and "accuracy 50.0%" in lines[-1]
+    assert "judge" not in output.getvalue()
+    progress.start("q", 1)
+    progress.step(1, {"train/correct": 0.25})
+    assert "accuracy 25.0%" in output.getvalue().splitlines()[-1]
+
+
+def test_away_from_a_terminal_a_phase_has_a_line_every_so_often():
+    progress, output, clock = plain_progress()
+    progress.start("p", 100)
+    for step in range(41, 101):  # A resumed phase.
+        clock.now_s += 61 if step == 60 else 1
+        progress.step(step, {})
+    steps = [int(line.split()[1].partition("/")[0]) for line in output.getvalue().splitlines()[1:]]
+    # The first three, then every fifth of a hundred; step 60 is a minute after the line before.
+    assert steps == [41, 42, 43, 48, 53, 58, 60, 65, 70, 75, 80, 85, 90, 95, 100]
 
 
 def test_note_is_printed_as_it_is_when_it_looks_like_markup():
@@ -109,9 +134,9 @@ def test_ci_gets_plain_lines_when_the_console_looks_like_a_terminal(monkeypatch)
 @pytest.mark.parametrize(
     ("width", "texts", "absent"),
     [
-        (160, ["self_play", "7/40", "loss", "reward", "accuracy", "judge", "tokens/s", "left"], ""),
-        (80, ["self_play", "7/40", "loss -0.125", "reward +0.250"], "left"),
-        (40, ["self_play", "7/40"], "accuracy"),
+        (160, ["self_play", "7/40", "accuracy", "judge", "left", "loss", "reward", "tokens/s"], ""),
+        (80, ["self_play", "7/40", "accuracy 50.0%", "judge 75.0%", "left"], "tokens/s"),
+        (40, ["self_play", "7/40"], "left"),
     ],
 )
 def test_narrow_line_is_cut_off_at_its_right_and_never_before_the_step(width, texts, absent):

@@ -227,6 +227,19 @@ def new_folder(name: str) -> Path:
     return first
 
 
+def earlier_run(folder: Path, resolved_recipe_yaml: str) -> tuple[Path, float] | None:
+    """Find a finished run of the same recipe in the folder beside this one, and its seconds."""
+    for results_path in sorted(folder.parent.glob(f"*/{RESULTS}"), reverse=True):
+        run = results_path.parent
+        try:
+            if (run / RECIPE).read_text(encoding="utf-8") == resolved_recipe_yaml:
+                seconds = json.loads(results_path.read_bytes())["seconds"]
+                return run, float(sum(seconds.values()))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            continue  # Another program's folder, or a damaged run: its time is unknown.
+    return None
+
+
 class MetricsFile:
     """Rows `{"phase", "step", "time_s", **metrics}`, appended row by row.
 

@@ -12,6 +12,12 @@ from debate_protocol.transcripts.files import json_line, to_json
 from debate_protocol.transcripts.showing import escaped
 from debate_report.rollout_files import debates_in
 from debate_train.checkpoints.resumes import latest_recipe
+from debate_train.checkpoints.run_directory import (
+    earlier_run,
+    new_folder,
+    refuse_no_run,
+    refuse_used,
+)
 from debate_train.commands import slurm
 from debate_train.commands.options import (
     PLAN_GPU_MEMORY,
@@ -32,10 +38,14 @@ from debate_train.commands.recipe_list import list_recipes
 from debate_train.data.questions import judged_answers
 from debate_train.errors import UsageError
 from debate_train.models.gguf import PACKAGED, fetch
+from debate_train.monitoring.progress import duration_text
 from debate_train.recipe import Recipe
+from debate_train.recipe.arithmetic import most_tokens, outline
 from debate_train.recipe.check import CheckReport, check
 from debate_train.recipe.describe import template
+from debate_train.recipe.files import LoadedRecipe
 from debate_train.recipe.refusals import Launch
+from debate_train.recipe.resolved import resolved_yaml
 from debate_train.recipe_names import named_recipe
 from debate_train.trainers.launching import heed_interrupts, launch
 from debate_train.trainers.processes import Place, end_at_once, own_place, serve, stop_workers
@@ -149,10 +159,46 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
     if arguments.check_data:
         # Nothing is trained, so nothing else of the recipe is checked.
         return run_recipe(arguments, lambda _: CheckReport(), act)
-    processes = arguments.nproc or (PLAN_GPUS if arguments.slurm else place.size)
     take_own_recipe(arguments)
-    launch_settings = Launch(num_processes=processes, with_tokenizer=not arguments.plan)
-    return run_recipe(arguments, lambda recipe: check(recipe, launch_settings), act)
+    launch_settings = Launch(
+        num_processes=arguments.nproc or (PLAN_GPUS if arguments.slurm else place.size),
+        is_here=not (arguments.check or arguments.plan or arguments.slurm),
+        with_tokenizer=not arguments.plan,
+    )
+    return run_recipe(
+        arguments,
+        lambda recipe: check(recipe, launch_settings),
+        act,
+        opening=None if arguments.plan else partial(_opening, arguments),
+    )
+
+
+def _opening(arguments: argparse.Namespace, loaded: LoadedRecipe[Recipe]) -> list[str]:
+    """Say what a run does, how long and where, once its directory is known to be usable.
+
+    Raises:
+        UsageError: The directory cannot take this run.
+    """
+    folder: Path = arguments.output or new_folder(loaded.recipe.name)
+    if not arguments.slurm:
+        arguments.output = folder
+        if arguments.resume:
+            refuse_no_run(folder)
+        else:
+            refuse_used(folder)
+    earlier = earlier_run(folder, resolved_yaml(loaded))
+    time_text = "shown after the first steps"
+    if earlier is not None:
+        earlier_folder, seconds = earlier
+        time_text = f"about {duration_text(seconds)}, as {earlier_folder} took"
+    num_tokens = most_tokens(loaded.recipe)
+    if num_tokens:
+        time_text += f"; at most {num_tokens:,} tokens of replies"
+    return [
+        f"recipe: {loaded.path}: {outline(loaded.recipe)}",
+        f"time: {time_text}",
+        f"output: {folder}; at any time: debate report {folder}",
+    ]
 
 
 def take_own_recipe(arguments: argparse.Namespace) -> None:

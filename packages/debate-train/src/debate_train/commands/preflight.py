@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(arguments: argparse.Namespace) -> int:
     check_seed_options(arguments.truth_gain, arguments.seed_deviation)
-    return run_recipe(arguments, check, partial(_act, arguments), says_plan=arguments.check)
+    return run_recipe(arguments, check, partial(_act, arguments), opening=lambda _: ())
 
 
 def _act(arguments: argparse.Namespace, checked: CheckedRecipe) -> int:

@@ -61,11 +61,15 @@ def run_recipe(
     check: Callable[[Recipe], CheckReport],
     act: Callable[[CheckedRecipe], int],
     *,
-    says_plan: bool = True,
+    opening: Callable[[LoadedRecipe[Recipe]], Sequence[str]] | None = None,
 ) -> int:
     """Read the recipe, print what `check` says of it, and `act` on it unless --check is set.
 
-    Without `says_plan` only warnings and errors are printed.
+    Args:
+        arguments: Of the command line.
+        check: Looks for problems, and writes the plan.
+        act: Does what the command is for; returns the exit code.
+        opening: Lines in the place of the plan, which then only --check prints.
 
     Raises:
         UsageError: The recipe is wrong, or cannot be run here.
@@ -80,12 +84,16 @@ def run_recipe(
         return _explain(arguments.explain, loaded)
     report = check(loaded.recipe)
     redact = loaded.reading.redact
-    plan = (f"recipe: {loaded.path}", *loaded.notes, *report.lines)
+    if report.errors and not arguments.check:
+        lines = []  # A plan that cannot be followed would only hide what is wrong.
+    elif arguments.check or opening is None:
+        lines = [f"recipe: {loaded.path}", *loaded.notes, *report.lines]
+    else:
+        lines = [*opening(loaded), *loaded.notes]
     warnings = [f"warning: {line}" for line in report.warnings]
-    said = ((sys.stdout, () if is_quiet() or not says_plan else plan), (sys.stderr, warnings))
-    for stream, lines in said:
-        for line in lines:
-            print(_shown(redact(line)), file=stream)
+    for stream, texts in ((sys.stdout, [] if is_quiet() else lines), (sys.stderr, warnings)):
+        for text in texts:
+            print(_shown(redact(text)), file=stream)
     if report.errors:
         raise UsageError(redact("\n".join(report.errors)))
     if arguments.check:

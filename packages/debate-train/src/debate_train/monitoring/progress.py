@@ -18,16 +18,24 @@ from debate_protocol.types import DebateRun
 from debate_train.playing import counted
 
 # Label, metrics and format of each shown measure; of several metrics the first reported one counts.
+# The first are means over the last steps: those of one step are mostly noise of its few questions.
+SMOOTHED = (
+    ("accuracy", ("train/correct", "eval/direct/accuracy"), "{:.1%}"),
+    ("judge", ("judge/accuracy", "eval/judge/accuracy"), "{:.1%}"),
+)
 SHOWN = (
     ("loss", ("loss",), "{:.3f}"),
     ("reward", ("reward/total",), "{:+.3f}"),
-    ("accuracy", ("train/correct", "eval/direct/accuracy"), "{:.1%}"),
-    ("judge", ("judge/accuracy", "eval/judge/accuracy"), "{:.1%}"),
     ("tokens/s", ("tokens_per_s", "tokens_per_s/trained"), "{:,.0f}"),
 )
-# The time left is estimated from these.
+# The time left and the smoothed measures are computed from these.
 RECENT_STEPS = 20
-BAR_WIDTH = 24
+BAR_WIDTH = 16
+# Away from a terminal: the first steps have a line each, a phase about so many lines after them,
+# and none of them is later than so many seconds.
+FIRST_STEPS = 3
+LINES_PER_PHASE = 20
+SECONDS_PER_LINE = 60.0
 
 
 @contextmanager
@@ -123,10 +131,10 @@ def _occupy_standard_descriptors() -> None:
 
 
 class Progress:
-    """Shows phase, step, reward, accuracy, speed and time left; close it, or use it in `with`.
+    """Shows phase, step, accuracy, time left, loss and speed; close it, or use it in `with`.
 
     On a terminal there are also the turns of the debates that are being played. Where the line is
-    too narrow, its end is cut off.
+    too narrow, its end is cut off. Elsewhere a phase has a line every so often.
 
     Args:
         console: Where to write; standard error by default, so that standard output stays clean.
@@ -152,7 +160,11 @@ class Progress:
         self._started = 0.0
         self._step_text = ""
         self._turns_text = ""
-        self._measures: Sequence[str] = ()
+        self._main_measures: Sequence[str] = ()
+        self._other_measures: Sequence[str] = ()
+        self._recent_values: dict[str, deque[float]] = {}
+        self._first_step = 0
+        self._last_line = (0.0, 0)  # Time and step.
         # Time and number of the last steps, before the first one that of the start.
         self._step_ends: deque[tuple[float, int]] = deque(maxlen=RECENT_STEPS)
 
@@ -167,6 +179,7 @@ class Progress:
         self._started = self._clock()
         self._step_ends.clear()
         self._step_ends.append((self._started, -1))
+        self._recent_values = {label: deque(maxlen=RECENT_STEPS) for label, _, _ in SMOOTHED}
         if not self._live:
             self.note(f"{phase}: {total} {unit}" if total else phase)
             return
@@ -174,7 +187,8 @@ class Progress:
         self._bar = Bar(BarColumn(BAR_WIDTH), column, console=self._console)
         self._step_text = f"0/{total}" if total else ""
         self._turns_text = ""
-        self._measures = ()
+        self._main_measures = ()
+        self._other_measures = ()
         self._task = self._bar.add_task(phase, total=max(1, total), said=self._step_text)
         self._bar.start()
 
@@ -202,22 +216,49 @@ class Progress:
         """Show that `step` of `total` steps are done (the first call of a phase has step 1)."""
         start_time, first_step = self._step_ends[0]
         if first_step < 0:  # A resumed phase does not begin at 0.
-            self._step_ends[0] = (start_time, step - 1)
+            first_step = step - 1
+            self._step_ends[0] = (start_time, first_step)
+            self._last_line = (start_time, first_step)
+            self._first_step = first_step
         self._step_ends.append((self._clock(), step))
-        measures = [*_measure_texts(metrics), self._time_left(step)]
+        self._main_measures = [*self._smoothed_texts(metrics), self._time_left(step)]
+        self._other_measures = _measure_texts(metrics)
         # A phase that has not met its exit criterion continues beyond the steps it began with.
         num_steps = max(step, self._num_steps)
         if self._bar is not None:
             self._step_text = f"{step}/{num_steps}"
-            self._measures = measures
             self._draw(num_steps, step)
-        else:
-            texts = [f"{self._phase} {step}/{num_steps}", *measures]
+        elif self._line_is_due(step):
+            self._last_line = (self._clock(), step)
+            place = f"{self._phase} {step}/{num_steps}"
+            texts = [place, *self._main_measures, *self._other_measures]
             self.note("  ".join(filter(None, texts)))
+
+    def _line_is_due(self, step: int) -> bool:
+        line_time, line_step = self._last_line
+        return (
+            step - self._first_step <= FIRST_STEPS
+            or step == self._num_steps
+            or step - line_step >= self._num_steps / LINES_PER_PHASE
+            or self._clock() - line_time >= SECONDS_PER_LINE
+        )
+
+    def _smoothed_texts(self, metrics: Mapping[str, Any]) -> list[str]:
+        texts = []
+        for label, names, number_format in SMOOTHED:
+            recent_values = self._recent_values[label]
+            value = _first_value(metrics, names)
+            if value is not None:
+                recent_values.append(value)
+            if recent_values:
+                mean = sum(recent_values) / len(recent_values)
+                texts.append(f"{label} {number_format.format(mean)}")
+        return texts
 
     def _draw(self, total: int | None = None, completed: int | None = None) -> None:
         if self._bar is not None:
-            texts = [self._step_text, self._turns_text, *self._measures]
+            texts = [self._step_text, *self._main_measures, self._turns_text]
+            texts += self._other_measures
             line = "  ".join(filter(None, texts))
             self._bar.update(self._task, total=total, completed=completed, said=line)
 
@@ -243,23 +284,29 @@ class Progress:
         if step > self._num_steps:
             return ""
         if step == self._num_steps:
-            return f"took {_duration(last_time - self._started)}"
+            return f"took {duration_text(last_time - self._started)}"
         if last_step <= first_step:
             return ""
         seconds_per_step = (last_time - first_time) / (last_step - first_step)
-        return f"{_duration(seconds_per_step * (self._num_steps - step))} left"
+        return f"{duration_text(seconds_per_step * (self._num_steps - step))} left"
 
 
 def _measure_texts(metrics: Mapping[str, Any]) -> list[str]:
     texts = []
     for label, names, number_format in SHOWN:
-        values = [metrics[name] for name in names if metrics.get(name) is not None]
-        if values:
-            texts.append(f"{label} {number_format.format(float(values[0]))}")
+        value = _first_value(metrics, names)
+        if value is not None:
+            texts.append(f"{label} {number_format.format(value)}")
     return texts
 
 
-def _duration(seconds: float) -> str:
+def _first_value(metrics: Mapping[str, Any], names: Sequence[str]) -> float | None:
+    values = [metrics[name] for name in names if metrics.get(name) is not None]
+    return float(values[0]) if values else None
+
+
+def duration_text(seconds: float) -> str:
+    """Write seconds as minutes and seconds, or hours and minutes."""
     minutes, rest_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -1,4 +1,4 @@
-"""Lines of `--check` with the debates, turns, updates and tokens of steps and evaluations."""
+"""Lines with the debates, turns, updates and tokens of a run, its steps and evaluations."""
 
 from collections.abc import Iterator
 
@@ -8,6 +8,41 @@ from debate_train.recipe.imitation import examples_text
 from debate_train.recipe.recipe import Recipe
 from debate_train.recipe.signal_check import reward_context
 from debate_train.recipe.step_counts import StepCounts, many, step_counts
+
+
+def outline(recipe: Recipe) -> str:
+    """Describe a run in a line: its phases, their steps and rewards, and the agents."""
+    phases = recipe.phase_recipes()
+    phase_texts = []
+    sizes = []
+    for name, phase in phases.items():
+        steps = f"{many(phase.steps, 'step')} ({_teacher(phase)})"
+        phase_texts.append(f"{name} {steps}" if recipe.phases else steps)
+        form = phase.debate
+        sizes.append(f"{many(form.num_agents, 'agent')}, {many(form.max_rounds, 'round')}")
+    if len(set(sizes)) == 1:
+        return f"{', then '.join(phase_texts)}; {sizes[0]}"
+    texts_with_sizes = [f"{text}: {size}" for text, size in zip(phase_texts, sizes, strict=True)]
+    return "; then ".join(texts_with_sizes)
+
+
+def _teacher(phase: Recipe) -> str:
+    if phase.offline is not None:
+        return f"{phase.loss.type} on {phase.offline.type}"
+    if phase.loss.supervised:
+        return "imitation"
+    reward_types = dict.fromkeys(part.reward.type for part in phase.reward.parts().values())
+    return f"reward {' + '.join(reward_types)}"
+
+
+def most_tokens(recipe: Recipe) -> int:
+    """Count the most tokens of replies that all steps of a run sample."""
+    num_tokens = 0
+    for phase in recipe.phase_recipes().values():
+        if phase.offline is None and phase.rollout.engine.is_sampled:
+            num_turns = phase.steps * step_counts(phase, phase.data.batch_size).drawn_turns
+            num_tokens += num_turns * phase.rollout.max_tokens
+    return num_tokens
 
 
 def phase_lines(name: str, phase: Recipe) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """`--check`: what a recipe will do, and what is wrong with it, without loading weights."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -79,10 +79,13 @@ def check(
             start_plays = start_mode.counted(phase.evaluated().form)
             report.lines.append(f"  evaluations from its start on also have {start_plays}")
         if counter is not None:
+            phase_windows = replace(windows, lines=[])
             for form in phase.forms:
-                windows.compare(phase, form, view.longest)
+                phase_windows.compare(phase, form, view.longest)
             for form in forms_of_evaluations(phase):
-                windows.compare(phase, form, view.longest, "evaluation: ")
+                phase_windows.compare(phase, form, view.longest, "evaluation: ")
+            # Forms that differ in other things than lengths have the same line.
+            report.lines += dict.fromkeys(phase_windows.lines)
         if recipe.rollout.engine.is_sampled:
             _check_learning(name if recipe.phases else "", phase, view, counter, report)
         source = view.source

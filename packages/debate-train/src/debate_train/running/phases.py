@@ -314,7 +314,7 @@ def _finish(run: RunContext) -> bool:
     rows = results_table(state.before or {}, after, setup, changes)
     run.tracker.summarise(write_results(run.directory, rows, after, state, setup))
     run.progress.close()
-    print_results(rows, after, state.seconds, setup)
+    print_results(rows, after, setup)
     return True
 
 

@@ -12,13 +12,14 @@ from rich.table import Table
 
 from debate_rewards.estimates import bootstrap_interval, paired, range_of
 from debate_train.monitoring.health import alarms_of
-from debate_train.playing.phase_start import MODE
 
 if TYPE_CHECKING:
     from debate_train.checkpoints import RunState
     from debate_train.checkpoints.run_directory import RunDirectory
     from debate_train.evaluation.settings import Setup
 
+NUM_PRINTED = 3
+"""Rows that a run prints at its end."""
 _VALUES = TypeAdapter(dict[str, dict[str, float]])
 
 
@@ -184,28 +185,42 @@ def _flatten(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def print_results(
-    rows: Sequence[Mapping[str, Any]],
-    after: Mapping[str, Any],
-    seconds: Mapping[str, float],
-    setup: "Setup",
+    rows: Sequence[Mapping[str, Any]], after: Mapping[str, Any], setup: "Setup"
 ) -> None:
-    """Print the table from before to after, the evaluation's setup, and the time of each part."""
+    """Print the first figures before and after the run, and a sentence about all of them.
+
+    The report and results.json have the others, and how they were measured.
+    """
     console = Console()
     if rows:
-        console.print(_rich_table(rows))
+        console.print(_rich_table(rows[:NUM_PRINTED]))
     else:
-        for name, measure in setup.listed().items():
-            if name in after:
-                console.print(f"{measure}: {_format_estimate(after[name])}", highlight=False)
-    summary = in_words(rows, setup.headline)
-    if summary:
-        console.print(summary, highlight=False)
-    against_start = _describe_self_play(after)
-    if against_start:
-        console.print(against_start, highlight=False)
-    console.print(f"measured: {setup.described()}", highlight=False)
-    parts = ", ".join(f"{name} {duration:.0f} s" for name, duration in seconds.items())
-    console.print(f"time: {parts}", highlight=False)
+        measured = [(name, text) for name, text in setup.listed().items() if name in after]
+        for name, measure in measured[:NUM_PRINTED]:
+            console.print(f"{measure}: {_format_estimate(after[name])}", highlight=False)
+    outcome = outcome_sentence(rows)
+    if outcome:
+        console.print(outcome, highlight=False)
+
+
+def outcome_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Name the measures that rose and fell beyond chance; "" where no row has a change."""
+    risen = []
+    fallen = []
+    compared_rows = [row for row in rows if row.get("change") and range_of(row["name"])]
+    for row in compared_rows:
+        if row["change"]["low"] > 0:
+            risen.append(row["measure"])
+        elif row["change"]["high"] < 0:
+            fallen.append(row["measure"])
+    outcomes = []
+    if risen:
+        outcomes.append(f"{', '.join(risen)} rose")
+    if fallen:
+        outcomes.append(f"{', '.join(fallen)} fell")
+    if outcomes:
+        return f"Beyond chance: {'; '.join(outcomes)}."
+    return "No measure changed beyond chance." if compared_rows else ""
 
 
 def _rich_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -226,22 +241,6 @@ def _rich_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             row["measure"], f"{num_questions}", f"{before:.3f}", f"{after:.3f}", change_text
         )
     return table
-
-
-def _describe_self_play(after: Mapping[str, Any]) -> str:
-    """Compare the policy with its opponents, which have the weights of the phase's start."""
-    accuracy = after.get(f"eval/{MODE}/learned/accuracy")
-    start_accuracy = after.get(f"eval/{MODE}/opponent/accuracy")
-    vote_win_rate = after.get(f"eval/{MODE}/learned/vote_win_rate")
-    if accuracy is None or start_accuracy is None:
-        return ""
-    text = (
-        f"among its start: accuracy {_format_estimate(accuracy)}, "
-        f"of the start {_format_estimate(start_accuracy)}"
-    )
-    if vote_win_rate:
-        text += f", votes won {_format_estimate(vote_win_rate)}"
-    return text
 
 
 def _format_estimate(measure: Mapping[str, float]) -> str:

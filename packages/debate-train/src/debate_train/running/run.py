@@ -118,11 +118,11 @@ def run(
 
 
 def _print_files(reports: Sequence[Path | None], checkpoints: Checkpoints) -> None:
+    if written := checkpoints.complete():
+        print(f"weights: {written[-1]}")
     for report in reports:
         if report is not None:
             print(f"report: {report}")
-    if written := checkpoints.complete():
-        print(f"weights: {written[-1]}")
 
 
 @contextmanager
