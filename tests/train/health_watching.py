@@ -11,6 +11,7 @@ from typing import Any
 from debate_train.monitoring.health import HealthWatch, alarms_of, is_evaluation
 from debate_train.recipe import Recipe
 from debate_train.running.step_metrics import facts_of
+from train.small_recipes import recipe_of
 
 ROWS = Path(__file__).parent / "health_rows"
 ALARMS: dict[str, dict[str, int]] = json.loads((ROWS / "alarms.json").read_text())
@@ -18,41 +19,39 @@ ALARMS: dict[str, dict[str, int]] = json.loads((ROWS / "alarms.json").read_text(
 Rows = list[dict[str, Any]]
 
 
-def recipe(health: dict[str, Any] | None = None, **changes: Any) -> Recipe:
-    settings: dict[str, Any] = {
-        "name": "t",
-        "steps": 100,
-        "model": {"type": "scratch"},
-        "data": {"type": "signs_puzzle", "batch_size": 3},
-        "debate": {"num_agents": 3, "max_rounds": 2, "style": "compact", "personas": "none"},
-        "reward": {"type": "v2"},
-        "loss": {"type": "ppo_clip", "kl": {"weight": 0.1}},
-        "health": health or {},
-    }
-    return Recipe.model_validate(settings | changes)
+RECIPE = """\
+name: t
+steps: 100
+model: {type: scratch}
+data: {type: signs_puzzle, batch_size: 3}
+debate: {type: simultaneous, num_agents: 3, max_rounds: 2, style: compact, personas: none}
+reward: {type: v2}
+loss: {type: ppo_clip, kl: {weight: 0.1}}
+"""
+PAIRS = """\
+debate.type=actor_critic debate.contract=answer_line debate.guided=true debate.continuations=1
+offline.type=guided_pairs offline.role=critic reward.type=partial_trajectory loss.type=dpo
+evaluation.questions=256
+"""
+"""Changes that make a phase learn from guided pairs."""
 
 
-def of_pairs(health: dict[str, Any] | None = None, **changes: Any) -> Recipe:
-    """Return a recipe whose phase learns from guided pairs, with evaluations on 256 questions."""
-    settings: dict[str, Any] = {
-        "debate": {
-            "type": "actor_critic",
-            "contract": "answer_line",
-            "guided": True,
-            "continuations": 1,
-        },
-        "offline": {"type": "guided_pairs", "role": "critic"},
-        "reward": {"type": "partial_trajectory"},
-        "loss": {"type": "dpo"},
-        "evaluation": {"questions": 256},
-    }
-    return recipe(health, **(settings | changes))
+def recipe(changes: str = "", **sections: Any) -> Recipe:
+    return recipe_of(RECIPE, changes, **sections)
+
+
+def of_pairs(changes: str = "") -> Recipe:
+    return recipe_of(RECIPE, f"{PAIRS} {changes}")
 
 
 def recorded(name: str) -> Rows:
-    columns, *rows = json.loads((ROWS / f"{name}.json").read_text())
-    found = [dict(zip(columns, row, strict=True)) for row in rows]
-    return [{key: v for key, v in row.items() if v is not None} | {"phase": "t"} for row in found]
+    """Read the rows of a recorded run; a metric that a row lacks is null in the file."""
+    columns, *table = json.loads((ROWS / f"{name}.json").read_text())
+    rows = []
+    for values in table:
+        row = {key: v for key, v in zip(columns, values, strict=True) if v is not None}
+        rows.append(row | {"phase": "t"})
+    return rows
 
 
 def watch_of(form: Recipe, rows: Rows, start: int) -> HealthWatch:
@@ -60,28 +59,32 @@ def watch_of(form: Recipe, rows: Rows, start: int) -> HealthWatch:
 
 
 def watched(rows: Rows, form: Recipe | None = None) -> dict[str, int]:
-    """Return the step of each alarm, by detector."""
-    own = of_pairs if "optim/preference_margin" in rows[-1] | rows[1] else recipe
-    begun = [row for row in rows[:1] if is_evaluation(row)]  # What was measured of the start.
-    watch = watch_of(form or own(), begun, rows[0]["step"] - (not begun))
-    for row in rows[len(begun) :]:
-        found, said = watch.see(row["step"], row, "evaluation" if is_evaluation(row) else "step")
-        row.update(found)
-        assert len(said) == sum(key.startswith("health/alarm/") for key in found)
-    return {one["detector"]: one["step"] for one in alarms_of(rows)}
+    """Let a watch see the rows, to which it adds its figures; the step of each alarm."""
+    if form is None:
+        is_of_pairs = "optim/preference_margin" in rows[-1] | rows[1]
+        form = of_pairs() if is_of_pairs else recipe()
+    start_rows = [row for row in rows[:1] if is_evaluation(row)]  # What was measured of the start.
+    watch = watch_of(form, start_rows, rows[0]["step"] - (not start_rows))
+    for row in rows[len(start_rows) :]:
+        kind = "evaluation" if is_evaluation(row) else "step"
+        figures, warnings = watch.see(row["step"], row, kind)
+        row.update(figures)
+        assert len(warnings) == sum(key.startswith("health/alarm/") for key in figures)
+    return {alarm["detector"]: alarm["step"] for alarm in alarms_of(rows)}
 
 
-def steady(count: int = 20, **values: float) -> Rows:
-    return [{"step": n + 1, "phase": "t", "loss": 0.0, **values} for n in range(count)]
+def steady(num_steps: int = 20, **metrics: float) -> Rows:
+    return [{"step": n + 1, "phase": "t", "loss": 0.0, **metrics} for n in range(num_steps)]
 
 
 def evaluation(step: int, **figures: float) -> dict[str, Any]:
-    return {"step": step, "phase": "t"} | {f"eval/{k}": v for k, v in figures.items()}
+    named = {f"eval/{name}": value for name, value in figures.items()}
+    return {"step": step, "phase": "t", **named}
 
 
-def changing(metric: str, before: float, after: float, **values: float) -> Rows:
-    """Return rows in which one metric goes from a value to another at step 11."""
-    rows = steady(**values)
+def changing(metric: str, before: float, after: float) -> Rows:
+    """Rows in which one metric goes from a value to another at step 11."""
+    rows = steady()
     for row in rows:
         row[metric] = before if row["step"] <= 10 else after
     return rows

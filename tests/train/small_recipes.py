@@ -1,9 +1,16 @@
-"""A recipe in miniature, and how tests write its files."""
+"""Small recipes, a recipe in miniature, and files that tests write."""
 
+import json
+import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from debate_train.recipe import Recipe
+from debate_train.recipe.files import load_recipe
+from debate_train.recipe.reading import parse
 
 FILE = """\
 name: t
@@ -54,4 +61,22 @@ class Small(Strict):
 def write(folder: Path, text: str, name: str = "r.yaml") -> Path:
     path = folder / name
     path.write_text(text)
+    return path
+
+
+def recipe_of(text: str, changes: str = "", **sections: Any) -> Recipe:
+    """Read a recipe's text with changes as one types them: `debate.num_agents=3 steps=2`.
+
+    Args:
+        text: YAML.
+        changes: `key=value` arguments, quoted as in a shell.
+        sections: Values that replace a whole section of the text.
+    """
+    data = parse(text, "recipe").data | sections
+    return load_recipe(data, shlex.split(changes), model=Recipe).recipe
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write a data file of one row a line."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path

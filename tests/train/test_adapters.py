@@ -1,17 +1,25 @@
 """Two roles with adapters of their own on one base: what each learns, keeps and is served with."""
 
+import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file
 
-from debate_protocol.types import role_of
+from debate_protocol.types import DebateRun, Protocol, Reply, Transcript, TurnRequest, role_of
+from debate_rollout.testing import turn_request
 from debate_train.batches.packs import pack
 from debate_train.batches.row_types import Batch
 from debate_train.batches.rows import build_batch
+from debate_train.checkpoints.policy_files import save_policy
+from debate_train.commands.cli import main
+from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import (
     LoadedModel,
     Lora,
@@ -20,47 +28,60 @@ from debate_train.models.loaded_model import (
     with_adapter,
 )
 from debate_train.playing import start_debates
+from debate_train.playing.shared_turns import SharedTurns
 from debate_train.recipe import Recipe
+from debate_train.recipe.check import check
 from debate_train.running.open_engines import open_engine
+from train.small_runs import end_of
 from train.test_policies import logps_of
 from train.two_adapters import BOTH, CLIPPED, NAMES, ONE, REINFORCE, settings
 
-pytestmark = pytest.mark.numeric
-
 Tensors = Mapping[str, torch.Tensor]
+OPTIMIZER = "optimizer-00000.safetensors"
+
+
+def recipe_of_roles(base: str, roles: dict[str, Any], **sections: Any) -> Recipe:
+    return Recipe.model_validate(settings(base, roles, **sections))
 
 
 def tensors_of(loaded: LoadedModel, adapter: str) -> Tensors:
-    found = get_peft_model_state_dict(loaded.model, adapter_name=adapter)
-    return {name: tensor.clone() for name, tensor in found.items()}
+    tensors = get_peft_model_state_dict(loaded.model, adapter_name=adapter)
+    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def spread(loaded: LoadedModel) -> None:
-    """Draw the matrices that begin as zeros, so that adapters differ from the base."""
+def with_spread_adapters(recipe: Recipe) -> LoadedModel:
+    """Load the recipe's model; draw the matrices that begin as zeros, so that adapters differ."""
+    loaded = with_adapter(recipe.model.load(recipe.seed), recipe.seed)
     for name, parameter in loaded.model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.3)
+    return loaded
 
 
-def alone(asked: Recipe, loaded: LoadedModel, adapter: str) -> LoadedModel:
-    """Return a model of its own with one of the adapters, under no name."""
-    only = asked.model.model_copy(update={"lora": Lora(rank=2, alpha=4)})
-    one = with_adapter(only.load(asked.seed), asked.seed)
-    set_peft_model_state_dict(one.model, dict(tensors_of(loaded, adapter)))
-    return one
+def single_adapter(recipe: Recipe, loaded: LoadedModel, adapter: str) -> LoadedModel:
+    """Load a second model with only this adapter, under no name."""
+    unnamed = recipe.model.model_copy(update={"lora": Lora(rank=2, alpha=4)})
+    single = with_adapter(unnamed.load(recipe.seed), recipe.seed)
+    set_peft_model_state_dict(single.model, dict(tensors_of(loaded, adapter)))
+    return single
 
 
-def of_adapter(batch: Batch, adapter: str) -> Batch:
+def rows_of_adapter(batch: Batch, adapter: str) -> Batch:
     rows = tuple(replace(row, adapter=None) for row in batch.rows if row.adapter == adapter)
     return replace(batch, rows=rows, sampled_tokens=sum(int(row.mask.sum()) for row in rows))
 
 
-def close(found: Tensors, expected: Tensors) -> bool:
+def are_close(tensors: Tensors, expected: Tensors) -> bool:
     return all(
-        torch.allclose(found[name], expected[name], rtol=1e-12, atol=1e-12) for name in expected
+        torch.allclose(tensors[name], expected[name], rtol=1e-12, atol=1e-12) for name in expected
     )
 
 
+def are_equal(tensors: Tensors, expected: Tensors) -> bool:
+    return all(torch.equal(tensors[name], expected[name]) for name in expected)
+
+
+@pytest.mark.numeric
 @pytest.mark.parametrize(
     ("roles", "loss", "trained"),
     [
@@ -74,82 +95,239 @@ def close(found: Tensors, expected: Tensors) -> bool:
 def test_two_adapters_take_the_two_steps_of_two_models(
     float64: None, base: str, roles: dict[str, Any], loss: dict[str, Any], trained: tuple[str, ...]
 ) -> None:
-    asked = Recipe.model_validate(settings(base, roles, loss=loss))
-    loaded = with_adapter(asked.model.load(asked.seed), asked.seed)
-    spread(loaded)
+    recipe = recipe_of_roles(base, roles, loss=loss)
+    loaded = with_spread_adapters(recipe)
     start = {name: tensors_of(loaded, name) for name in NAMES}
-    training = trained_adapters(asked.model.lora, asked.debate)
-    assert training == trained
-    singles = {name: alone(asked, loaded, name) for name in NAMES}
-    sessions = {n: asked.trainer.open(singles[n], asked.loss, 2) for n in NAMES}
-    engine = open_engine(asked, loaded)
-    trainer = asked.trainer.open(replace(loaded, training=training), asked.loss, 2)
+    assert trained_adapters(recipe.model.lora, recipe.debate) == trained
+    singles = {name: single_adapter(recipe, loaded, name) for name in NAMES}
+    sessions = {name: recipe.trainer.open(singles[name], recipe.loss, 2) for name in NAMES}
+    engine = open_engine(recipe, loaded)
+    trainer = recipe.trainer.open(replace(loaded, training=trained), recipe.loss, 2)
     engine.load(trainer.weights(0))
-    source = asked.data.open(asked.seed)
+    source = recipe.data.open(recipe.seed)
     for step in range(2):
-        debates = start_debates(asked, source.batch(step), f"train/{step}")
-        played = asked.rollout.play(debates, engine)
-        for debate in played:
-            for turn in debate.turns:
-                assert turn.reply is not None and turn.reply.weight_version == step
-                adapter = role_of(debate.protocol, turn.agent).adapter
+        debates = start_debates(recipe, source.batch(step), f"train/{step}")
+        transcripts = recipe.rollout.play(debates, engine)
+        for transcript in transcripts:
+            for turn in transcript.turns:
+                assert turn.reply is not None
+                assert turn.reply.weight_version == step
+                adapter = role_of(transcript.protocol, turn.agent).adapter
                 assert adapter is not None
                 expected = logps_of(singles[adapter].model, turn)
                 sampled = torch.tensor(turn.reply.logps)
                 torch.testing.assert_close(sampled, expected, rtol=1e-12, atol=1e-12)
-        found = asked.advantage.compute(played, asked.reward(played), {})
-        batch = build_batch(played, found.turns, asked.advantage.streams, loaded.tokenizer)
+        advantages = recipe.advantage.compute(transcripts, recipe.reward(transcripts), {})
+        streams = recipe.advantage.streams
+        batch = build_batch(transcripts, advantages.turns, streams, loaded.tokenizer)
         assert {row.adapter for row in batch.rows} == set(trained)
         before = {name: tensors_of(loaded, name) for name in NAMES}
         metrics = trainer.step(batch)
         for name in trained:
-            own = sessions[name].step(of_adapter(batch, name))
+            single_metrics = sessions[name].step(rows_of_adapter(batch, name))
             for key in ("loss", "optim/entropy", "optim/grad_norm", "optim/ratio_max"):
-                assert metrics[f"{key}/{name}"] == pytest.approx(own[key], rel=1e-12, abs=1e-15)
-            assert close(tensors_of(loaded, name), tensors_of(singles[name], "default"))
-            assert not close(tensors_of(loaded, name), before[name])
+                expected_metric = pytest.approx(single_metrics[key], rel=1e-12, abs=1e-15)
+                assert metrics[f"{key}/{name}"] == expected_metric
+            assert are_close(tensors_of(loaded, name), tensors_of(singles[name], "default"))
+            assert not are_close(tensors_of(loaded, name), before[name])
         assert metrics["loss"] == pytest.approx(sum(metrics[f"loss/{name}"] for name in trained))
         engine.load(trainer.weights(step + 1))
     for name in set(NAMES) - set(trained):
-        assert all(map(torch.equal, tensors_of(loaded, name).values(), start[name].values()))
+        assert are_equal(tensors_of(loaded, name), start[name])
     engine.close()
 
 
+@pytest.mark.numeric
 def test_one_engine_with_two_adapters_replies_as_two_engines(float64: None, base: str) -> None:
-    asked = Recipe.model_validate(settings(base, BOTH))
-    loaded = with_adapter(asked.model.load(asked.seed), asked.seed)
-    spread(loaded)
-    engine = open_engine(asked, loaded)
+    recipe = recipe_of_roles(base, BOTH)
+    loaded = with_spread_adapters(recipe)
+    engine = open_engine(recipe, loaded)
     engine.load(export_weights(loaded, 1))
-    questions = asked.data.open(asked.seed).batch(0)
-    (together,) = asked.rollout.play(start_debates(asked, questions[:1], "x"), engine)
-    unnamed = Recipe.model_validate(settings(base, {"ours": {"temperature": 0.75}, "theirs": {}}))
-    for agent, name in enumerate(NAMES):
-        one = alone(asked, loaded, name)
-        own = asked.rollout.engine.open(one.model, one.tokenizer)
-        own.load(export_weights(one, 1))
-        (single,) = asked.rollout.play(start_debates(unnamed, questions[:1], "x"), own)
-        said, expected = (
-            next(t.reply for t in debate.turns if t.key == (agent, 0))
-            for debate in (together, single)
-        )
-        assert said is not None and expected is not None
-        assert said.token_ids == expected.token_ids
-        assert said.logps == pytest.approx(expected.logps, rel=1e-12)
-        own.close()
+    questions = recipe.data.open(recipe.seed).batch(0)[:1]
+    (together,) = recipe.rollout.play(start_debates(recipe, questions, "x"), engine)
     engine.close()
+    unnamed = recipe_of_roles(base, {"ours": {"temperature": 0.75}, "theirs": {}})
+    for agent, name in enumerate(NAMES):
+        single = single_adapter(recipe, loaded, name)
+        single_engine = recipe.rollout.engine.open(single.model, single.tokenizer)
+        single_engine.load(export_weights(single, 1))
+        debates = start_debates(unnamed, questions, "x")
+        (separate,) = recipe.rollout.play(debates, single_engine)
+        reply, expected = (
+            next(turn.reply for turn in debate.turns if turn.key == (agent, 0))
+            for debate in (together, separate)
+        )
+        assert reply is not None
+        assert expected is not None
+        assert reply.token_ids == expected.token_ids
+        assert reply.logps == pytest.approx(expected.logps, rel=1e-12)
+        single_engine.close()
 
 
-def test_pack_holds_rows_of_one_adapter_on_every_rank(random_batch: Any) -> None:
+def test_pack_has_rows_of_one_adapter_on_every_rank(random_batch: Any) -> None:
     batch = random_batch(lengths=(8, 23, 14, 30, 9))
     owners = ("first", "second", "first", "first", "second")
-    rows = tuple(replace(row, adapter=owner) for row, owner in zip(batch.rows, owners, strict=True))
-    batch = replace(batch, rows=rows)
-    given = pack(batch, [row.mask[row.sampled_positions] for row in rows], 24, ranks=2)
-    order = [[one.adapter for one in own] for own in given]
+    rows = [replace(row, adapter=owner) for row, owner in zip(batch.rows, owners, strict=True)]
+    batch = replace(batch, rows=tuple(rows))
+    weights = [row.mask[row.sampled_positions] for row in rows]
+    first_rank, second_rank = pack(batch, weights, 24, ranks=2)
     # The ranks meet in every pack, so each has the same adapters in the same order.
-    assert order[0] == order[1] == sorted(order[0])
-    for one in (one for own in given for one in own):
-        assert {owners[row] for row in one.rows_A.tolist()} <= {one.adapter}
-    counted = sorted({row for own in given for one in own for row in one.rows_A.tolist()})
-    assert counted == [0, 1, 2, 3, 4]
+    order = [pack_of_rows.adapter for pack_of_rows in first_rank]
+    assert order == [pack_of_rows.adapter for pack_of_rows in second_rank] == sorted(order)
+    packed_rows = set()
+    for pack_of_rows in (*first_rank, *second_rank):
+        row_numbers = set(pack_of_rows.rows_A.tolist())
+        assert {owners[number] for number in row_numbers} <= {pack_of_rows.adapter}
+        packed_rows |= row_numbers
+    assert packed_rows == {0, 1, 2, 3, 4}
+
+
+PHASES = {
+    "second": {"debate": {"roles": {"ours": {"train": False}}}},
+    "first": {"debate": {"roles": {"theirs": {"train": False}}}},
+    "both": {"pipeline": {"max_staleness": 1}, "loss": CLIPPED, "steps": 3},
+}
+
+
+def test_phases_train_one_adapter_after_the_other_and_resume_exactly(
+    base: str, tmp_path: Path
+) -> None:
+    roles = {"ours": {"adapter": "first"}, "theirs": {"adapter": "second"}}
+    every_step = {"every": 1, "keep_last": 99}
+    written = settings(base, roles, phases=PHASES, checkpoint=every_step, recording={"debates": 0})
+    file = tmp_path / "recipe.yaml"
+    file.write_text(json.dumps(written))
+    complete, again = tmp_path / "complete", tmp_path / "again"
+    assert main([str(file), "--output", str(complete)]) == 0
+
+    adapters: dict[int, dict[str, Tensors]] = {}
+    for step in range(1, 8):
+        folder = complete / f"checkpoints/step-{step:06d}"
+        adapters[step] = {n: load_file(folder / n / "adapter_model.safetensors") for n in NAMES}
+    # Two steps of the second adapter, two of the first, three of both.
+    for step, changed in ((1, {"second"}), (2, {"first"}), (3, {"first"}), (4, set(NAMES))):
+        now, before = adapters[step + 1], adapters[step]
+        assert {name for name in NAMES if not are_equal(now[name], before[name])} == changed
+    untrained = adapters[2]["first"]
+    assert not any(untrained[name].any() for name in untrained if "lora_B" in name)
+    rows = [json.loads(line) for line in (complete / "metrics.jsonl").read_text().splitlines()]
+    measured = [{name for name in NAMES if f"optim/grad_norm/{name}" in row} for row in rows]
+    assert measured == [{"second"}] * 2 + [{"first"}] * 2 + [set(NAMES)] * 3
+
+    for last_step in (3, 5):  # Within the second phase, and the third, which plays ahead.
+        shutil.copytree(complete, again)
+        for step in range(last_step + 1, 8):
+            shutil.rmtree(again / f"checkpoints/step-{step:06d}")
+        assert main([str(file), "--resume", "--output", str(again)]) == 0
+        files = [f"{name}/adapter_model.safetensors" for name in NAMES]
+        assert end_of(again, OPTIMIZER, *files) == end_of(complete, OPTIMIZER, *files)
+        shutil.rmtree(again)
+
+    # Each folder is a policy of its own: the base with this adapter merged.
+    policy = complete / "checkpoints/step-000007/second"
+    merged = PretrainedModel(name=str(policy), dtype="float32").load(0)
+    loaded = with_adapter(Recipe.model_validate(written).model.load(0), 0)
+    set_peft_model_state_dict(loaded.model, dict(adapters[7]["second"]), adapter_name="second")
+    loaded.model.set_adapter("second")
+    ids = torch.tensor([[5, 6, 7, 8]])
+    torch.testing.assert_close(merged.model(ids).logits, loaded.model(ids).logits)
+
+
+def test_new_run_from_two_trained_adapters_is_refused_with_what_it_may_start_from(
+    base: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = tmp_path / "start"
+    lora = Lora(rank=2, alpha=4, adapters=NAMES)
+    save_policy(
+        start, with_adapter(PretrainedModel(name=base, dtype="float32", lora=lora).load(0), 0)
+    )
+    file = tmp_path / "recipe.yaml"
+    file.write_text(json.dumps(settings(str(start), BOTH)))
+    for options in (["--check"], ["--output", str(tmp_path / "run")]):
+        assert main([str(file), *options]) == 2
+        error = capsys.readouterr().err
+        assert f"model.name: {str(start)!r} holds no config.json; expected" in error
+        assert "one of its adapters (first, second), each a policy of its own" in error
+        assert "Traceback" not in error
+    assert not (tmp_path / "run").exists()
+
+
+def pretrained(*adapters: str) -> dict[str, Any]:
+    return {"type": "pretrained", "name": "x", "lora": {"adapters": adapters}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"debate": {"roles": {"ours": {"adapter": "frist"}, "theirs": {}}}},
+            "debate.roles.ours.adapter: found 'frist', expected one of first, second "
+            "(model.lora.adapters); did you mean 'first'?",
+        ),
+        (
+            {"model": {"type": "scratch"}, "debate": {"roles": BOTH}},
+            "debate.roles.ours.adapter: found 'first', but model.lora.adapters has no names",
+        ),
+        ({"model": pretrained("a", "a")}, "found 'a' 2 times; expected each once"),
+        ({"model": pretrained("a.b")}, "String should match pattern"),
+    ],
+)
+def test_unknown_adapters_are_refused(base: str, sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as refusal:
+        recipe_of_roles(base, BOTH, **sections)
+    assert message in str(refusal.value)
+
+
+def test_adapter_with_the_name_of_a_part_of_the_model_is_refused(base: str) -> None:
+    model = PretrainedModel(name=base, dtype="float32", lora=Lora(adapters=("a", "layers")))
+    with pytest.raises(ValueError, match="found 'layers', which names a part of the model"):
+        with_adapter(model.load(0), 0)
+
+
+def test_check_names_adapters_and_what_cannot_train_several(base: str) -> None:
+    report = check(recipe_of_roles(base, BOTH))
+    printed = "\n".join([*report.lines, *report.warnings])
+    assert "role theirs: 1 agent, the trained policy, adapter second, trained on" in printed
+    assert not report.errors
+    assert "model.lora.adapters" not in printed
+    deepspeed = {"type": "deepspeed", "zero_stage": 0}
+    assert check(recipe_of_roles(base, BOTH, trainer=deepspeed)).errors == [
+        "trainer.type: found deepspeed, which trains 1 adapter by its name at a time, with first "
+        "and second; expected torch"
+    ]
+    report = check(recipe_of_roles(base, ONE, trainer=deepspeed))
+    assert not report.errors
+    idle = "model.lora.adapters: found 'first', which no role that is trained on names"
+    assert any(idle in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize(
+    ("trains_actor", "trains_critic", "num_samples"),
+    # Of two questions an actor's two turns, its critic's one and a direct reply; two copies of a
+    # question's four turns are played.
+    [(True, True, 2 * 4), (True, False, 2 * 3), (False, True, 2 * 1)],
+)
+def test_check_counts_rows_of_the_trained_roles(
+    base: str, trains_actor: bool, trains_critic: bool, num_samples: int
+) -> None:
+    roles = {
+        "actor": {"adapter": "first", "train": trains_actor},
+        "critic": {"adapter": "second", "train": trains_critic},
+    }
+    debate = {"type": "actor_critic", "contract": "boxed", "max_rounds": 2, "roles": roles}
+    rollout = {"max_tokens": 6, "direct_per_question": 1}
+    report = check(recipe_of_roles(base, {}, rollout=rollout, debate=debate))
+    assert f"= 8 turns; {num_samples} samples (one for each turn" in str(report)
+
+
+def test_evaluations_share_no_turn_between_adapters() -> None:
+    def debate_of(request: TurnRequest) -> DebateRun:
+        yield [request]
+        return Transcript("q", request.question, Protocol(1), ())
+
+    shared = SharedTurns()
+    for name in (*NAMES, None):
+        turns = shared.over(debate_of(replace(turn_request(), adapter=name)))
+        assert next(turns), name  # Asked again, as another adapter replies otherwise.
+        with pytest.raises(StopIteration):
+            turns.send([Reply("so")])

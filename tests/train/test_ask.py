@@ -28,17 +28,17 @@ class Agents:
         self.answers = answers
         self.endpoint = Endpoint(self._say)
 
-    def _say(self, number: int, seen: Seen) -> Answer:
-        place, later = number % len(self.answers), number >= len(self.answers)
+    def _say(self, number: int, seen_request: Seen) -> Answer:
+        agent, later = number % len(self.answers), number >= len(self.answers)
         votes = {0: "N/A", 1: "Agent 0 > Agent 2", 2: "Agent 0 > Agent 1"}
-        return said(reply(self.answers[place], votes[place] if later else "N/A"))
+        return said(reply(self.answers[agent], votes[agent] if later else "N/A"))
 
 
 def asked(agents: Agents, *more: str) -> int:
     options = ["--kind", "number", "rollout.engine.max_in_flight=1", "rollout.engine.backoff_s=0"]
     with serving(agents.endpoint) as url:
-        given = [QUESTION, "--url", url, *more, *options]
-        return main(given if "--model" in more else [*given, "--model", "org/one"])
+        arguments = [QUESTION, "--url", url, *more, *options]
+        return main(arguments if "--model" in more else [*arguments, "--model", "org/one"])
 
 
 def test_turns_come_one_by_one_and_the_peers_decide(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,9 +63,9 @@ def test_answer_that_nobody_holds_in_the_end_is_explained(
     agents = Agents()
     say_first = agents.endpoint.behave
 
-    def behave(number: int, seen: Seen) -> Answer:
+    def behave(number: int, seen_request: Seen) -> Answer:
         agents.answers = ("391", "381", "381") if number < 3 else ("381", "381", "381")
-        return say_first(number, seen)
+        return say_first(number, seen_request)
 
     agents.endpoint.behave = behave
     assert asked(agents) == 0
@@ -77,7 +77,7 @@ def test_answer_that_nobody_holds_in_the_end_is_explained(
 
 def test_tie_of_votes_names_the_other_answers(capsys: pytest.CaptureFixture[str]) -> None:
     agents = Agents()
-    agents.endpoint.behave = lambda number, seen: said(
+    agents.endpoint.behave = lambda number, seen_request: said(
         reply(agents.answers[number % 3], "Agent 0 = Agent 1" if number == 5 else "N/A")
     )
     assert asked(agents) == 0
@@ -89,12 +89,12 @@ def test_a_turn_is_printed_while_others_of_its_round_are_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     printed, agents = threading.Semaphore(0), Agents()
-    own, waited = agents.endpoint.behave, list[bool]()
+    say_at_once, waited = agents.endpoint.behave, list[bool]()
 
-    def say(number: int, seen: Seen) -> Answer:
+    def say(number: int, seen_request: Seen) -> Answer:
         if number:
             waited.append(printed.acquire(timeout=20))
-        return own(number, seen)
+        return say_at_once(number, seen_request)
 
     agents.endpoint.behave = say
     monkeypatch.setattr(Printer, "turn", lambda *_: printed.release())
@@ -106,13 +106,13 @@ def test_json_has_the_answer_of_every_rule_and_all_turns(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert asked(Agents(), "--json", "--decision", "majority") == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert (found["answer"], found["decision"], found["rounds"]) == ("381", "majority", 2)
-    assert found["decisions"]["peer_vote"] == "391" and found["votes"] == {"381": 2, "391": 1}
-    assert [(turn["agent"], turn["round"]) for turn in found["turns"]] == [
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (printed["answer"], printed["decision"], printed["rounds"]) == ("381", "majority", 2)
+    assert printed["decisions"]["peer_vote"] == "391" and printed["votes"] == {"381": 2, "391": 1}
+    assert [(turn["agent"], turn["round"]) for turn in printed["turns"]] == [
         (agent, number) for number in (0, 1) for agent in range(3)
     ]
-    assert {turn["answer"] for turn in found["turns"]} == {"391", "381"}
+    assert {turn["answer"] for turn in printed["turns"]} == {"391", "381"}
 
 
 def test_quiet_prints_the_answer_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +130,7 @@ def test_a_debate_ends_once_all_agree(answers: tuple[str, ...], requests: int) -
 def test_agents_have_the_models_in_turn() -> None:
     agents = Agents()
     assert asked(agents, "--model", "org/one", "--model", "org/two", "--agents", "3", "-q") == 0
-    models = [seen.body["model"] for seen in agents.endpoint.seen]
+    models = [seen_request.body["model"] for seen_request in agents.endpoint.seen]
     assert sorted(models) == ["org/one"] * 4 + ["org/two"] * 2
 
 
@@ -138,14 +138,14 @@ def test_no_answer_is_a_failure_and_nothing_acts_on_the_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     agents = Agents()
-    agents.endpoint.behave = lambda number, seen: said("\x1b[2Jnothing that can be read")
+    agents.endpoint.behave = lambda number, seen_request: said("\x1b[2Jnothing that can be read")
     assert asked(agents) == 1
     printed = capsys.readouterr().out
     assert "\x1b" not in printed and "none that can be read" in printed
 
 
 @pytest.mark.parametrize(
-    ("options", "found"),
+    ("options", "message"),
     [
         (("--decision", "central"), "--topology central"),
         (("--topology", "rnig"), "found 'rnig'; expected all, ring, sparse or central"),
@@ -153,11 +153,11 @@ def test_no_answer_is_a_failure_and_nothing_acts_on_the_terminal(
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_asked(
-    options: tuple[str, ...], found: str, capsys: pytest.CaptureFixture[str]
+    options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agents = Agents()
     assert asked(agents, *options) == 2
-    assert found in capsys.readouterr().err and not agents.endpoint.seen
+    assert message in capsys.readouterr().err and not agents.endpoint.seen
 
 
 def test_a_question_needs_words_and_an_endpoint_a_model(
@@ -180,8 +180,8 @@ def test_a_model_in_a_folder_debates_under_a_recipe(
     small = ["--model", str(tmp_path / "model"), "--rounds", "1", "--max-tokens", "4"]
     # Its weights are random: what it says can hardly be read.
     assert main(["make 7 Q 3 1 4 1", "--recipe", "quickstart", *small, "--json"]) in (0, 1)
-    found = json.loads(capsys.readouterr().out)
-    assert len(found["turns"]) == 5 and 0 < found["tokens"]["sampled"] <= 20
+    printed = json.loads(capsys.readouterr().out)
+    assert len(printed["turns"]) == 5 and 0 < printed["tokens"]["sampled"] <= 20
 
 
 def test_no_model_is_said_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,7 +190,7 @@ def test_no_model_is_said_before_anything_is_loaded(capsys: pytest.CaptureFixtur
 
 
 def test_a_judge_of_its_own_decides_between_two_sides(capsys: pytest.CaptureFixture[str]) -> None:
-    def say(number: int, seen: Seen) -> Answer:
+    def say(number: int, seen_request: Seen) -> Answer:
         if number >= 2:  # The judges.
             return said(
                 f"<evaluation>read</evaluation><decision>Agent {int(number != 3)}</decision>"
@@ -201,15 +201,15 @@ def test_a_judge_of_its_own_decides_between_two_sides(capsys: pytest.CaptureFixt
     agents.endpoint.behave = say
     models = ("--model", "org/one", "--model", "org/judge")
     assert asked(agents, "--form", "judged", "--agents", "3", *models, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["answer"], found["decision"], found["rounds"]) == ("381", "judged", 3)
-    assert [turn["agent"] for turn in found["turns"]] == [0, 1, 2, 3, 4]
-    asked_of = [seen.body["model"] for seen in agents.endpoint.seen]
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["answer"], printed["decision"], printed["rounds"]) == ("381", "judged", 3)
+    assert [turn["agent"] for turn in printed["turns"]] == [0, 1, 2, 3, 4]
+    asked_of = [seen_request.body["model"] for seen_request in agents.endpoint.seen]
     assert asked_of == ["org/one"] * 2 + ["org/judge"] * 3
 
 
 def test_a_conversation_is_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    def say(number: int, seen: Seen) -> Answer:
+    def say(number: int, seen_request: Seen) -> Answer:
         votes = {0: "Agent 1 > Agent 2", 1: "Agent 0 > Agent 2", 2: "Agent 1 > Agent 0"}
         ranking = f"<comparison>{votes[number % 3]}</comparison>"
         text = f"<solution>\\boxed{{{391 - number % 3}}}</solution>"
@@ -218,6 +218,6 @@ def test_a_conversation_is_asked_for_by_name(capsys: pytest.CaptureFixture[str])
     agents = Agents()
     agents.endpoint.behave = say
     assert asked(agents, "--form", "conl", "--agents", "3", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["answer"], found["decision"], found["rounds"]) == ("390", "peer_vote", 4)
-    assert len(found["turns"]) == 12
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["answer"], printed["decision"], printed["rounds"]) == ("390", "peer_vote", 4)
+    assert len(printed["turns"]) == 12

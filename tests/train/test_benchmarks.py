@@ -1,20 +1,27 @@
-"""Published benchmarks by name: rows as their authors publish them, kinds, splits and answers."""
+"""Published benchmarks by name: rows as their authors publish them, splits and answers."""
 
+import csv
 import json
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
-from pydantic import ValidationError
+import yaml
+from pydantic import TypeAdapter, ValidationError
 
-from debate_protocol.types import Question
+from debate_protocol.types import Question, TurnRequest
 from debate_rewards.answer_checking import check
-from debate_train.data import Benchmark
+from debate_rollout.engines import ScriptedEngine
+from debate_train.commands.evaluate import main
+from debate_train.data import Benchmark, ReasoningGym
 from debate_train.data.benchmarks import BENCHMARKS
+from debate_train.data.source import DataSource, Split
 from debate_train.errors import DataError
 from debate_train.recipe.data_view import look_at_data
+from train.small_recipes import write_rows
 
 ROW: dict[str, dict[str, Any]] = {
     "gsm8k": {"question": "2 bags of 600?", "answer": "2*600 = <<2*600=1200>>1200\n#### 1,200"},
@@ -101,24 +108,32 @@ READ: dict[str, tuple[str, str | None, str]] = {
 }
 
 
+CHOICES: dict[str, Any] = {
+    "mmlu": ["w", "x", "y", "z"],
+    "bbh": {"A": "a dog", "B": "a cat"},
+    "arc_challenge": {"1": "rock", "2": "ice", "3": "fire"},
+    "arc_easy": {"A": "rock", "B": "ice"},
+}
+SPLITS: tuple[Split, ...] = ("test", "dev", "train")
+
+
 def file_of(path: Path, rows: list[dict[str, Any]]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
+    return str(write_rows(path, rows))
 
 
-def numbered(row: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """Rows that differ in their question."""
+def numbered(row: dict[str, Any], num_rows: int) -> list[dict[str, Any]]:
+    """Rows that differ in the number before their question."""
+    (key,) = {"question", "problem", "input", "prompt", "messages"} & set(row)
+    question_text = row[key][0]["content"] if isinstance(row[key], list) else row[key]
     text = json.dumps(row)
-    old = {"question", "problem", "input", "prompt", "messages"} & set(row)
-    asked = row[min(old)]
-    asked = asked[0]["content"] if isinstance(asked, list) else asked
-    first = json.dumps(asked)[1:-1]
-    return [json.loads(text.replace(first, f"{n}. {first}", 1)) for n in range(count)]
+    question = json.dumps(question_text)[1:-1]
+    return [json.loads(text.replace(question, f"{n}. {question}", 1)) for n in range(num_rows)]
 
 
-def only(config: Benchmark) -> Question:
-    (question,) = config.checked_questions(config.open())
-    return question
+def questions_of_rows(folder: Path, name: str, rows: list[dict[str, Any]]) -> list[Question]:
+    """Questions of a file that is only evaluated on."""
+    test_path = file_of(folder / "rows.jsonl", rows)
+    return Benchmark(name=name, test_path=test_path).open().split("test", 999)
 
 
 def test_every_benchmark_has_a_row_here() -> None:
@@ -127,92 +142,98 @@ def test_every_benchmark_has_a_row_here() -> None:
 
 @pytest.mark.parametrize("name", READ)
 def test_published_row_becomes_a_question(tmp_path: Path, name: str) -> None:
-    path = file_of(tmp_path / "rows.jsonl", [ROW[name]])
-    # A single row to evaluate on: the test rows are the ones that always exist.
-    question = Benchmark(name=name, test_path=path).open().split("test", 9)[0]
+    (question,) = questions_of_rows(tmp_path, name, [ROW[name]])
     kind = question.meta.get("kind", "math")
     assert (question.text, question.answer, kind) == READ[name]
-    assert str(question.meta.get("choices")) == str(
-        {
-            "mmlu": ["w", "x", "y", "z"],
-            "bbh": {"A": "a dog", "B": "a cat"},
-            "arc_challenge": {"1": "rock", "2": "ice", "3": "fire"},
-            "arc_easy": {"A": "rock", "B": "ice"},
-        }.get(name)
-    )
+    choices: Any = question.meta.get("choices")
+    assert (None if choices is None else json.loads(json.dumps(choices))) == CHOICES.get(name)
 
 
-def test_sciq_answer_stands_at_every_place_among_the_distractors(tmp_path: Path) -> None:
-    rows = numbered(ROW["sciq"], 200)
-    config = Benchmark(name="sciq", test_path=file_of(tmp_path / "rows.jsonl", rows))
-    questions = config.open().split("test", 999)
+def test_sciq_answer_stands_at_every_position_among_the_distractors(tmp_path: Path) -> None:
+    questions = questions_of_rows(tmp_path, "sciq", numbered(ROW["sciq"], 200))
     for question in questions:
         assert question.meta["choices"][ord(str(question.answer)) - 65] == "clone"
-    places = Counter(question.answer for question in questions)
-    # A fair place has mean 50 and standard deviation 6.1.
-    assert set(places) == set("ABCD")
-    assert all(25 <= count <= 75 for count in places.values())
+    counts = Counter(question.answer for question in questions)
+    # A fair position has mean 50 and standard deviation 6.1.
+    assert set(counts) == set("ABCD")
+    assert all(25 <= count <= 75 for count in counts.values())
 
 
 @pytest.mark.parametrize("name", sorted(set(BENCHMARKS) - {"longbench_write"}))
 def test_rows_of_the_hub_are_those_of_its_splits(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, str | None, str]] = []
+    loads: list[tuple[str | None, str]] = []
 
     def load(hub: str, config: str | None, split: str, streaming: bool) -> Any:
-        asked.append((hub, config, split))
+        loads.append((config, split))
         rows = numbered(ROW[name], 8 if config in (None, "main", "all") else 3)
         # Rows of one split are not those of another.
         text = json.dumps(rows).replace("0. ", f"0. {config} {split} ")
         return datasets.Dataset.from_list(json.loads(text))
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    one = BENCHMARKS[name]
+    published = BENCHMARKS[name]
     source = Benchmark(name=name, batch_size=2).open()
     assert source.split("test", 99)
-    expected = {split for split in (one.splits[1],) if split} or {one.splits[0]}
-    assert {split for *_, split in asked} == expected  # Nothing but the test rows is downloaded.
-    assert {config for _, config, _ in asked} == set(one.configs or (one.config,))
-    if one.only_evaluates:
+    # Nothing but the test rows is downloaded.
+    assert {split for _, split in loads} == {published.splits[1] or published.splits[0]}
+    assert {config for config, _ in loads} == set(published.configs or (published.config,))
+    if published.only_evaluates:
         with pytest.raises(DataError, match=f"data.test={name}"):
             source.batch(0)
     else:
         assert len(source.batch(0)) == 2
 
 
+def test_only_needed_rows_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    num_streamed = 0
+
+    def load(hub: str, config: str | None, split: str, streaming: bool) -> Iterator[Any]:
+        nonlocal num_streamed
+        assert streaming
+        for row in numbered(ROW["dapo_math"], 50):
+            num_streamed += 1
+            yield row
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    source = Benchmark(name="dapo_math", first_rows=20).open()
+    assert sum(len(source.split(name, 99)) for name in SPLITS) == num_streamed == 20
+
+
 def test_training_and_test_rows_may_come_from_two_benchmarks(tmp_path: Path) -> None:
-    train = file_of(tmp_path / "train.jsonl", numbered(ROW["dapo_math"], 30))
-    test = file_of(tmp_path / "test.jsonl", numbered(ROW["aime24"], 5))
-    config = Benchmark(name="dapo_math", path=train, test="aime24", test_path=test)
+    path = file_of(tmp_path / "train.jsonl", numbered(ROW["dapo_math"], 30))
+    test_path = file_of(tmp_path / "test.jsonl", numbered(ROW["aime24"], 5))
+    config = Benchmark(name="dapo_math", path=path, test="aime24", test_path=test_path)
     source = config.open()
-    assert {q.text.split(". ")[1] for q in source.split("test", 99)} == {"How many?"}
+    test_texts = {question.text.split(". ")[1] for question in source.split("test", 99)}
+    assert test_texts == {"How many?"}
     assert len(source.split("train", 99)) + len(source.split("dev", 99)) == 30
-    assert {q.answer for q in source.batch(0)} == {"34"}
+    assert {question.answer for question in source.batch(0)} == {"34"}
     assert config.dataset == "dapo_math"
 
 
+def hard_tasks(path: Path, num_tasks: int, num_rows: int) -> DataSource:
+    """The source of tasks of BIG-Bench Hard, with as many rows each."""
+    rows = [
+        {"input": f"{task} {row} is", "target": "True", "subject": str(task)}
+        for task in range(num_tasks)
+        for row in range(num_rows)
+    ]
+    return Benchmark(name="bbh", path=file_of(path / "rows.jsonl", rows)).open()
+
+
 def test_big_bench_hard_is_split_within_each_task(tmp_path: Path) -> None:
-    rows = [
-        {"input": f"{task} {n} is", "target": "True", "subject": task}
-        for task in ("one", "two", "three")
-        for n in range(100)
-    ]
-    source = Benchmark(name="bbh", path=file_of(tmp_path / "rows.jsonl", rows)).open()
-    for name, count in (("test", 25), ("dev", 10), ("train", 65)):
-        tasks = Counter(q.meta["subject"] for q in source.split(name, 999))  # type: ignore[arg-type]
-        assert tasks == dict.fromkeys(("one", "two", "three"), count), name
+    source = hard_tasks(tmp_path, num_tasks=3, num_rows=100)
+    for split, count in (("test", 25), ("dev", 10), ("train", 65)):
+        questions = source.split(split, 999)  # type: ignore[arg-type]
+        tasks = Counter(question.meta["subject"] for question in questions)
+        assert tasks == {"0": count, "1": count, "2": count}, split
 
 
-def test_small_tasks_have_their_share_of_the_whole(tmp_path: Path) -> None:
-    rows = [
-        {"input": f"{task} {n} is", "target": "7", "subject": str(task)}
-        for task in range(20)
-        for n in range(3)
-    ]
-    source = Benchmark(name="bbh", path=file_of(tmp_path / "rows.jsonl", rows)).open()
-    sizes = [len(source.split(name, 99)) for name in ("test", "dev", "train")]  # type: ignore[arg-type]
-    assert sizes == [15, 6, 39]
+def test_small_tasks_have_their_share_of_all(tmp_path: Path) -> None:
+    source = hard_tasks(tmp_path, num_tasks=20, num_rows=3)
+    assert [len(source.split(name, 99)) for name in SPLITS] == [15, 6, 39]
 
 
 @pytest.mark.parametrize(
@@ -222,20 +243,21 @@ def test_small_tasks_have_their_share_of_the_whole(tmp_path: Path) -> None:
 def test_answers_of_big_bench_hard_have_the_kind_that_they_look_like(
     tmp_path: Path, target: str, kind: str
 ) -> None:
-    path = file_of(tmp_path / "rows.jsonl", [{"input": "So?", "target": target}])
-    question = Benchmark(name="bbh", test_path=path).open().split("test", 1)[0]
+    (question,) = questions_of_rows(tmp_path, "bbh", [{"input": "So?", "target": target}])
     assert question.meta["kind"] == kind
     assert check(question, f"It is.\nAnswer: {target}").verdict == "right"
 
 
-def test_orders_of_big_bench_hard_name_wrong_ones(tmp_path: Path) -> None:
-    rows = [
-        {"input": f"Sort {n}: c a b", "target": target}
-        for n, target in enumerate(("a b c", "] ] )"))
-    ]
-    source = Benchmark(name="bbh", test_path=file_of(tmp_path / "rows.jsonl", rows)).open()
-    named = {q.answer: q.meta["wrong_answers"] for q in source.split("test", 2)}
-    assert named == {"a b c": ["b a c", "a c b"], "] ] )": ["] ) ]"]}
+@pytest.mark.parametrize(
+    ("target", "wrong_answers"),
+    [("a b c", ["b a c", "a c b"]), ("] ] )", ["] ) ]"])],
+)
+def test_orders_of_big_bench_hard_name_wrong_ones(
+    tmp_path: Path, target: str, wrong_answers: list[str]
+) -> None:
+    rows = [{"input": "Sort: c a b", "target": target}]
+    (question,) = questions_of_rows(tmp_path, "bbh", rows)
+    assert question.meta["wrong_answers"] == wrong_answers
 
 
 def test_unbalanced_braces_can_be_boxed_when_escaped() -> None:
@@ -245,11 +267,7 @@ def test_unbalanced_braces_can_be_boxed_when_escaped() -> None:
 
 
 def test_questions_that_differ_in_choices_or_passage_are_not_repeats(tmp_path: Path) -> None:
-    rows = [
-        {**ROW["mmlu"], "choices": ["v", "w", "x", "y"]},
-        {**ROW["mmlu"], "choices": ["v", "w", "x", "z"]},
-        {**ROW["mmlu"], "choices": ["v", "w", "x", "y"]},
-    ]
+    rows = [{**ROW["mmlu"], "choices": [*"vwx", last]} for last in "yzy"]
     config = Benchmark(name="mmlu", test_path=file_of(tmp_path / "rows.jsonl", rows))
     source = config.open()
     assert len(source.split("test", 9)) == 2
@@ -258,11 +276,10 @@ def test_questions_that_differ_in_choices_or_passage_are_not_repeats(tmp_path: P
 
 def test_integers_of_mmlu_count_choices_also_where_a_choice_is_that_number(tmp_path: Path) -> None:
     row = {"question": "degree?", "choices": ["0", "2", "1", "3"], "answer": 1}
-    config = Benchmark(name="mmlu", test_path=file_of(tmp_path / "rows.jsonl", [row]))
-    (question,) = config.open(0).split("test", 10)
+    (question,) = questions_of_rows(tmp_path, "mmlu", [row])
     assert question.answer == "B"
-    verdicts = {reply: check(question, f"Answer: {reply}").verdict for reply in ("B", "C", "2")}
-    assert verdicts == {"B": "right", "C": "wrong", "2": "right"}
+    for reply, verdict in (("B", "right"), ("C", "wrong"), ("2", "right")):
+        assert check(question, f"Answer: {reply}").verdict == verdict
 
 
 def test_unknown_benchmark_gets_the_nearest_name() -> None:
@@ -270,10 +287,9 @@ def test_unknown_benchmark_gets_the_nearest_name() -> None:
         Benchmark(name="gsm8")
 
 
-def test_check_says_when_a_benchmark_only_evaluates(tmp_path: Path) -> None:
+def test_check_refuses_to_train_on_a_benchmark_that_only_evaluates(tmp_path: Path) -> None:
     path = file_of(tmp_path / "rows.jsonl", numbered(ROW["aime25"], 4))
-    view = look_at_data(Benchmark(name="aime25", path=path))
-    (error,) = view.errors
+    (error,) = look_at_data(Benchmark(name="aime25", path=path)).errors
     assert error.startswith("data.name: aime25 leaves no question to train on")
     assert "(gsm8k, math, dapo_math, " in error
     assert error.endswith("with data.test=aime25 to evaluate on this one")
@@ -284,16 +300,151 @@ def test_benchmark_on_no_hub_asks_for_a_file() -> None:
         Benchmark(name="longbench_write").open().split("test", 1)
 
 
-def test_only_needed_rows_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = []
+RECIPE = """\
+name: benchmarks
+model: {{type: scratch, hidden_size: 8, layers: 1, heads: 1, head_dim: 8, context_window: 4096}}
+data: {{type: benchmark, name: {name}, test_path: {path}}}
+debate: {{type: simultaneous, num_agents: 3, max_rounds: 2, contract: {contract}, personas: none}}
+rollout: {{engine: {{type: scripted}}, max_tokens: 64}}
+reward: {{type: verifiable}}
+evaluation: {{questions: 6, direct_samples: 2, runs: 2}}
+steps: 1
+tracking: {{wandb: false}}
+"""
 
-    def load(hub: str, config: str | None, split: str, streaming: bool) -> Any:
-        assert streaming
-        for row in numbered(ROW["dapo_math"], 50):
-            drawn.append(row)
-            yield row
 
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    source = Benchmark(name="dapo_math", first_rows=20).open()
-    total = sum(len(source.split(name, 99)) for name in ("train", "dev", "test"))  # type: ignore[arg-type]
-    assert total == len(drawn) == 20
+def recipe_of_benchmark(folder: Path, name: str, path: str) -> str:
+    recipe = folder / "recipe.yaml"
+    contract = BENCHMARKS[name].contract
+    recipe.write_text(RECIPE.format(name=name, path=path, contract=contract))
+    return str(recipe)
+
+
+@pytest.fixture
+def answer_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[TurnRequest], str]], None]:
+    """Let scripted engines answer by a function."""
+    open_engine = ScriptedEngine.open
+
+    def use(script: Callable[[TurnRequest], str]) -> None:
+        def open_with(self: ScriptedEngine, *arguments: Any, **settings: Any) -> Any:
+            return open_engine(self, *arguments, **{**settings, "script": script})
+
+        monkeypatch.setattr(ScriptedEngine, "open", open_with)
+
+    return use
+
+
+def reply_of(answer: str, contract: str) -> str:
+    if contract == "answer_line":
+        return f"Answer: {answer}"
+    if contract == "boxed":
+        return f"\\boxed{{{answer}}}"
+    sections = "<evaluation>N/A</evaluation><comparison>N/A</comparison>"
+    return f"<solution>\\boxed{{{answer}}}</solution>{sections}"
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_answers_of_every_benchmark_are_read_and_judged(
+    tmp_path: Path, name: str, answer_by: Callable[[Callable[[TurnRequest], str]], None]
+) -> None:
+    published = BENCHMARKS[name]
+    questions = questions_of_rows(tmp_path, name, numbered(ROW[name], 6))
+    gold = {question.text: question.answer for question in questions}
+    assert len(gold) == 6
+    unknown = questions[0].text  # The engine does not know its answer.
+
+    def script(request: TurnRequest) -> str:
+        answer = gold[request.question.text]
+        knows_answer = answer is not None and request.question.text != unknown
+        return reply_of(str(answer) if knows_answer else "nothing at all", published.contract)
+
+    answer_by(script)
+    recipe = recipe_of_benchmark(tmp_path, name, str(tmp_path / "rows.jsonl"))
+    assert main([recipe, "--output", str(tmp_path / "evaluation")]) == 0
+    results = json.loads((tmp_path / "evaluation" / "results.json").read_text())
+    figures = results["policies"][0]["figures"]
+    if published.shares is None and not any(gold.values()):
+        assert "eval/direct/accuracy" not in figures
+        assert figures["eval/format"]["mean"] == 1
+        return
+    for figure in ("direct/accuracy", "majority/accuracy", "last_round/accuracy"):
+        assert figures[f"eval/{figure}"]["mean"] == pytest.approx(5 / 6), figure
+
+
+# A figure's name in the table, by mode and row.
+TABLE = {
+    ("direct", "mean@K"): "eval/direct/accuracy",
+    ("direct", "maj@K"): "eval/direct/maj@{replies}",
+    ("debate", "Maj"): "eval/maj/first",
+    ("debate", "Debate"): "eval/maj/last",
+    ("debate", "Δ"): "eval/maj/delta",
+}
+
+
+def test_several_benchmarks_have_one_table_with_their_average(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    answer_by: Callable[[Callable[[TurnRequest], str]], None],
+) -> None:
+    num_replies = {"math500": 2, "aime24": 3}
+    arguments = [recipe_of_benchmark(tmp_path, "gsm8k", "none.jsonl")]
+    for name, replies in num_replies.items():
+        path = file_of(tmp_path / f"{name}.jsonl", numbered(ROW[name], 6))
+        changes = f"data.test_path={path},evaluation.direct_samples={replies}"
+        arguments += ["--benchmark", f"{name},{changes}"]
+    questions = questions_of_rows(tmp_path, "math500", numbered(ROW["math500"], 6))
+    gold = {question.text: question.answer for question in questions}  # Of the other it knows none.
+    answer_by(lambda request: f"\\boxed{{{gold.get(request.question.text, 0.5)}}}")
+    folder = tmp_path / "evaluation"
+    assert main([*arguments, "--check"]) == 0
+    assert not folder.exists()
+    assert main([*arguments, "--output", str(folder)]) == 0
+
+    with (folder / "benchmarks.csv").open() as file:
+        rows = {(row["mode"], row["figure"]): row for row in csv.DictReader(file)}
+    at_equal_tokens = {
+        figure: row for (mode, figure), row in rows.items() if mode == "at equal tokens"
+    }
+    assert list(at_equal_tokens) == [
+        "direct/maj@k",
+        "debate/majority",
+        "debate/agent",
+        "debate/all_rounds",
+    ]
+    debate = rows["debate", "Debate"]
+    assert at_equal_tokens["debate/majority"]["average"] == debate["average"]
+    assert float(debate["math500"]) == 1.0 > float(debate["average"])
+    assert [key for key in rows if key[0] != "at equal tokens"] == [*TABLE]
+    for key, figure in TABLE.items():
+        means = []
+        for name, replies in num_replies.items():
+            results = json.loads((folder / name / "results.json").read_text())
+            mean = results["policies"][0]["figures"][figure.format(replies=replies)]["mean"]
+            assert float(rows[key][name]) == pytest.approx(mean)
+            means.append(mean)
+        assert float(rows[key]["average"]) == pytest.approx(sum(means) / 2)
+    printed = capsys.readouterr().out
+    assert "average" in printed
+    assert "100.0" in printed
+    # Each is an evaluation of its own, and another call goes on with them.
+    assert main([*arguments, "--output", str(folder), "--resume"]) == 0
+
+
+def test_a_benchmark_replaces_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = recipe_of_benchmark(tmp_path, "gsm8k", "none.jsonl")
+    # The file of the recipe's data is not read as another benchmark's.
+    assert main([recipe, "--benchmark", "math500", "--check"]) == 0
+    assert main([recipe, "--benchmark", "math5000"]) == 2
+    assert "math500" in capsys.readouterr().err
+
+
+def test_tasks_of_reasoning_gym_stand_beside_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    task = "gym.leg_counting,data.tasks.leg_counting.max_animals=3"
+    assert main(["smollm2_selfplay", "--benchmark", task, "--print"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)["data"]
+    data = TypeAdapter(ReasoningGym).validate_python(printed)
+    subjects = {question.meta["subject"] for question in data.open().split("test", 20)}
+    assert subjects == {"leg_counting"}  # And none of the recipe's tasks.
+    assert data.chosen["leg_counting"].model_extra == {"max_animals": 3}
+    assert main(["smollm2_selfplay", "--benchmark", "gym.leg_countin", "--check"]) == 2
+    assert "leg_counting" in capsys.readouterr().err

@@ -18,15 +18,18 @@ from debate_train.checkpoints import (
     MANIFEST,
     Best,
     Checkpoints,
+    KeepBest,
     RunState,
     run_hash,
     seal,
 )
 from debate_train.checkpoints.trainer_state import load_random_states, save_random_states, seed_all
-from debate_train.errors import ModelError, RunFailure, UsageError
+from debate_train.errors import ModelError, RecipeError, RunFailure, UsageError
 from debate_train.losses import PpoClip
 from debate_train.models.loaded_model import LoadedModel
+from debate_train.recipe.check import check
 from debate_train.trainers import TorchTrainer
+from train.small_recipes import FILE, recipe_of
 
 MakeModel = Callable[..., LoadedModel]
 RECIPE = "name: a\nmodel: {layers: 2}\nphases: {warm: {}, play: {}}\n"
@@ -37,7 +40,7 @@ def saver(text: str) -> Callable[[Path], None]:
     return lambda directory: (directory / "weights").write_text(text) and None
 
 
-def written(root: Path, *steps: int, keep_last: int = 9) -> Checkpoints:
+def with_steps(root: Path, *steps: int, keep_last: int = 9) -> Checkpoints:
     checkpoints = Checkpoints(root, RUN, keep_last)
     for step in steps:
         checkpoints.write(RunState(step=step), saver(f"weights of {step}"))
@@ -51,11 +54,12 @@ def names(root: Path) -> set[str]:
 def test_last_checkpoints_are_kept(tmp_path: Path) -> None:
     root = tmp_path / "c"
     # By number: as text, step-1000000 would come before step-999999.
-    checkpoints = written(root, 5, 10, 999_999, 1_000_000, keep_last=2)
+    checkpoints = with_steps(root, 5, 10, 999_999, 1_000_000, keep_last=2)
     assert [p.name for p in checkpoints.complete()] == ["step-999999", "step-1000000"]
     assert names(root) == {"step-999999", "step-1000000"}
-    found = checkpoints.newest()
-    assert (found.path.name, found.state.step, found.notes) == ("step-1000000", 1_000_000, ())
+    newest = checkpoints.newest()
+    assert (newest.path.name, newest.state.step) == ("step-1000000", 1_000_000)
+    assert newest.notes == ()
 
 
 def test_state_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -76,7 +80,7 @@ def test_state_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_checkpoint_of_the_same_step_replaces_the_first(tmp_path: Path) -> None:
-    checkpoints = written(tmp_path, 3)
+    checkpoints = with_steps(tmp_path, 3)
     path = checkpoints.write(RunState(step=3, phase=1), saver("new"))
     assert (path / "weights").read_text() == "new"
     assert checkpoints.newest().state.phase == 1
@@ -84,16 +88,16 @@ def test_checkpoint_of_the_same_step_replaces_the_first(tmp_path: Path) -> None:
 
 
 def test_replacement_that_was_stopped_between_its_renames_is_undone(tmp_path: Path) -> None:
-    written(tmp_path, 3)
+    with_steps(tmp_path, 3)
     os.replace(tmp_path / "step-000003", tmp_path / ".replaced-000003")
     (tmp_path / ".writing-000003").mkdir()
-    found = Checkpoints(tmp_path, RUN, 1).newest()
-    assert (found.path / "weights").read_text() == "weights of 3"
+    newest = Checkpoints(tmp_path, RUN, 1).newest()
+    assert (newest.path / "weights").read_text() == "weights of 3"
     assert names(tmp_path) == {"step-000003"}
 
 
 def test_checkpoint_that_fails_half_way_leaves_those_before_it(tmp_path: Path) -> None:
-    checkpoints = written(tmp_path, 3)
+    checkpoints = with_steps(tmp_path, 3)
 
     def fails(directory: Path) -> None:
         (directory / "weights").write_text("half")
@@ -106,8 +110,8 @@ def test_checkpoint_that_fails_half_way_leaves_those_before_it(tmp_path: Path) -
         assert names(tmp_path) == {"step-000003"}
 
 
-def test_state_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
-    checkpoints = written(tmp_path, 3)
+def test_state_that_is_not_finite_is_not_with_steps(tmp_path: Path) -> None:
+    checkpoints = with_steps(tmp_path, 3)
     with pytest.raises(RunFailure, match="step-000004: Out of range float values"):
         checkpoints.write(RunState(step=4, baselines={"generator": float("nan")}), saver(""))
     assert checkpoints.newest().state.step == 3
@@ -143,44 +147,45 @@ class Attack:
         return (os.system, ("touch attacked",))
 
 
-def resealed(path: Path, **changes: Any) -> None:
-    """What a stranger can do who knows the format."""
+def reseal(path: Path, run: Any = RUN) -> None:
+    """Do what a stranger can do who knows the format."""
     (path / MANIFEST).unlink()
-    seal(path, changes.get("run", RUN))
+    seal(path, run)
 
 
-def renamed_format(path: Path) -> None:
+def rename_format(path: Path) -> None:
     manifest = json.loads((path / MANIFEST).read_text()) | {"format": "debate-checkpoint/9"}
     (path / MANIFEST).write_text(json.dumps(manifest))
 
 
-def altered_state(path: Path, state: str) -> None:
+def alter_state(path: Path, state: str) -> None:
     (path / "state.json").write_text(state)
-    resealed(path)
+    reseal(path)
 
 
-def outside(path: Path) -> None:
+def move_out(path: Path) -> None:
     manifest = json.loads((path / MANIFEST).read_text())
     manifest["files"]["../../weights"] = manifest["files"].pop("weights")
     (path / MANIFEST).write_text(json.dumps(manifest))
     shutil.move(path / "weights", path.parent.parent / "weights")
 
 
-def old_format(path: Path) -> None:
+def write_old_format(path: Path) -> None:
     (path / MANIFEST).unlink()
     (path / "trainer.pt").write_bytes(pickle.dumps(Attack()))
 
 
-OTHER = [
-    run_hash(text)
-    for text in (RECIPE.replace("2", "3"), RECIPE.replace("warm", "w"), RECIPE + "seed: 1\n")
+OTHER_RUNS = [
+    run_hash(RECIPE.replace("2", "3")),
+    run_hash(RECIPE.replace("warm", "w")),
+    run_hash(RECIPE + "seed: 1\n"),
 ]
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "torn": (lambda p: (p / "weights").write_text("weights"), "weights is not as it was written"),
     "altered": (lambda p: (p / "weights").write_text("weights of 6"), r"SHA-256 differs"),
     "missing": (lambda p: (p / "weights").unlink(), "weights is missing"),
     "more": (lambda p: (p / "model.bin").touch(), "model.bin is not named in its manifest.json"),
-    "no manifest": (old_format, "it holds no manifest.json: .* another version wrote it"),
+    "no manifest": (write_old_format, "it holds no manifest.json: .* another version wrote it"),
     "torn manifest": (
         lambda p: os.truncate(p / MANIFEST, 99),
         "its manifest.json is damaged, or not of",
@@ -189,14 +194,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda p: (p / MANIFEST).write_text("[" * 9999),
         "its manifest.json is damaged",
     ),
-    "version": (renamed_format, "or not of 'debate-checkpoint/4'"),
+    "version": (rename_format, "or not of 'debate-checkpoint/4'"),
     **{
-        f"run {n}": (lambda p, other=other: resealed(p, run=other), "run with another recipe")
-        for n, other in enumerate(OTHER)
+        f"run {n}": (lambda p, other=other: reseal(p, other), "run with another recipe")
+        for n, other in enumerate(OTHER_RUNS)
     },
-    "state": (lambda p: altered_state(p, '{"step": "x"}'), "its state.json cannot be read"),
-    "other state": (lambda p: altered_state(p, '{"step": 6}'), "its state.json is of step 6"),
-    "outside": (outside, "weights is missing"),
+    "state": (lambda p: alter_state(p, '{"step": "x"}'), "its state.json cannot be read"),
+    "other state": (lambda p: alter_state(p, '{"step": 6}'), "its state.json is of step 6"),
+    "outside": (move_out, "weights is missing"),
 }
 
 
@@ -206,12 +211,12 @@ def test_damaged_checkpoint_is_refused_and_the_one_before_is_used(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "checkpoints"
-    checkpoints = written(root, 4, 5)
+    checkpoints = with_steps(root, 4, 5)
     spoil, reason = DAMAGE[damage]
     spoil(root / "step-000005")
-    found = checkpoints.newest()
-    assert found.path.name == "step-000004"
-    (note,) = found.notes
+    newest = checkpoints.newest()
+    assert newest.path.name == "step-000004"
+    (note,) = newest.notes
     assert note.startswith("step-000005 is not used: ")
     assert re.search(reason, note)
     assert note.endswith("it is now called refused-000005")
@@ -223,7 +228,7 @@ def test_damaged_checkpoint_is_refused_and_the_one_before_is_used(
     assert checkpoints.newest().notes == ()
 
 
-def test_newest_is_none_only_when_no_checkpoint_was_ever_written(tmp_path: Path) -> None:
+def test_newest_is_none_only_when_no_checkpoint_was_ever_with_steps(tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
     checkpoints = Checkpoints(root, RUN, 2)
     (root / "step-x").mkdir()
@@ -235,7 +240,7 @@ def test_newest_is_none_only_when_no_checkpoint_was_ever_written(tmp_path: Path)
 
 def test_all_reasons_are_told_when_none_is_left(tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
-    checkpoints = written(root, 4, 5)
+    checkpoints = with_steps(root, 4, 5)
     (root / "step-000004" / "weights").unlink()
     os.truncate(root / "step-000005" / "weights", 3)
     with pytest.raises(UsageError) as caught:
@@ -291,12 +296,53 @@ def test_random_states_go_on_where_they_were(tmp_path: Path) -> None:
 def test_link_in_the_place_of_a_folder_is_removed_and_what_it_leads_to_stays(
     tmp_path: Path, name: str
 ) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "file").write_text("mine")
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "file").write_text("mine")
     root = tmp_path / "c"
-    checkpoints = written(root, 1, 9)
-    (root / name).symlink_to(elsewhere)
+    checkpoints = with_steps(root, 1, 9)
+    (root / name).symlink_to(target)
     checkpoints.write(RunState(step=2), saver("weights of 2"))
     assert names(root) == {"step-000001", "step-000002", "step-000009"}
-    assert (elsewhere / "file").read_text() == "mine"
+    assert (target / "file").read_text() == "mine"
+
+
+KEEP_BEST = "checkpoint.keep_best.metric"
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_warned"),
+    [
+        ("", True),
+        ("evaluation.every=2", False),
+        ("phases='{a: {evaluation: {every: 2}}, b: {}}'", False),
+        ("exit_criterion='{metric: eval/format, at_least: 0.5}'", False),
+    ],
+)
+def test_check_warns_when_nothing_measures_what_is_the_best(changes: str, is_warned: bool) -> None:
+    recipe = recipe_of(FILE, f"{KEEP_BEST}=eval/majority/accuracy evaluation.questions=4 {changes}")
+    warnings = check(recipe).warnings
+    assert any(text.startswith("checkpoint.keep_best: ") for text in warnings) == is_warned
+
+
+def test_recipe_refuses_a_best_of_what_is_not_measured() -> None:
+    with pytest.raises(RecipeError, match=r"'loss' is not measured; expected one of eval/direct"):
+        recipe_of(FILE, f"{KEEP_BEST}=loss")
+
+
+@pytest.mark.parametrize(
+    ("mode", "metric", "value", "is_better"),
+    [
+        ("max", "eval/format", 0.6, True),
+        ("max", "eval/format", 0.5, False),  # equal: the first stays
+        ("min", "eval/format", 0.4, True),
+        ("min", "eval/format", 0.6, False),
+        ("max", "eval/pass@k", 0.1, True),  # of a changed recipe: the old best does not compare
+    ],
+)
+def test_best_is_beaten_by_what_is_better(
+    mode: Any, metric: str, value: float, is_better: bool
+) -> None:
+    rule = KeepBest(metric=metric, mode=mode)
+    assert rule.is_better(value, None)
+    assert rule.is_better(value, Best(3, "eval/format", 0.5)) == is_better

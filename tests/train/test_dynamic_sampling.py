@@ -71,30 +71,40 @@ def test_a_round_draws_what_is_missing_at_the_share_that_was_kept() -> None:
     assert kept(debates)[::2] == ["s1", "s2", "s3", "s4"]
     # 3 of 4 are kept: for 1 more ceil(1 * 4 / 3) = 2 are drawn, both all wrong; then 3 of 6 are
     # kept, ceil(1 * 6 / 3) = 2, of which one is surplus. s6 is not drawn.
-    found = counts(debates)
-    assert (found["rounds"], found["drawn"], found["surplus"]) == (3, 8, 1)
+    num_questions = counts(debates)
+    assert (num_questions["rounds"], num_questions["drawn"], num_questions["surplus"]) == (3, 8, 1)
 
 
 def four() -> Recipe:
-    asked = recipe()
-    return asked.model_copy(update={"data": asked.data.model_copy(update={"batch_size": 4})})
+    two_questions = recipe()
+    return two_questions.model_copy(
+        update={"data": two_questions.data.model_copy(update={"batch_size": 4})}
+    )
 
 
 def test_a_question_is_played_once_a_step() -> None:
     debates = played(Batches("s1 h1", "s1 h1", "s1 s2"))
     assert kept(debates) == ["s1", "s1", "s2", "s2"]
-    found = counts(debates)
-    assert (found["repeated"], found["drawn"], found["all_wrong"]) == (3, 3, 1)
+    num_questions = counts(debates)
+    assert (num_questions["repeated"], num_questions["drawn"], num_questions["all_wrong"]) == (
+        3,
+        3,
+        1,
+    )
 
 
 def test_starvation_is_reported_and_not_fatal(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "debate_train.playing"):
         debates = played(Batches("e1 h1", "h2 s1", "n1 h3"))
     assert kept(debates) == ["s1", "s1"]
-    found = counts(debates)
-    assert (found["missing"], found["batches"], found["no_answer"]) == (1, 3, 1)
-    (said,) = [text for text in caplog.messages if "kept" in text]
-    assert said == (
+    num_questions = counts(debates)
+    assert (num_questions["missing"], num_questions["batches"], num_questions["no_answer"]) == (
+        1,
+        3,
+        1,
+    )
+    (warning,) = [text for text in caplog.messages if "kept" in text]
+    assert warning == (
         "train/0: kept 1 of 2 wanted questions out of 6 drawn (1 all right, 3 all wrong, "
         "1 no answer)"
     )
@@ -144,23 +154,23 @@ def test_nothing_is_left_out_when_there_is_no_select() -> None:
 def test_settings_that_cannot_work_are_refused(
     rollout: dict[str, Any], debate: dict[str, Any], problem: str
 ) -> None:
-    said = recipe().model_dump(exclude_unset=True)
-    said["rollout"] |= rollout
-    said["debate"] |= debate
+    settings = recipe().model_dump(exclude_unset=True)
+    settings["rollout"] |= rollout
+    settings["debate"] |= debate
     with pytest.raises(ValueError, match=problem.replace("(", r"\(")):
-        Recipe.model_validate(said)
+        Recipe.model_validate(settings)
 
 
 def test_metrics_come_back_with_debates_that_were_played_ahead(tmp_path: Path) -> None:
     debates = played(Batches("e1 s1", "h1 s2"))
     nothing = StepDebates([], {"sampling/missing": 2.0})
     write_lookahead(tmp_path, {3: debates, 4: nothing})
-    found = read_lookahead(tmp_path)
-    assert {step: metrics_of(own) for step, own in found.items()} == {
+    read = read_lookahead(tmp_path)
+    assert {step: metrics_of(debates_of_step) for step, debates_of_step in read.items()} == {
         3: debates.metrics,
         4: nothing.metrics,
     }
-    assert [d.id for d in found[3]] == [d.id for d in debates]
+    assert [d.id for d in read[3]] == [d.id for d in debates]
 
 
 RECIPE = """\
@@ -194,7 +204,7 @@ def splitting(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def judged(answers: Answers) -> list[bool | None]:
         lots = [zlib.crc32(question.id.encode()) % 3 for question, _ in answers]
-        return [lot > 0 and place % 2 == 0 for place, lot in enumerate(lots)]
+        return [lot > 0 and position % 2 == 0 for position, lot in enumerate(lots)]
 
     monkeypatch.setattr("debate_train.playing.step_debates.checked", judged)
 
@@ -213,8 +223,8 @@ def test_a_resumed_run_draws_what_an_uninterrupted_one_draws(
 ) -> None:
     ahead = f"pipeline.max_staleness={depth}"
     assert ended(tmp_path / "whole", ahead) == 0
-    whole = end_of(tmp_path / "whole/run")
-    rows = whole[0]
+    uninterrupted = end_of(tmp_path / "whole/run")
+    rows = uninterrupted[0]
     assert [row["sampling/kept"] + row["sampling/missing"] for row in rows] == [2.0] * 4
     assert len({row["sampling/batches"] for row in rows}) == 2  # Some steps draw more than once.
 
@@ -225,14 +235,14 @@ def test_a_resumed_run_draws_what_an_uninterrupted_one_draws(
         at_call(context, TorchTrainerSession, "step", 3, stop)
         assert ended(tmp_path / "stopped", ahead) != 0
     assert ended(tmp_path / "stopped", ahead, "--resume") == 0
-    assert end_of(tmp_path / "stopped/run") == whole
+    assert end_of(tmp_path / "stopped/run") == uninterrupted
 
 
 def test_a_run_whose_steps_keep_nothing_goes_on_and_changes_no_weights(tmp_path: Path) -> None:
     # Random weights solve nothing in 4 tokens: every group is all wrong.
     assert ended(tmp_path / "one", "steps=1") == ended(tmp_path / "three", "steps=3") == 0
-    _, one = end_of(tmp_path / "one/run", "model.safetensors")
-    rows, three = end_of(tmp_path / "three/run", "model.safetensors")
+    _, weights_after_1 = end_of(tmp_path / "one/run", "model.safetensors")
+    rows, weights_after_3 = end_of(tmp_path / "three/run", "model.safetensors")
     assert [(row["sampling/missing"], row["sampling/drawn"]) for row in rows] == [(2.0, 4.0)] * 3
     assert [row["env/all/total_episodes"] for row in rows] == [0.0] * 3
-    assert one == three
+    assert weights_after_1 == weights_after_3

@@ -58,7 +58,7 @@ def first_asks(form: Recipe, step: int) -> list[TurnRequest]:
 def test_no_two_turns_share_a_seed() -> None:
     form = recipe(rollout={"debates_per_question": 2, "direct_per_question": 1})
     kinds = [(form, 0), (form, 1), (form.model_copy(update={"seed": 1}), 0)]
-    seeds = [request.seed for one, step in kinds for request in first_asks(one, step)]
+    seeds = [request.seed for phase, step in kinds for request in first_asks(phase, step)]
     # 3 times 3 questions of two debates of three agents and one single reply.
     assert len(seeds) == 3 * 3 * (2 * 3 + 1)
     assert len(set(seeds)) == len(seeds)
@@ -91,24 +91,24 @@ def test_each_step_learns_from_its_own_debates_and_serves_the_new_weights(tmp_pa
             assert len(list(samples.iterdir())) == len(self.batches) + 1  # Before the update.
             return super().step(batch)
 
-    ended, keeper = trained(run, trainer := Looking())
-    kept = keeper.steps
-    assert (ended, run.state.step) == ("finished", 6)
-    assert [step.number for step in kept] == keeper.logged == [4, 5]
+    reason, keeper = trained(run, trainer := Looking())
+    steps = keeper.steps
+    assert (reason, run.state.step) == ("finished", 6)
+    assert [step.number for step in steps] == keeper.logged == [4, 5]
     assert trainer.versions == [5, 6]
     rows = [json.loads(line) for line in run.directory.metrics_path.read_text().splitlines()]
     assert [(row["step"], row["loss"]) for row in rows] == [(5, 1.0), (6, 2.0)]
     assert all(row["time/rollout_s"] == row["time/wait_s"] for row in rows)
-    parts = {"time/rollout_s", "time/wait_s", "time/score_s", "time/rows_s", "time/weights_s"}
-    parts.add("time/step_s")
-    assert all({key for key in row if key.startswith("time/")} == parts for row in rows)
-    for step, batch in zip(kept, trainer.batches, strict=True):
+    time_keys = {"time/rollout_s", "time/wait_s", "time/score_s", "time/rows_s", "time/weights_s"}
+    time_keys.add("time/step_s")
+    assert all({key for key in row if key.startswith("time/")} == time_keys for row in rows)
+    for step, batch in zip(steps, trainer.batches, strict=True):
         assert [t.question for t in step.transcripts] == SOURCE.batch(step.number)
         assert batch is step.batch
         # Two turns of each agent grow into one row; demonstrations are sampled by the engine here.
         assert (len(batch.rows), batch.turns) == (9, 18)
         assert all(row.advantages.any() for row in batch.rows)
-    replies = [t.reply for t in kept[1].transcripts[0].turns]
+    replies = [t.reply for t in steps[1].transcripts[0].turns]
     assert all(reply is not None and reply.weight_version == 5 for reply in replies)
 
 
@@ -205,11 +205,11 @@ def test_full_training_in_half_precision_is_warned_of(
 def test_debate_ends_early_when_answers_are_equivalent_but_not_equal() -> None:
     debate = {"num_agents": 3, "max_rounds": 3, "personas": "none", "stop_when_agreed": True}
     form = recipe(debate=debate)
-    said = (
+    reply = (
         "<solution>\\boxed{%s}</solution><evaluation>N/A</evaluation><comparison>N/A</comparison>"
     )
     answers = ("1/2", "0.5", r"\frac{1}{2}")
-    player = ScriptedEngine().open(script=lambda request: said % answers[request.agent])
+    player = ScriptedEngine().open(script=lambda request: reply % answers[request.agent])
     question = Question("half", "What is 3/6?", answer="1/2")
     (played,) = play(start_debates(form, [question], "train/0"), player, max_tokens=64)
     assert played.meta["ended"] == "agreed"
@@ -219,19 +219,19 @@ def test_debate_ends_early_when_answers_are_equivalent_but_not_equal() -> None:
 def test_step_counts_when_the_engine_takes_no_weights_after_it(tmp_path: Path) -> None:
     run = run_of(recipe(), tmp_path)
     phase = open_phase(run, "train", run.recipe, Trainer())  # type: ignore[arg-type]
-    kept = Kept(run, phase)
+    keeper = Kept(run, phase)
 
     def refuse(version: int) -> None:
         raise EngineFailure("no answer")
 
     phase.rollouts.refresh = refuse  # type: ignore[method-assign]
     with pytest.raises(EngineFailure):
-        train(run, phase, kept)
-    assert ([step.number for step in kept.steps], kept.logged) == ([0], [])
+        train(run, phase, keeper)
+    assert ([step.number for step in keeper.steps], keeper.logged) == ([0], [])
 
 
 @pytest.mark.parametrize(
-    ("criterion", "found", "ended", "evaluated"),
+    ("criterion", "format_shares", "reason", "evaluated_steps"),
     [
         (None, [], "finished", []),
         (CRITERION, [0.5], "criterion met", [2]),
@@ -245,30 +245,30 @@ def test_step_counts_when_the_engine_takes_no_weights_after_it(tmp_path: Path) -
     ],
 )
 def test_phase_says_why_it_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, criterion: Any, found: list[float],
-    ended: str, evaluated: list[int],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, criterion: Any, format_shares: list[float],
+    reason: str, evaluated_steps: list[int],
 ) -> None:  # fmt: skip
     run = run_of(recipe(exit_criterion=criterion), tmp_path)
-    left = iter(found)
+    next_share = iter(format_shares)
 
     def evaluate(*arguments: Any) -> Measures:
         # The judge is always right in half of the cases.
-        means = {"eval/pass@k": 0.25, "eval/format": next(left), "eval/judge/accuracy": 0.5}
+        means = {"eval/pass@k": 0.25, "eval/format": next(next_share), "eval/judge/accuracy": 0.5}
         curves = {"eval/direct/maj@k": [CurvePoint(2, None, {"q": 0.75})]}
         return Measures({n: Measure(m, 0, 1, 1) for n, m in means.items()}, {}, curves=curves)
 
     monkeypatch.setattr(loop, "evaluate", evaluate)
-    assert trained(run, Trainer())[0] == ended
+    assert trained(run, Trainer())[0] == reason
     rows = [json.loads(line) for line in run.directory.metrics_path.read_text().splitlines()]
     looks = [row for row in rows if "eval/format" in row]
-    assert [row["step"] for row in looks] == evaluated
+    assert [row["step"] for row in looks] == evaluated_steps
     assert all(row["eval/direct/maj@2"] == 0.75 and row["eval/pass@k"] == 0.25 for row in looks)
     # What is printed of a look has one line, with the headline first and no detail.
     printed = run.progress._console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert [line.partition("split: ")[2] for line in printed if "dev split" in line] == [
-        f"judge/accuracy 0.500  format {value:.3f}" for value in found
+        f"judge/accuracy 0.500  format {value:.3f}" for value in format_shares
     ]
-    assert run.state.step == max(evaluated, default=2)
+    assert run.state.step == max(evaluated_steps, default=2)
 
 
 def test_signal_ends_a_phase_with_a_checkpoint_and_without_an_exception(tmp_path: Path) -> None:
@@ -280,6 +280,6 @@ def test_signal_ends_a_phase_with_a_checkpoint_and_without_an_exception(tmp_path
             return super().step(batch)
 
     with run.interrupts:
-        ended, kept = trained(run, Signalled())
-    assert (ended, kept.logged) == ("interrupted", [0])
+        reason, keeper = trained(run, Signalled())
+    assert (reason, keeper.logged) == ("interrupted", [0])
     assert [path.name for path in run.checkpoints.complete()] == ["step-000001"]

@@ -1,34 +1,38 @@
+"""The lock of an output directory: held by one process, and by none that is dead."""
+
 import fcntl
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from debate_train.checkpoints.whole_files import (
-    LOCK,
-    DirectoryInUseError,
-    DirectoryLock,
-)
+from debate_train.checkpoints.whole_files import LOCK, DirectoryInUseError, DirectoryLock
 
-HOLD = """\
+LOCK_AND_WAIT = """\
 import sys, time
 from pathlib import Path
 from debate_train.checkpoints.whole_files import DirectoryLock
 lock = DirectoryLock(Path(sys.argv[1]))
-print("held", flush=True)
+print("locked", flush=True)
 time.sleep(60)
 """
 
 
-def test_lock_names_the_process_when_another_holds_it(tmp_path: Path) -> None:
+def assert_locked_by(process_id: int, folder: Path) -> None:
+    with pytest.raises(DirectoryInUseError, match=f"in use by process {process_id};"):
+        DirectoryLock(folder)
+
+
+def test_lock_names_the_process_that_has_it(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
-    with pytest.raises(DirectoryInUseError) as caught:
+    with pytest.raises(DirectoryInUseError) as refusal:
         DirectoryLock(tmp_path)
     message = f"--output: found {tmp_path} in use by process {os.getpid()}; expected no other"
-    assert str(caught.value).startswith(message)
+    assert str(refusal.value).startswith(message)
     lock.release()
     lock.release()
     assert (tmp_path / LOCK).read_bytes() == b""
@@ -36,40 +40,45 @@ def test_lock_names_the_process_when_another_holds_it(tmp_path: Path) -> None:
 
 
 def test_lock_is_free_when_its_process_was_killed(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    command = [sys.executable, "-c", LOCK_AND_WAIT, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None and process.stdout.readline() == "held\n"
-            with pytest.raises(DirectoryInUseError, match=f"process {process.pid};"):
-                DirectoryLock(tmp_path)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "locked\n"
+            assert_locked_by(process.pid, tmp_path)
         finally:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
     DirectoryLock(tmp_path).release()
 
 
-@pytest.mark.parametrize("releases", [False, True])
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    read_end, write_end = os.pipe()
+    yield read_end, write_end
+    os.close(read_end)
+    os.close(write_end)
+
+
+@pytest.mark.parametrize("child_releases", [False, True])
 def test_lock_does_not_stay_when_a_forked_process_outlives_it(
-    tmp_path: Path, releases: bool
+    tmp_path: Path, pipe: tuple[int, int], child_releases: bool
 ) -> None:
+    read_end, write_end = pipe
     lock = DirectoryLock(tmp_path)
-    ready, told = os.pipe()
     child = os.fork()
     if child == 0:
-        if releases:  # As an orderly end of the child would; it is its parent's all the same.
+        if child_releases:  # As an orderly end of the child would; the lock stays its parent's.
             lock.release()
-        os.write(told, b".")
+        os.write(write_end, b".")
         signal.pause()
     try:
-        assert os.read(ready, 1) == b"."
-        with pytest.raises(DirectoryInUseError, match=f"process {os.getpid()};"):
-            DirectoryLock(tmp_path)
+        assert os.read(read_end, 1) == b"."
+        assert_locked_by(os.getpid(), tmp_path)
         lock.release()
         DirectoryLock(tmp_path).release()
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        os.close(ready)
-        os.close(told)
 
 
 def test_lock_does_not_stay_when_a_started_program_outlives_it(tmp_path: Path) -> None:
@@ -90,21 +99,21 @@ def test_lock_is_refused_when_its_directory_was_removed_meanwhile(
 ) -> None:
     flock = fcntl.flock
 
-    def removed_before(number: int, how: int) -> None:
+    def remove_before(number: int, how: int) -> None:
         (tmp_path / LOCK).unlink()
         flock(number, how)
 
-    monkeypatch.setattr("fcntl.flock", removed_before)
+    monkeypatch.setattr("fcntl.flock", remove_before)
     with pytest.raises(DirectoryInUseError, match="in use by another process"):
         DirectoryLock(tmp_path)
 
 
-def test_lock_warns_when_the_disk_knows_none(
+def test_lock_warns_when_the_disk_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def without(number: int, how: int) -> None:
+    def refuse(number: int, how: int) -> None:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr("fcntl.flock", without)
+    monkeypatch.setattr("fcntl.flock", refuse)
     DirectoryLock(tmp_path).release()
     assert "found a disk without locks (Function not implemented)" in caplog.text

@@ -8,12 +8,12 @@ from debate_protocol.forms import Conl, Direct, Judged, Sequential, Simultaneous
 from debate_protocol.types import Question
 from debate_train.recipe.context import TokenCounter, longest_prompt
 
-NOTHING = TokenCounter(lambda text: 0, 0, 0, "counted")
-"""Counts replies only."""
+COUNTS_REPLIES_ONLY = TokenCounter(lambda text: 0, 0, 0, "counted")
+QUESTION = Question("q", "1 + 1 = ?", "2")
 
 
 @pytest.mark.parametrize(
-    ("form", "replies"),
+    ("form", "num_replies"),
     [
         # Last prompt of 4 agents in 3 rounds: own 2 replies and 3 peers x 2 rounds.
         (Simultaneous(num_agents=4, max_rounds=3), 2 + 3 * 2),
@@ -32,28 +32,28 @@ NOTHING = TokenCounter(lambda text: 0, 0, 0, "counted")
         (Direct(contract="boxed"), 0),
     ],
 )
-def test_longest_prompt_counts_every_reply_in_sight(form: Any, replies: int) -> None:
-    question = Question("q", "1 + 1 = ?", "2")
-    assert longest_prompt(form, question, 1000, NOTHING).prompt_tokens == replies * 1000
+def test_longest_prompt_counts_every_reply_in_sight(form: Any, num_replies: int) -> None:
+    longest = longest_prompt(form, QUESTION, 1000, COUNTS_REPLIES_ONLY)
+    assert longest.prompt_tokens == num_replies * 1000
 
 
-def test_longest_prompt_keeps_own_replies_whole_when_fields_are_clipped() -> None:
+def test_longest_prompt_keeps_own_replies_uncut_when_fields_are_clipped() -> None:
     form = Simultaneous(num_agents=3, max_rounds=2, max_chars_per_field=26)
     # Own reply 1,000; of each of 2 peers at most 3 sections x (26 + 24) characters = 150.
-    question = Question("q", "1 + 1 = ?", "2")
-    assert longest_prompt(form, question, 1000, NOTHING).prompt_tokens == 1000 + 2 * 150
+    longest = longest_prompt(form, QUESTION, 1000, COUNTS_REPLIES_ONLY)
+    assert longest.prompt_tokens == 1000 + 2 * 150
 
 
-def test_longest_prompt_stands_in_for_a_question_that_is_not_read() -> None:
+def test_longest_prompt_assumes_512_tokens_for_a_question_that_is_not_read() -> None:
     form = Simultaneous(num_agents=2, max_rounds=1)
-    assert longest_prompt(form, None, 1000, NOTHING).prompt_tokens == 512
+    assert longest_prompt(form, None, 1000, COUNTS_REPLIES_ONLY).prompt_tokens == 512
 
 
 def test_longest_prompt_counts_a_long_question_and_passage_once() -> None:
-    counted: list[str] = []
+    counted_texts: list[str] = []
 
     def count(text: str) -> int:
-        counted.append(text)
+        counted_texts.append(text)
         return len(text)
 
     question = Question("q", "x" * 100_000, "2", {"passage": "y" * 50_000})
@@ -61,4 +61,4 @@ def test_longest_prompt_counts_a_long_question_and_passage_once() -> None:
     longest = longest_prompt(form, question, 10, TokenCounter(count, 0, 0, "counted"))
     assert longest.question_tokens == 150_000
     assert 150_000 < longest.prompt_tokens < 175_000  # both once; the rest are instructions
-    assert sum(len(text) >= 50_000 for text in counted) == 2
+    assert sum(len(text) >= 50_000 for text in counted_texts) == 2

@@ -1,0 +1,315 @@
+"""What --check reports of settings under which nothing can be learned."""
+
+from pathlib import Path
+
+import pytest
+
+from debate_train.recipe import Recipe
+from debate_train.recipe.check import check
+from debate_train.recipe.scripted_debates import scripted_step, small_recipe
+from debate_train.recipe.signal_check import SignalCheck, reward_context
+from train.small_recipes import recipe_of, write_rows
+
+BASE = """\
+name: t
+steps: 10
+model: {type: scratch, context_window: 4096}
+data: {type: signs_puzzle, batch_size: 8, largest_digit: 4}
+debate: {type: simultaneous, num_agents: 5, max_rounds: 2, style: compact, personas: none}
+rollout: {max_tokens: 64}
+advantage: {baseline: question_round}
+evaluation: {questions: 4}
+"""
+MIXTURE = """\
+reward.type=mixed reward.components='{
+    peers: {reward: {type: win_rate}, weight: 0.7},
+    truth: {reward: {type: verifiable}, weight: 0.3}
+}'
+"""
+JUDGED = """\
+debate.type=judged debate.max_rounds=3 debate.judges=4 rollout.debates_per_question=4
+reward.type=judged
+"""
+SINGLE_REPLIES = """\
+debate.type=direct rollout.debates_per_question=4 advantage.baseline=prompt advantage.scale=std
+"""
+
+
+def recipe(changes: str) -> Recipe:
+    return recipe_of(BASE, changes)
+
+
+def questions(path: Path, **columns: object) -> str:
+    """Write forty questions with these further columns; return the changes that read them."""
+    write_rows(path, ({"question": f"{n} ?", **columns} for n in range(40)))
+    return f"data.type=questions data.path={path} data.batch_size=8"
+
+
+@pytest.mark.parametrize(
+    ("reward", "changes", "why"),
+    [
+        ("win_rate", "debate.num_agents=2", "found 2 agents"),
+        ("win_minus_loss", "debate.max_rounds=1", "found 5 agents, 1 round,"),
+        (
+            "bradley_terry",
+            "debate.history_rounds=0 debate.conversation=rebuild",
+            "history_rounds 0; expected",
+        ),
+        ("v2", "debate.contract=boxed", "contract boxed has no comparison section"),
+        (
+            "v2",
+            "debate.contract='{name: poem, sections: [poem]}'",
+            "contract poem has no comparison",
+        ),
+        (
+            "win_rate",
+            "debate.num_agents=4 debate.topology=sparse debate.degree=1",
+            "topology sparse, degree 1 and",
+        ),
+        ("win_rate", "debate.type=sequential debate.num_agents=2", "found 2 agents"),
+    ],
+)
+def test_check_warns_when_no_vote_can_count(reward: str, changes: str, why: str) -> None:
+    report = check(recipe(f"reward.type={reward} {changes}"))
+    (warning,) = report.warnings
+    assert warning.startswith(f"nothing is learned: {reward} counts comparisons, and")
+    assert why in warning
+    assert report.errors == []
+
+
+NOTHING = "nothing is learned: "
+NO_JUDGE = "reward: no value of stream judge reaches a token: "
+
+
+@pytest.mark.parametrize(
+    ("changes", "warning"),
+    [
+        ("reward.type=persuasion", f"{NOTHING}persuasion compares votes on"),
+        ("reward.type=conl", f"{NOTHING}conl compares two rankings"),
+        ("reward.type=judged", f"{NOTHING}judged pays what judges decide; expected debate.type"),
+        (
+            f"{JUDGED} debate.opponent=critic reward.judge=agreement",
+            f"{NO_JUDGE}reward.judge agreement compares",
+        ),
+        (
+            "reward.type=truth_judge debate.num_agents=2",
+            f"{NOTHING}truth_judge counts comparisons, and nobody is shown two other",
+        ),
+        (
+            "reward.type=overlong reward.max_tokens=256 reward.buffer=64",
+            f"{NOTHING}overlong begins above 192 tokens",
+        ),
+        (
+            "reward.type=verifiable advantage.baseline=prompt",
+            f"{NOTHING}advantage.baseline: found prompt",
+        ),
+        (
+            "reward.type=verifiable advantage.streams='{generator: {sections: [poem]}}'",
+            f"{NOTHING}advantage.streams.generator.sections: found none",
+        ),
+        (
+            "reward.consensus=peer_prediction data.batch_size=1",
+            f"{NO_JUDGE}peer_prediction compares verdicts",
+        ),
+        (
+            f"{MIXTURE} debate.max_rounds=1",
+            "reward.components.peers: no value of stream return reaches a token: win_rate counts",
+        ),
+        (
+            "reward.type=majority reward.scope=debate debate.num_agents=2",
+            f"{NOTHING}in a debate of 2 nobody",
+        ),
+    ],
+)
+def test_check_names_values_that_reach_no_token(changes: str, warning: str) -> None:
+    (text,) = check(recipe(changes)).warnings
+    assert text.startswith(warning)
+
+
+def test_check_refuses_streams_that_all_weigh_nothing() -> None:
+    streams = "advantage.streams='{generator: {weight: 0}, judge: {weight: 0}}'"
+    (error,) = check(recipe(streams)).errors
+    assert "no token would be trained" in error
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "reward.type=win_rate debate.num_agents=3",
+        "reward.type=win_rate debate.type=sequential debate.num_agents=3 debate.max_rounds=1",
+        "reward.type=bradley_terry debate.history_rounds=1",
+        "reward.type=persuasion debate.num_agents=3 debate.max_rounds=3",
+        "reward.type=truth_judge debate.num_agents=3",
+        "reward.type=conl debate.type=conl debate.num_agents=5",
+        f"{JUDGED} debate.opponent=critic reward.judge=truth",
+        f"{JUDGED} debate.opponent=rival debate.order=simultaneous debate.both_orders=true "
+        "reward.judge=agreement",
+        "reward.consensus=peer_prediction",
+        "reward.type=overlong reward.max_tokens=64 reward.buffer=16",
+        "reward.type=verifiable debate.contract=boxed",
+        "reward.type=verifiable debate.type=self_debate advantage.baseline=prompt",
+        "reward.type=partial_trajectory debate.type=actor_critic debate.continuations=2",
+        "reward.type=verifiable debate.type=direct rollout.debates_per_question=2",
+        "advantage.streams='{generator: {}, judge: {}}'",
+        f"reward.type=majority {SINGLE_REPLIES}",
+        "reward.type=majority reward.scope=debate debate.num_agents=3",
+    ],
+)
+def test_check_is_content_where_every_value_may_reach_a_token(changes: str) -> None:
+    phase = recipe(changes)
+    assert not any("teach" in text or "learned" in text for text in check(phase).warnings)
+    signal = SignalCheck.of(phase)
+    assert signal is not None
+    assert signal.taught == set(signal.trained)
+
+
+@pytest.mark.parametrize("consensus", ["correlated_agreement", "determinant_mutual_information"])
+def test_check_plays_as_many_questions_as_judges_need(consensus: str) -> None:
+    changes = f"reward.type=v2_peer_scores reward.consensus={consensus}"
+    signal = SignalCheck.of(recipe(changes))
+    assert signal is not None
+    assert signal.taught == set(signal.trained)
+    assert ("judge", "") in signal.trained
+    (warning,) = check(recipe(f"{changes} data.batch_size=2")).warnings
+    assert f"{consensus} compares verdicts with those on other questions" in warning
+    assert "a step has 2 questions" in warning
+
+
+@pytest.mark.parametrize(
+    ("changes", "warning"),
+    [
+        ("debate.num_agents=3", "each pair has one judge a round"),
+        ("debate.num_agents=4", "each pair has two judges a round"),
+        ("debate.num_agents=2", None),
+        ("debate.num_agents=3 debate.max_rounds=1", None),
+        ("debate.num_agents=3 debate.contract=boxed", None),
+        # Who is not trained need not be many.
+        (
+            "debate.num_agents=3 advantage.streams='{generator: {}, judge: {weight: 0}}'",
+            None,
+        ),
+        ("debate.topology=central", "at most 1 agents see both of a pair"),
+        ("debate.topology=ring", "at most 1 agents see both of a pair"),
+        ("debate.num_agents=4 debate.topology=ring", "at most 2 agents see both of a pair"),
+        ("debate.topology=sparse debate.degree=4", None),  # as all: three judges a pair
+    ],
+)
+def test_few_judges_are_named_only_where_there_are_few(changes: str, warning: str | None) -> None:
+    about_judges = [
+        text
+        for text in check(recipe(changes)).warnings
+        if "see both" in text or "judges a" in text or "one judge" in text
+    ]
+    assert len(about_judges) == (warning is not None)
+    assert all(warning in text for text in about_judges if warning)
+
+
+def test_few_judges_of_a_large_ring_are_those_of_a_small_one() -> None:
+    ring = recipe("debate.num_agents=128 debate.topology=ring")
+    few_judges = [n for n in ring.reward.notes(reward_context(ring)) if n.kind == "few_judges"]
+    assert "at most 1 agents" in few_judges[0].text
+    wide = recipe("debate.num_agents=128 debate.topology=sparse debate.degree=8")
+    assert all(note.kind != "few_judges" for note in wide.reward.notes(reward_context(wide)))
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [
+        "reward.type=verifiable",
+        "reward.type=truth_judge",
+        "reward.type=partial_trajectory",
+        "reward.type=v2_control reward.consensus=none reward.votes_from='{tpr: 0.9, fpr: 0.2}'",
+    ],
+)
+def test_check_refuses_truth_without_answers(reward: str, tmp_path: Path) -> None:
+    report = check(recipe(f"{questions(tmp_path / 'q.jsonl')} {reward}"))
+    (error,) = report.errors
+    name = reward.split()[0].partition("=")[2]
+    assert error.startswith(f"reward.type: {name} compares with the questions' own answers")
+    assert report.warnings == []
+    hub = "data.type=questions data.path=openai/gsm8k data.fields='{answer: null}'"
+    assert check(recipe(f"{hub} {reward}")).errors == [error]
+    answered = questions(tmp_path / "answered.jsonl", answer="7")
+    assert check(recipe(f"{answered} {reward}")).errors == []
+
+
+def test_check_warns_of_a_component_without_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    mixture = MIXTURE.replace("win_rate", "v2")
+    report = check(recipe(f"{questions(tmp_path / 'q.jsonl')} {mixture}"))
+    assert report.errors == []
+    (warning,) = report.warnings
+    assert warning.startswith("reward.components.truth: no value of stream generator reaches")
+    assert "no training question has one" in warning
+    assert caplog.text == capsys.readouterr().err == ""  # questions of the script are not named
+
+
+def test_check_refuses_to_select_by_the_truth_without_answers(tmp_path: Path) -> None:
+    select = "debate.gate_after=[0] rollout.select='{type: in_order, rules: [{type: informative}]}'"
+    (error,) = check(recipe(f"{questions(tmp_path / 'q.jsonl')} {select}")).errors
+    assert error.startswith("rollout.select: found informative")
+    assert "has an answer" in error
+    assert check(recipe(select)).errors == []
+
+
+def imitating(changes: str = "", loss: str = "sft", steps: int = 10) -> Recipe:
+    """A recipe whose only phase learns from demonstrations."""
+    engine = "{type: demonstrations, errors: false}"
+    phase = f"""{{
+        loss: {{type: {loss}}}, reward: {{type: verifiable}}, advantage: {{baseline: none}},
+        rollout: {{engine: {engine}, max_tokens: 256}}, steps: {steps}
+    }}"""
+    return recipe(f"{changes} phases='{{warm: {phase}}}'")
+
+
+def test_check_refuses_to_imitate_samples_and_demonstrations_without_imitation() -> None:
+    (error,) = check(recipe("loss.type=sft")).errors
+    assert error.startswith("loss.type: found sft with replies that transformers samples")
+    assert check(recipe("loss.type=sft steps=0")).errors == []
+    (error,) = check(imitating(loss="reinforce")).errors
+    assert error.startswith("phases.warm.loss.type: found reinforce with demonstrations")
+    report = check(imitating())
+    assert report.errors == report.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("solution", "debate", "message"),
+    [
+        ("so " * 300, "debate.type=direct debate.contract=boxed", "contract boxed"),
+        ("ok " * 300, "debate.type=direct debate.contract=answer_line", "answer_line"),
+        ("so\n#### 42", "debate.type=direct debate.contract=boxed", None),
+        ("42", "debate.type=direct", None),
+        (None, "debate.num_agents=3", None),
+    ],
+)
+def test_check_refuses_demonstrations_that_teach_wrong_things(
+    solution: str | None, debate: str, message: str | None, tmp_path: Path
+) -> None:
+    columns = {"answer": "42"} if solution is None else {"answer": "42", "solution": solution}
+    changes = f"{questions(tmp_path / 'q.jsonl', **columns)} {debate}"
+    errors = check(imitating(changes)).errors
+    assert len(errors) == (message is not None)
+    assert all(error.startswith("phases.warm.rollout.engine.type: found") for error in errors)
+    assert all(message in error for error in errors if message)
+    # A phase of no steps teaches nothing wrong.
+    assert check(imitating(changes, steps=0)).errors == []
+
+
+def test_check_counts_demonstrations_that_weigh_nothing(tmp_path: Path) -> None:
+    solutions = ["Six sevens.", "so " * 300]
+    rows = ({"question": f"{n} ?", "answer": "42", "solution": solutions[n % 2]} for n in range(40))
+    path = write_rows(tmp_path / "q.jsonl", rows)
+    data = f"data.type=questions data.path={path} data.batch_size=16"
+    report = check(imitating(f"{data} debate.type=direct debate.contract=boxed"))
+    (warning,) = report.warnings
+    assert "of 16 demonstrated turns 9 hold" in warning
+    assert report.errors == []
+
+
+def test_scripted_debates_stay_small() -> None:
+    huge = "debate.num_agents=100 debate.max_rounds=5 data.batch_size=1000"
+    small = small_recipe(recipe(f"{huge} rollout.debates_per_question=1000"))
+    assert small is not None
+    step = scripted_step(small, 0, answers=True)
+    assert sum(len(transcript.turns) for transcript in step) <= 512
