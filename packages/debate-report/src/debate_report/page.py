@@ -24,6 +24,7 @@ from debate_report.number_texts import write_duration
 from debate_report.overturned import overturned
 from debate_report.page_replies import PageReplies, page_replies_of
 from debate_report.page_templates import render
+from debate_report.playing.section import play_section
 from debate_report.reply_advantages import advantages, weight_plots
 from debate_report.reply_figures import plots_of
 from debate_report.reply_sections import facts, facts_table, groups, overview, rewards
@@ -196,12 +197,13 @@ def make_page(run: RunFiles) -> str:
     sections = [
         ("results", "Before and after", _part(lambda: _warning_and_results(run))),
         ("overturned", "One debate", _part(lambda: overturned(debates.found))),
+        ("play", "Debate with the agents", _part(lambda: play_section(run, debates.found))),
         ("curves", "Learning curves", _part(lambda: curves(run))),
         ("society", "Who convinces whom", _part(lambda: society(debates.found))),
         debates_section,
         ("repeat", "To repeat it", _part(lambda: _to_repeat(run))),
     ]
-    # A run without votes has no debate in which they matter.
+    # A run without votes has no debate in which they matter; few models fit into a page.
     sections = [section for section in sections if section[2]]
     return _render_page(run.name, _part(lambda: _facts(run)), sections, debate_browser)
 

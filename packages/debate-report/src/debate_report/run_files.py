@@ -33,6 +33,8 @@ class RunFiles:
     recipe: str = ""
     results: dict[str, object] | None = None
     environment: dict[str, object] = field(default_factory=dict)
+    folder: Path | None = None
+    """The run directory; None of an evaluation, or of files."""
     transcripts: tuple[Path, ...] = ()
     evaluations: tuple[Path, ...] = ()
     """The debates of the test split before and after the run."""
@@ -104,6 +106,7 @@ def read_run(run_dir: Path) -> RunFiles:
         environment=read_object(run_dir / "environment.json") or {},
         transcripts=tuple(_sort_transcripts(run_dir / "transcripts", _phases_of(rows))),
         tokens=run_dir / "tokens",
+        folder=run_dir,
         evaluations=tuple(evaluations),
     )
 

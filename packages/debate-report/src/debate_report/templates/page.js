@@ -1,2 +1,4 @@
 {% include "tip.js" %}
 {% include "browser.js" %}
+{% include "sampler.js" %}
+{% include "play.js" %}
