@@ -297,7 +297,7 @@ def test_a_token_shows_its_probability_to_pointer_and_keyboard(page):
     token = page.locator(".live-tokens .token").first
     token.hover()
     tip = page.inner_text(".tip")
-    assert re.match(r"[+−]  [0-9.]+ %", tip)
+    assert re.match(r"[+−] +[0-9.]+ %", tip)
     page.mouse.move(0, 0)
     token.focus()
     page.keyboard.press("ArrowRight")

@@ -396,10 +396,12 @@ const DebateSampler = (() => {
     }
     // Votes for minus votes against of each judged agent, in the last round with votes.
     standings() {
-      const judges = [...this.turns.values()].filter((turn) => turn.votes.length);
-      const last = Math.max(...judges.map((turn) => turn.round));
+      const turns = [...this.turns.values()];
+      const votedRounds = turns.filter((turn) => turn.votes.length).map((turn) => turn.round);
+      const last = Math.max(...votedRounds);
       const standings = new Map();
-      for (const judge of judges.filter((turn) => turn.round === last)) {
+      // Agents without a vote have the standing 0, also those of judges who cast none.
+      for (const judge of turns.filter((turn) => turn.round === last)) {
         for (const agent of this.readableTo(judge.agent, last)) {
           if (!standings.has(agent)) standings.set(agent, { up: 0, down: 0, equal: 0 });
         }
