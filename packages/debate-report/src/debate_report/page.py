@@ -23,7 +23,7 @@ from debate_report.nothing_learned import warning_of
 from debate_report.number_texts import write_duration
 from debate_report.overturned import overturned
 from debate_report.page_replies import PageReplies, page_replies_of
-from debate_report.page_templates import render
+from debate_report.page_templates import Live, render
 from debate_report.playing.section import play_section
 from debate_report.reply_advantages import advantages, weight_plots
 from debate_report.reply_figures import plots_of
@@ -48,19 +48,26 @@ Section = tuple[str, str, Markup]
 """A section of the page: its anchor, heading and contents."""
 
 
-def write_report(run_dir: Path, path: Path | None = None, *, tokenizer: Path | None = None) -> Path:
+def write_report(
+    run_dir: Path,
+    path: Path | None = None,
+    *,
+    tokenizer: Path | None = None,
+    live: Live | None = None,
+) -> Path:
     """Write the report of a run, an evaluation or rollouts, and return its path.
 
     Args:
         run_dir: The folder, or a file.
         path: The file to write; None is `report.html` in the folder, or `FILE.html` next to a file.
         tokenizer: The tokenizer of rollouts that are token ids alone: its file, or its folder.
+        live: For the page of a run that goes on, which says so and reloads itself.
 
     Raises:
         FileNotFoundError: The folder is neither a run, nor an evaluation, nor has rollouts.
         UsageError: A file of rollouts cannot be read.
     """
-    page = make_page(read_source(run_dir, tokenizer))
+    page = make_page(read_source(run_dir, tokenizer), live)
     return _write_page(path or default_output(run_dir), page)
 
 
@@ -177,8 +184,8 @@ def _write_page(path: Path, page: str) -> Path:
     return path
 
 
-def make_page(run: RunFiles) -> str:
-    """Render a report; the same files give the same text."""
+def make_page(run: RunFiles, live: Live | None = None) -> str:
+    """Render a report; without `live` the same files give the same text."""
     debates = read_all(run)
     debate_browser = _make_browser(run, debates)
     page_replies = page_replies_of(debates.found)
@@ -205,7 +212,8 @@ def make_page(run: RunFiles) -> str:
     ]
     # A run without votes has no debate in which they matter; few models fit into a page.
     sections = [section for section in sections if section[2]]
-    return _render_page(run.name, _part(lambda: _facts(run)), sections, debate_browser)
+    facts = _part(lambda: _facts(run))
+    return _render_page(run.name, facts, sections, debate_browser, live=live)
 
 
 def _reply_page(run: RunFiles, page: PageReplies, reply_browser: Browser) -> str:
@@ -293,9 +301,10 @@ def _render_page(
     sections: Sequence[Section],
     debates: Browser,
     kind: str = "Debate training report",
+    live: Live | None = None,
 ) -> str:
     style = render("style.css")
-    script = render("page.js")
+    script = render("page.js", live=live is not None)
     # A text of a debate that gets out of its place can still run nothing.
     policy = f"style-src '{_policy_hash(style)}'; script-src '{_policy_hash(script)}'"
     return render(
@@ -308,6 +317,7 @@ def _render_page(
         script=script,
         policy=Markup(policy),
         debates=debates,
+        live=live,
     )
 
 

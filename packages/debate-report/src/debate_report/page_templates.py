@@ -1,6 +1,8 @@
 """The page's templates and what they may write."""
 
 import re
+from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
@@ -12,6 +14,21 @@ FORBIDDEN_CHARACTERS = re.compile(
 )
 # A text with these can reorder its surroundings.
 BIDI_CONTROLS = re.compile("[\u202a-\u202e\u2066-\u2069]")
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What the page of a run that goes on says of itself.
+
+    Attributes:
+        progress: How far the run is.
+        written: When the page was written.
+        interval_s: Seconds until it reloads itself.
+    """
+
+    progress: str
+    written: datetime
+    interval_s: float
 
 
 def render(template: str, **values: object) -> Markup:

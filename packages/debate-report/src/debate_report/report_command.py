@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from debate_protocol.command_line import (
     add_options,
     complain,
     heed_options,
+    is_quiet,
     run_command,
 )
+from debate_report.following import follow_report
 from debate_report.page import (
     default_output,
     write_charts,
@@ -47,7 +50,9 @@ def report_main(argv: Sequence[str] | None = None) -> int:
         arguments = parser.parse_args(argv)
         heed_options(arguments)
         # A page is millions of small objects that all stay: to look for garbage takes a sixth more.
-        gc.disable()
+        # A run is followed for hours, and its pages go.
+        if not arguments.follow:
+            gc.disable()
         try:
             paths = _write_pages(arguments)
         except (FileNotFoundError, UsageError) as error:
@@ -70,6 +75,8 @@ def _write_pages(arguments: argparse.Namespace) -> list[Path]:
     sources: list[Path] = arguments.run_dirs
     output: Path | None = arguments.output
     tokenizer: Path | None = arguments.tokenizer
+    if arguments.follow:
+        return [_follow(arguments)]
     if arguments.what_if:
         return [_write_what_if(arguments)]
     # An option that would have no effect is a mistake.
@@ -86,6 +93,20 @@ def _write_pages(arguments: argparse.Namespace) -> list[Path]:
         charts = {"csv": arguments.csv, "svg": arguments.svg}
         paths += write_charts(sources, **charts, tokenizer=tokenizer)
     return paths
+
+
+def _follow(arguments: argparse.Namespace) -> Path:
+    sources: list[Path] = arguments.run_dirs
+    others = ("csv", "svg", "tokenizer", *REPLAY_OPTIONS)
+    is_other_page = arguments.what_if or any(getattr(arguments, name) for name in others)
+    if len(sources) > 1 or is_other_page:
+        raise UsageError("--follow: expected one RUN, and no other option than --output")
+
+    def say(text: str) -> None:
+        if not is_quiet():
+            print(text, file=sys.stderr, flush=True)
+
+    return follow_report(sources[0], arguments.output or default_output(sources[0]), say)
 
 
 def _write_what_if(arguments: argparse.Namespace) -> Path:
@@ -126,6 +147,11 @@ def command_parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="the page (default report.html of one run's folder, comparison.html of several)",
+    )
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="write the page of a run that goes on whenever it has grown, until it ends",
     )
     parser.add_argument(
         "--csv", type=Path, metavar="FILE", help="also write the points of all charts as data"

@@ -13,7 +13,11 @@
   const isSingle = noun === "reply";
   const PAGE = 40;
   const SIGNS = { right: "✓", wrong: "✗", unverifiable: "?" };
-  const state = { shown: entries, open: index.open, first: 0, search: 0 };
+  // A page that reloads itself opens the debate that the reader chose, not always the newest.
+  const reader = window.reportPlace || {};
+  const nameOf = (entry) => `${index.phases[entry.phase]}/${entry.step}/${entry.id}`;
+  const chosen = entries.findIndex((entry) => nameOf(entry) === reader.debate);
+  const state = { shown: entries, open: chosen < 0 ? index.open : chosen, first: 0, search: 0 };
 
   // Texts: nothing may reorder its surroundings or hide.
   const BIDI = /[\u202a-\u202e\u2066-\u2069]/g;
@@ -139,6 +143,7 @@
   const go = async (at) => {
     if (at < 0 || at >= state.shown.length) return;
     state.open = at;
+    reader.debate = nameOf(state.shown[at]);
     list();
     await open();
   };
@@ -334,5 +339,5 @@
   };
   addEventListener("hashchange", follow);
   list();
-  open().then(follow);
+  open().then(follow).then(() => reader.restore && reader.restore());
 })();

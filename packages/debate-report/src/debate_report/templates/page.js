@@ -1,3 +1,6 @@
+{% if live %}
+{% include "live.js" %}
+{% endif %}
 {% include "tip.js" %}
 {% include "browser.js" %}
 {% include "sampler.js" %}
