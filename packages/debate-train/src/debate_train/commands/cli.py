@@ -179,6 +179,8 @@ def _opening(arguments: argparse.Namespace, loaded: LoadedRecipe[Recipe]) -> lis
     Raises:
         UsageError: The directory cannot take this run.
     """
+    if arguments.resume and arguments.output is None and not arguments.slurm:
+        raise UsageError("--resume: found no directory of a run; expected one, or --output")
     folder: Path = arguments.output or new_folder(loaded.recipe.name)
     if not arguments.slurm:
         arguments.output = folder
