@@ -49,6 +49,7 @@ def report(run):
 @pytest.fixture
 def page(browser, report):
     with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
+        context.set_default_timeout(120_000)  # A busy machine plays a debate in many seconds.
         page = watched(context.new_page(), report, "#live")
         page.locator("#play").scroll_into_view_if_needed()
         wait_for_debate(page, 1)
