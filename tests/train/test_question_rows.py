@@ -89,7 +89,8 @@ def test_row_that_cannot_be_read_is_refused_with_its_place(tmp_path, row, messag
 
 
 def test_empty_columns_of_images_are_read(tmp_path):
-    make_data(tmp_path, rows_of(range(40), images=[], videos=None)).open()
+    questions = all_questions(make_data(tmp_path, rows_of(range(40), images=[], videos=None)))
+    assert {question.text for question in questions} == {f"{n}?" for n in range(40)}
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "json"])
