@@ -31,8 +31,8 @@ SHOWN = (
 # The time left and the smoothed measures are computed from these.
 RECENT_STEPS = 20
 BAR_WIDTH = 16
-# Away from a terminal: the first steps have a line each, a phase about so many lines after them,
-# and none of them is later than so many seconds.
+# Away from a terminal, each of the first steps has a line; after them a phase has about
+# LINES_PER_PHASE lines, at most SECONDS_PER_LINE apart.
 FIRST_STEPS = 3
 LINES_PER_PHASE = 20
 SECONDS_PER_LINE = 60.0
@@ -221,6 +221,8 @@ class Progress:
             self._last_line = (start_time, first_step)
             self._first_step = first_step
         self._step_ends.append((self._clock(), step))
+        if len(self._step_ends) == 3 and self._step_ends[0][1] == self._first_step:
+            self._step_ends.popleft()  # The first step of a phase takes longer: libraries warm up.
         self._main_measures = [*self._smoothed_texts(metrics), self._time_left(step)]
         self._other_measures = _measure_texts(metrics)
         # A phase that has not met its exit criterion continues beyond the steps it began with.
