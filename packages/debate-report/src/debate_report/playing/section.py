@@ -107,9 +107,7 @@ def _render_section(run: RunFiles, debates: Sequence[Recorded]) -> Markup:
         digits=_in_words(puzzle.num_digits),
         num_digits=puzzle.num_digits,
         largest_digit=puzzle.largest_digit,
-        period=phase.replace("_", "-")
-        if phase in as_mapping(recipe_of(run).get("phases"))
-        else "the run",
+        period=_period_of(run, phase),
     )
 
 
