@@ -211,7 +211,7 @@ def test_the_page_reloads_itself_where_the_reader_was(browser, tmp_path: Path) -
         pass_interval(page)
         page.locator("#following", has_text="step 9 of 9").wait_for()
         page.locator("#debate .note", has_text="spoiled").first.wait_for()
-        page.wait_for_function("window.reportPlace.restore === null")
+        page.wait_for_function("() => window.reportPlace.restore === null")
         new_top = page.locator("#debates").evaluate("it => it.getBoundingClientRect().top")
         assert top < 0 and new_top == pytest.approx(top, abs=3)
         # Nothing but the page itself is asked for, and nothing is complained of.

@@ -243,7 +243,7 @@ def test_a_typed_puzzle_is_answered_and_its_chance_is_exact(page, run):
 
     wait_for_debate(page, type_puzzle(page, "5243", "10") + 1)
     page.locator("#live-result", has_text="In the end").wait_for()
-    page.wait_for_function("!document.querySelector('#live.stale')")
+    page.wait_for_function("() => !document.querySelector('#live.stale')")
     model, tokenizer = loaded(run, weights_file(run, "after"))
     chances = []
     for agent in range(5):
@@ -257,7 +257,7 @@ def test_a_typed_puzzle_is_answered_and_its_chance_is_exact(page, run):
             logits = model(torch.tensor([prompt_ids + reply_ids])).logits[0]
         logps = logits[len(prompt_ids) - 1 : -1].log_softmax(-1)
         chances.append(logps[range(len(reply_ids)), reply_ids].sum().exp().item())
-    page.wait_for_function("document.getElementById('live-after').textContent !== ''")
+    page.wait_for_function("() => document.getElementById('live-after').textContent !== ''")
     shown = float(page.inner_text("#live-here").removesuffix(" %"))
     assert shown == pytest.approx(100 * sum(chances) / 5, abs=0.6)
     assert page.locator(".live-answer .live-signs").count() == 10

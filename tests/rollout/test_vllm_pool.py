@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.util import find_spec
 from itertools import chain
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.rollout.vllm_stand_in import Router, StandIn, serving
+from tests.rollout.vllm_stand_in import Json, Router, StandIn, serving
 
 from debate_protocol.forms import Direct
 from debate_protocol.types import Question
@@ -93,11 +94,44 @@ def test_session_stays_with_its_engine_where_a_server_has_several() -> None:
     assert pool.pick(5) == (member, 0)
 
 
+class Mortal(StandIn):
+    """Ends within some requests and starts again after some refused ones.
+
+    Not by the clock: on a busy machine each try of a request would meet another end.
+    """
+
+    def __init__(self, rng: random.Random, may_end: Callable[[], bool]) -> None:
+        self._rng = rng
+        self._may_end = may_end
+        self._lock = threading.Lock()
+        self.ends = 0
+        super().__init__(delay_s=0.01)
+
+    def start_again(self) -> None:
+        """Forget what was loaded, and draw the next life."""
+        super().start_again()
+        self._requests_left = self._rng.randint(10, 60)
+        self._refusals_left = self._rng.randint(0, 4)
+
+    def answer(self, path: str, sent: Json) -> tuple[int, Json]:
+        """Return status and JSON, or refuse."""
+        with self._lock:
+            if self.is_killed:
+                self._refusals_left -= 1
+                if self._refusals_left < 0:
+                    self.start_again()
+            elif path == "/inference/v1/generate":
+                self._requests_left -= 1
+                if self._requests_left < 0 and self._may_end():
+                    self.ends += 1
+                    self.kill()
+        return super().answer(path, sent)
+
+
 def test_servers_that_die_and_return_leave_no_trace_in_replies(
     opened: ExitStack, narrow: Any, byte_bpe: Any
 ) -> None:
     weights = [Weights(v, narrow.state_dict()) for v in range(1, 9)]
-    kills = 0
 
     def trained(engine: Any) -> list[tuple[tuple[int, ...], int]]:
         replies = contents(engine.generate(requests(0)))
@@ -108,37 +142,19 @@ def test_servers_that_die_and_return_leave_no_trace_in_replies(
         return replies
 
     calm = trained(open_pool(opened, narrow, byte_bpe, [StandIn() for _ in range(2)]))
-    servers = [StandIn(delay_s=0.01) for _ in range(2)]
-    engine = open_pool(opened, narrow, byte_bpe, servers)
-    is_over = threading.Event()
+    engine: Any = None
 
-    def trouble() -> None:
-        nonlocal kills
-        rng = random.Random(0)
-        while not is_over.wait(rng.uniform(0.05, 0.2)):
-            # At most one is down, as one that a cluster starts again.
-            loaded = rng.choice(servers)
-            loaded.kill()
-            kills += 1
-            time.sleep(rng.uniform(0.0, 0.1))
-            loaded.start_again()
-            deadline = time.monotonic() + 60
-            while len(engine._pool.up) < 2 and time.monotonic() < deadline:
-                time.sleep(0.01)
+    def are_all_up() -> bool:
+        return engine is not None and len(engine._pool.up) == 2
 
-    killer = threading.Thread(target=trouble)
-    killer.start()
-    try:
-        replies = trained(engine)
-        while kills < 10:
-            found_again = contents(engine.generate(requests(0)))
-            assert [ids for ids, _ in found_again] == [ids for ids, _ in calm[:SESSIONS]]
-    finally:
-        is_over.set()
-        killer.join()
+    servers = [Mortal(random.Random(seed), are_all_up) for seed in range(2)]
+    engine = open_pool(opened, narrow, byte_bpe, [*servers])
+    replies = trained(engine)
     assert replies == calm
-    assert kills >= 10
     assert {version for _, version in replies} == set(range(9))
+    while sum(server.ends for server in servers) < 8:
+        later = contents(engine.generate(requests(0)))
+        assert [ids for ids, _ in later] == [ids for ids, _ in calm[:SESSIONS]]
 
 
 def test_server_that_returns_is_given_adapters(
