@@ -87,9 +87,8 @@ $(STAMP): pyproject.toml $(wildcard packages/*/pyproject.toml)
 	touch $@; echo "== set-up: $$(( $$(date +%s) - start )) s"; \
 	echo "$(ACTIVATE)"
 
-quickstart: setup  ## a tiny model debates with itself and shows what it gained (CPU, 4 to 7 minutes)
-	@# Two threads, whatever the cores: other numbers of threads round differently.
-	OMP_NUM_THREADS=2 $(BIN)/debate-train recipes/quickstart.yaml $(RECIPE_ARGS)
+quickstart: setup  ## a tiny model debates with itself and shows what it gained (CPU, 3 to 5 minutes)
+	$(BIN)/debate-train recipes/quickstart.yaml $(RECIPE_ARGS)
 	@echo "$(ACTIVATE)"
 
 smollm2: setup  ## teach a real model of 135 million parameters to debate (CPU, downloads 93 MB)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -44,6 +45,25 @@ def test_train_learns_from_a_function_and_calls_after_each_step(tmp_path):
     assert run.checkpoint == output / "checkpoints/step-000002"
     recipe = yaml.safe_load((output / "recipe.yaml").read_text())
     assert recipe["reward"] == {"type": f"{length.__module__}:length"}
+
+
+def test_threads_of_a_recipe_are_those_of_the_run_and_of_what_it_starts(tmp_path):
+    before = torch.get_num_threads()
+    threads_seen = []
+
+    def look(end):
+        fresh = threading.Thread(target=lambda: threads_seen.append(torch.get_num_threads()))
+        fresh.start()
+        fresh.join()
+        threads_seen.append(torch.get_num_threads())
+
+    recipe = yaml.safe_load(RECIPE) | {"steps": 1}
+    recipe["trainer"]["threads"] = before + 1
+    train(recipe, output=tmp_path / "run", on_step_end=look)
+    assert threads_seen == [before + 1, before + 1]
+    assert torch.get_num_threads() == before
+    environment = json.loads((tmp_path / "run/environment.json").read_text())
+    assert environment["torch_threads"] == before + 1
 
 
 def test_run_gives_back_its_results_and_shows_itself_in_notebooks(tmp_path):

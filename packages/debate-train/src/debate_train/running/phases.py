@@ -16,7 +16,14 @@ from debate_train.recipe import Recipe
 from debate_train.running.loop import evaluate_dev, train
 from debate_train.running.offline_phase import measure_held_out, open_examples, score_start
 from debate_train.running.results import changes_of, print_results, results_table, write_results
-from debate_train.running.run_context import Phase, RunContext, Saving, StopReason, open_phase
+from debate_train.running.run_context import (
+    Phase,
+    RunContext,
+    Saving,
+    StopReason,
+    cpu_threads,
+    open_phase,
+)
 
 DONE = 0
 INTERRUPTED = 130
@@ -40,7 +47,9 @@ def run_phases(run: RunContext) -> int:
         if _skips_later_phases(run):
             run.progress.note(f"{name}: skipped, as a phase before it missed its exit criterion")
             continue
-        if _run_phase(run, name, recipe, checkpoint) == "interrupted":
+        with cpu_threads(recipe):
+            stop_reason = _run_phase(run, name, recipe, checkpoint)
+        if stop_reason == "interrupted":
             return _note_interrupt(run)
         checkpoint = None
     # The last phase, too, may miss a criterion with `if_missed: fail`.

@@ -45,7 +45,7 @@ from debate_train.recipe.resolved import resolved_yaml
 from debate_train.recipe.schema import WHOLE_PHASES
 from debate_train.running.open_engines import open_engine
 from debate_train.running.phases import run_phases
-from debate_train.running.run_context import RunContext, StepEnd
+from debate_train.running.run_context import RunContext, StepEnd, cpu_threads
 from debate_train.trainers.processes import Init, broadcast
 
 
@@ -74,7 +74,7 @@ def run(
     path = output or new_folder(recipe.name)
     refuse(recipe, Launch(is_here=True))
     directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
-    with _held(directory, is_new=not resume):
+    with cpu_threads(recipe), _held(directory, is_new=not resume):
         if resume:
             refuse_another_run(directory, resolved_yaml)
         if resume and not changed:

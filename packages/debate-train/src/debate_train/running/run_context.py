@@ -217,6 +217,19 @@ def is_due(every: int, done: int) -> bool:
     return every > 0 and done % every == 0
 
 
+@contextmanager
+def cpu_threads(recipe: Recipe) -> Iterator[None]:
+    """Let torch use the recipe's number of CPU threads, in threads that start here, too."""
+    previous = torch.get_num_threads()
+    num_threads = recipe.trainer.num_threads()
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(previous)
+
+
 def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> Phase:
     """Build a phase that plays its debates with the run's engine, or has them demonstrated.
 

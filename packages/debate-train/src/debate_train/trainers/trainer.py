@@ -172,6 +172,10 @@ class TrainerSettings(Config):
         """Look up the device to train on; `auto` lets the trainer choose."""
         return "auto"
 
+    def num_threads(self) -> int | None:
+        """Look up the CPU threads of each operation; None for torch's default."""
+        return None
+
     def sharding(self) -> Sharding | None:
         """Describe the division of the state over processes; None for no division."""
         return None
@@ -231,10 +235,17 @@ class TorchTrainer(TrainerSettings):
     type: Literal["torch"] = "torch"
     device: Device = "auto"
     """Where the model is trained; `auto` takes a CUDA device where there is one, else the CPU."""
+    threads: int | None = Field(None, ge=1)
+    """CPU threads of each operation of the process, sampling included; null: one a core. Small
+    models are fastest with 1, and then their digits do not depend on the number of cores."""
 
     def named_device(self) -> str:
         """The key `device`."""
         return self.device
+
+    def num_threads(self) -> int | None:
+        """The key `threads`."""
+        return self.threads
 
     def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "TorchTrainerSession":
         """Open a session in this process."""
