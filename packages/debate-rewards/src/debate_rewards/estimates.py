@@ -196,9 +196,12 @@ def bootstrap_estimates(
     if not 0 < level < 1:
         raise ValueError(f"level: found {level}, expected one between 0 and 1")
     values = pooled(rows).values()
-    columns = {name: _columns(name, rows) for name in values}
-    resampled: dict[str, list[float]] = {name: [] for name in values}
-    for chosen in _resamples(len(rows), seed):
+    observed = {name: [row[name] for row in rows if name in row] for name in values}
+    # Equal values resample to no width at all.
+    unvaried = {name for name, moments in observed.items() if _are_equal_means(moments)}
+    columns = {name: _columns(name, rows) for name in values if name not in unvaried}
+    resampled: dict[str, list[float]] = {name: [] for name in columns}
+    for chosen in _resamples(len(rows), seed) if columns else ():
         for name, moment_columns in columns.items():
             moments = [sum(map(column.__getitem__, chosen)) for column in moment_columns]
             value = value_of(moments)
@@ -207,17 +210,19 @@ def bootstrap_estimates(
     tail = (1 - level) / 2
     estimates = {}
     for name, value in values.items():
-        observed = [row[name] for row in rows if name in row]
-        is_mean = len(observed[0]) == 2
-        if is_mean and len({value_of(moments) for moments in observed}) == 1:
-            # Equal values resample to no width at all.
-            low, high = unvaried_interval(value, len(observed), range_of(name), level)
+        count = len(observed[name])
+        if name in unvaried:
+            low, high = unvaried_interval(value, count, range_of(name), level)
         else:
             ordered = sorted(resampled[name]) or [value]
             low = quantile(ordered, tail)
             high = quantile(ordered, 1 - tail)
-        estimates[name] = Estimate(value=value, low=low, high=high, questions=len(observed))
+        estimates[name] = Estimate(value=value, low=low, high=high, questions=count)
     return estimates
+
+
+def _are_equal_means(moments: Sequence[Moments]) -> bool:
+    return len(moments[0]) == 2 and len({value_of(question) for question in moments}) == 1
 
 
 @lru_cache(maxsize=2)

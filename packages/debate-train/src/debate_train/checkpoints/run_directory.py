@@ -1,5 +1,6 @@
 """The folder of a run: recipe, metrics, transcripts, tokens, checkpoints, environment."""
 
+import functools
 import hashlib
 import json
 import math
@@ -191,7 +192,6 @@ def describe_environment() -> dict[str, object]:
     import torch
 
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    packages = sorted((package.name, package.version) for package in metadata.distributions())
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
@@ -201,8 +201,15 @@ def describe_environment() -> dict[str, object]:
         "gpus": gpus,
         "cuda": torch.version.cuda,
         "torch_threads": torch.get_num_threads(),
-        "packages": dict(packages),
+        "packages": _installed_packages(),
     }
+
+
+@functools.cache
+def _installed_packages() -> dict[str, str]:
+    """Read the version of each installed package, once: that parses hundreds of files."""
+    packages = [(package.name, package.version) for package in metadata.distributions()]
+    return dict(sorted(packages))
 
 
 def _git_commit() -> str | None:
