@@ -141,12 +141,15 @@ format: setup  ## let ruff repair what it can
 	$(BIN)/ruff format
 
 # Pages link to sources and to each other as files of the repository: the site is built from a copy.
-# Its tool for the API pages sees no package in a folder without an __init__.py.
+# Its tool for the API pages sees no package in a folder without an __init__.py. The README opens the
+# sample report itself there; elsewhere the page about it, as GitHub shows no HTML.
 site: $(SITE_STAMP)  ## the documentation as a website that needs no network: site/index.html
 	@rm -rf .site/pages site; mkdir -p .site/pages
-	@git ls-files -z --cached --others --exclude-standard ':!packages/*/src/*/recipes' \
+	@git ls-files -z --cached --others --exclude-standard ':!packages/*/src/*/recipes' ':!*.tar.xz' \
 		| tar --null -cf - -T - | tar -xf - -C .site/pages
 	@find .site/pages/packages/*/src -mindepth 1 -type d -exec touch {}/__init__.py \;
+	$(call part,sample report,$(BIN)/python docs/sample/sample_report.py .site/pages/docs/sample/report.html)
+	@sed 's|docs/sample/README.md|docs/sample/report.html|g' README.md > .site/pages/README.md
 	$(call part,zensical build,NO_COLOR=1 .venv-site/bin/zensical build --strict)
 
 release-check: $(STAMP)  ## all that a release does but the upload: build, metadata, each package alone in fresh environments

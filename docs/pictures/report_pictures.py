@@ -1,4 +1,4 @@
-"""Take the pictures of the report of a run of from_nothing (needs playwright and Chromium).
+"""Take the pictures of the report of a quickstart (needs playwright and Chromium).
 
 python docs/pictures/report_pictures.py RUN
 
@@ -15,8 +15,10 @@ from importlib.resources import files
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("report_curves.png", "report_debate.png")
+NAMES = ("report_first.png", "report_curves.png", "report_debate.png")
 _AFTER_HEADER = 33
+# A busy machine may take minutes to open the page.
+LONGEST_MS = 300_000
 
 
 def templates() -> str:
@@ -45,20 +47,22 @@ def main() -> None:
     from debate_report import write_report
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="a directory that from_nothing wrote")
+    parser.add_argument("run", type=Path, help="a directory that make quickstart wrote")
     page_file = write_report(parser.parse_args().run)
     with sync_playwright() as driver:
         chromium = shutil.which("chromium") or driver.chromium.executable_path
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1000, "height": 690})
+        page = browser.new_page(viewport={"width": 1180, "height": 1150})
+        page.set_default_timeout(LONGEST_MS)
         page.goto(page_file.resolve().as_uri())
-        page.evaluate("document.querySelector('#curves').scrollIntoView()")
         (HERE / NAMES[0]).write_bytes(stamped(page.screenshot()))
-        page.select_option("select[name=phase]", label="self_play")
-        page.check("input[name=tokens]")
-        page.wait_for_timeout(1000)  # until the list is filtered and its first debate open
-        page.evaluate("document.querySelector('#browser .columns').scrollIntoView()")
+        page.set_viewport_size({"width": 1000, "height": 690})
+        page.evaluate("document.querySelector('#curves').scrollIntoView()")
         (HERE / NAMES[1]).write_bytes(stamped(page.screenshot()))
+        page.click("#overturned a")
+        page.wait_for_timeout(1000)  # until this debate is open
+        page.evaluate("document.querySelector('#browser .columns').scrollIntoView()")
+        (HERE / NAMES[2]).write_bytes(stamped(page.screenshot()))
         browser.close()
 
 

@@ -32,7 +32,7 @@ def run_of(
     return RunFiles(
         name=name,
         rows=tuple(dict(row) for row in rows),
-        recipe=yaml.safe_dump(dict(recipe or {})),
+        recipe=yaml.safe_dump(dict(recipe or {}), sort_keys=False),
         results=dict(results) if results is not None else None,
         environment={},
         transcripts=(),

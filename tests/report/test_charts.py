@@ -238,6 +238,100 @@ def test_a_phase_under_way_has_not_missed_its_criterion():
     assert settle.outcome == ""
 
 
+TESTED_RESULTS = {
+    "before": {"eval/accuracy/round_0": {"mean": 0.25}, "eval/judge/accuracy": 0.7},
+    "after": {"eval/accuracy/round_0": {"mean": 0.75}, "eval/judge/accuracy": 0.8},
+    "table": [
+        {
+            "measure": "judge accuracy",
+            "name": "eval/judge/accuracy",
+            # On the questions with votes both times.
+            "before": 0.72,
+            "after": 0.79,
+            "change": {"difference": 0.07, "low": 0.01, "high": 0.13},
+        }
+    ],
+}
+
+
+def self_play_rows():
+    rows = [row for row in phase_rows() if row["phase"] == "self_play"]
+    for row in rows:
+        row["judge/accuracy"] = 0.9
+    return rows
+
+
+def test_test_questions_stand_on_charts_before_and_after_the_run():
+    page = curves(run_of(self_play_rows(), {"steps": 60}, TESTED_RESULTS))
+    rounds = chart_of(page, "Accuracy by round")
+    assert "25.0 % → 75.0 %" in rounds
+    assert rounds.count("test questions, before → after") == 1
+    # A ring at each end of round 1, its legend, and the legend of all rings.
+    assert rounds.count('class="ring s1"') == 3
+    assert rounds.count('class="ring s2"') == 0
+    # The first step is 41, so the weights before it are those of step 40.
+    assert 'data-note="step 40\nround 1, test questions: 25.0 %"' in rounds
+    assert "round 1, test questions, from 25.0 % at step 40 to 75.0 % at step 60" in rounds
+    judge = chart_of(page, "Judge accuracy")
+    assert "72.0 % → 79.0 %" in judge
+    # A line that was measured on test questions alone goes from one to the other.
+    assert judge.count('class="line s2"') - 1 == 1
+
+
+@pytest.mark.parametrize("results", [None, {"before": {"eval/judge/accuracy": 0.7}}])
+def test_without_both_measurements_no_test_questions_are_drawn(results):
+    if results:
+        results = results | {"after": results["before"]}  # a run that never got there
+    page = curves(run_of(self_play_rows(), {"steps": 60}, results))
+    assert 'class="ring' not in page
+
+
+def test_what_changed_most_comes_first():
+    rows = self_play_rows()
+    for number, row in enumerate(rows):
+        row["train/maj/first"] = row["train/maj/last"] = 0.5 + 0.01 * number
+        row["reward/total"] = 0.5
+    titles = re.findall(r"<strong>([^<]+)</strong>", curves(run_of(rows, {})))
+    # .5 to .69, then the rewards of the fixture: 41/60 to 1, both of which change more.
+    assert titles[:2] == ["Reward", "Majority, first and last round"]
+    page = curves(run_of(rows, {}, TESTED_RESULTS))
+    titles = re.findall(r"<strong>([^<]+)</strong>", page)
+    # .25 to .75 of at most .75 is the largest change under the first heading.
+    assert titles[0] == "Accuracy by round"
+    # Under the second, judging is beyond chance.
+    assert titles[titles.index("Judge accuracy") - 1] in {
+        "Reward",
+        "Majority, first and last round",
+    }
+    assert "Under each heading the chart that changed most comes first" in page
+
+
+def test_imitation_before_self_play_is_folded_after_it():
+    phases = PHASES_RECIPE["phases"]
+    imitating = {name: phase | {"loss": {"type": "sft"}} for name, phase in phases.items()}
+    recipe = PHASES_RECIPE | {"phases": imitating | {"self_play": {"loss": {"type": "dapo"}}}}
+    page = curves(run_of(phase_rows(), recipe, TESTED_RESULTS))
+    learning, folded = page.split('<details class="imitation">')
+    assert "Imitation before that: warm_start, settle" in folded
+    assert 'class="boundary"' not in learning
+    assert ">2 settle ✓</text>" in folded
+    assert "25.0 % → 75.0 %" in learning
+    assert 'class="ring' not in folded
+    # The table has all phases.
+    assert "3 self_play" in folded
+
+
+@pytest.mark.parametrize("before", ["warm_start", "self_play"])
+def test_imitation_stays_in_sight_where_the_run_is_measured_from_it_on(before):
+    recipe = {
+        "loss": {"type": "ppo_clip"},
+        "evaluation": {"before": before},
+        "phases": {"warm_start": {"loss": {"type": "sft"}}, "settle": {}, "self_play": {}},
+    }
+    page = curves(run_of(phase_rows(), recipe, TESTED_RESULTS))
+    assert ('<details class="imitation">' in page) == (before == "self_play")
+
+
 def test_streams_of_weight_0_are_not_drawn():
     page = curves(run_of(phase_rows(), PHASES_RECIPE))
     assert "</svg>generator <b>" in page

@@ -70,6 +70,16 @@ def test_links_and_anchors_lead_somewhere(site: dict[Path, Any]) -> None:
     assert lost == set()
 
 
+def test_the_readme_opens_a_sample_report(site: dict[Path, Any]) -> None:
+    report = "docs/sample/report.html"
+    assert report in site[built("README.md")].xpath("//article//a/@href")
+    page = (SITE / report).read_text()
+    assert '<section id="play">' in page
+    assert len(page) < 3e6
+    recorded_run = ROOT / "docs/sample/run.tar.xz"
+    assert recorded_run.stat().st_size < 700_000
+
+
 def test_nothing_comes_from_another_host(site: dict[Path, Any]) -> None:
     foreign_links = {link for page in site.values() for link in page.xpath(ASSETS) if "//" in link}
     styles = "".join(path.read_text() for path in SITE.rglob("*.css"))

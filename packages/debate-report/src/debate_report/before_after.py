@@ -127,8 +127,8 @@ def as_text(values: Mapping[str, object]) -> str:
 def result_rows(table: object) -> Iterator[ResultRow]:
     """Yield the readable rows of a table of results."""
     for row in as_mappings(table):
-        before = _read_interval(row.get("before"))
-        after = _read_interval(row.get("after"))
+        before = read_interval(row.get("before"))
+        after = read_interval(row.get("after"))
         change = row.get("change")
         if before is not None and after is not None:
             yield ResultRow(
@@ -140,7 +140,7 @@ def result_rows(table: object) -> Iterator[ResultRow]:
             )
 
 
-def _read_interval(value: object) -> MeanInterval | None:
+def read_interval(value: object) -> MeanInterval | None:
     """Read a mean and its interval; a bare number or missing ends give an interval of no width."""
     if not isinstance(value, Mapping):
         number = finite(value)

@@ -1,7 +1,7 @@
 """Line charts as inline SVG, without scripts: small multiples with axes, units and hover texts."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
@@ -42,6 +42,15 @@ class Series:
     points: tuple[Point, ...]
     joined: bool = True
     """Whether a line goes through its points."""
+    test_points: tuple[Point, ...] = ()
+    """The same measure on test questions before and after the run."""
+    is_beyond_chance: bool = False
+    """Whether the change on the same test questions is."""
+
+    @property
+    def all_points(self) -> tuple[Point, ...]:
+        """The points of the line, then those of test questions."""
+        return self.points + self.test_points
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +100,7 @@ def line_chart(chart: Chart, along: PhaseAxis | None = None, marks: Marks | None
         marks: Outcomes and alarms on that axis.
     """
     if along is None:
-        positions = [position for line in chart.series for position, _ in line.points]
+        positions = [position for line in chart.series for position, _ in line.all_points]
         along = plain_axis(positions, "step")
     return render(
         "chart.html",
@@ -99,6 +108,7 @@ def line_chart(chart: Chart, along: PhaseAxis | None = None, marks: Marks | None
         note=chart.note,
         why=chart.why,
         bounded=bool(chart.bounds),
+        is_tested=any(line.test_points for line in chart.series),
         columns=list(_hover_columns(chart.series, along, chart.form)),
     )
 
@@ -145,7 +155,9 @@ def _template_values(chart: Chart, along: PhaseAxis, marks: Marks) -> dict[str, 
                 "label": line.label,
                 "paths": paths,
                 "dots": dots,
-                "last": write_value(last_value, chart.form),
+                "last": "" if last_value is None else write_value(last_value, chart.form),
+                "rings": [(x.at(position), y.at(value)) for position, value in line.test_points],
+                "test_values": [write_value(value, chart.form) for _, value in line.test_points],
             }
         )
     summaries = [_summary(line, chart.form, along) for line in chart.series]
@@ -168,7 +180,7 @@ def _template_values(chart: Chart, along: PhaseAxis, marks: Marks) -> dict[str, 
 
 def _value_axis(chart: Chart, top_pixel: float) -> Axis:
     """Build the vertical axis, a little longer than the range of the values."""
-    values = [value for line in chart.series for _, value in line.points]
+    values = [value for line in chart.series for _, value in line.all_points]
     values += [bound.value for bound in chart.bounds]
     low = min(values)
     high = max(values)
@@ -216,7 +228,7 @@ def _step_ticks(along: PhaseAxis, x: Axis) -> list[tuple[float, float, str]]:
 def _phase_labels(along: PhaseAxis, x: Axis, marks: Marks) -> Iterator[dict[str, object]]:
     """Yield each phase: its pixels, as much of its name as has room, its outcome."""
     for index, stretch in enumerate(along.stretches):
-        number = index + 1
+        number = along.first_number + index
         start = x.at(stretch.start)
         end = x.at(stretch.end)
         outcome = reason = ""
@@ -234,8 +246,14 @@ def _phase_labels(along: PhaseAxis, x: Axis, marks: Marks) -> Iterator[dict[str,
 
 def _draw_line(
     line: Series, along: PhaseAxis, x: Axis, y: Axis
-) -> tuple[list[str], list[Point], float]:
-    """Compute the paths of a line, one for each phase, its dots, and the last value drawn."""
+) -> tuple[list[str], list[Point], float | None]:
+    """Compute the paths of a line, one for each phase, its dots, and the last value drawn.
+
+    Without other points those of test questions are joined, and no value is the last.
+    """
+    if not line.points:
+        ends = [f"{x.at(position)},{y.at(value)}" for position, value in line.test_points]
+        return [f"M{'L'.join(ends)}"], [], None
     paths = []
     dots: list[Point] = []
     points: Sequence[Point] = line.points
@@ -268,26 +286,37 @@ def _hover_columns(
 ) -> Iterator[tuple[float, float, float, str]]:
     """Yield the middle, left and right of columns over the chart, and the values there."""
     x = Axis(*along.ends, LEFT, WIDTH - RIGHT)
-    values_of_lines = [dict(line.points) for line in series]
-    all_positions = sorted({position for values in values_of_lines for position in values})
-    positions = all_positions[:: math.ceil(len(all_positions) / MAX_HOVER)]
+    values_of_lines: list[tuple[str, Mapping[float, float]]] = []
+    for line in series:
+        values_of_lines.append((line.label, dict(line.points)))
+        values_of_lines.append((f"{line.label}, test questions", dict(line.test_points)))
+    line_positions = sorted({position for line in series for position, _ in line.points})
+    test_positions = {position for line in series for position, _ in line.test_points}
+    shown_positions = line_positions[:: math.ceil(len(line_positions) / MAX_HOVER) or 1]
+    positions = sorted(test_positions.union(shown_positions))
     middles = [x.at(position) for position in positions]
     edges = [x.start]
     edges += [(left + right) / 2 for left, right in pairwise(middles)]
     edges.append(x.end)
     for index, position in enumerate(positions):
         lines = [along.describe(position)]
-        for line, values in zip(series, values_of_lines, strict=True):
+        for label, values in values_of_lines:
             if position in values:
-                lines.append(f"{line.label}: {write_value(values[position], form)}")
+                lines.append(f"{label}: {write_value(values[position], form)}")
         yield middles[index], edges[index], edges[index + 1], "\n".join(lines)
 
 
 def _summary(line: Series, form: Form, along: PhaseAxis) -> str:
-    """Write the two ends of a line for screen readers."""
-    first_position, first_value = line.points[0]
-    last_position, last_value = line.points[-1]
-    return (
-        f"{line.label} from {write_value(first_value, form)} at {along.describe(first_position)} "
-        f"to {write_value(last_value, form)} at {along.describe(last_position)}"
-    )
+    """Write the two ends of a line, and of its test points, for screen readers."""
+    sentences = []
+    for label, points in (
+        (line.label, line.points),
+        (f"{line.label}, test questions,", line.test_points),
+    ):
+        if points:
+            ends = [
+                f"{write_value(value, form)} at {along.describe(position)}"
+                for position, value in (points[0], points[-1])
+            ]
+            sentences.append(f"{label} from {' to '.join(ends)}")
+    return "; ".join(sentences)

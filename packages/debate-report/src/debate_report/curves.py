@@ -1,10 +1,11 @@
-"""Learning curves on one time line of all phases."""
+"""Learning curves: charts of phases on one time line, those of imitation apart."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from markupsafe import Markup
 
+from debate_report.chart_order import ORDER_RULE, change_rank
 from debate_report.charts import (
     MAX_SERIES,
     Bound,
@@ -16,12 +17,13 @@ from debate_report.charts import (
     line_chart,
     parts_of,
 )
+from debate_report.held_out import HeldOutMeasures, held_out_measures, held_out_name
 from debate_report.json_values import finite
 from debate_report.number_texts import Form, write_duration
 from debate_report.page_templates import render
 from debate_report.panels import PANELS, Panel
 from debate_report.run_files import Row, RunFiles
-from debate_report.stages import MAX_STEP, Stage, stages, step_of
+from debate_report.stages import MAX_STEP, Stage, split_imitation, stages, step_of
 from debate_report.timeline import PhaseAxis, Stretch, phase_axis, plain_axis
 
 ROW_KEYS = ("phase", "step", "time_s")
@@ -49,26 +51,44 @@ Measures = Mapping[str, Mapping[float, float]]
 
 
 def curves(run: RunFiles) -> Markup:
-    """Render the phases with their outcomes, and charts over all of them."""
+    """Render charts, those of imitation folded, and the phases with their outcomes."""
     all_stages = stages(run)
     shown_stages = all_stages
     if len(all_stages) > MAX_PHASES:
         half = MAX_PHASES // 2
         shown_stages = [*all_stages[:half], *all_stages[-half:]]
-    along = phase_axis({stage.name: stage.steps for stage in shown_stages})
-    shown_groups = []
-    if shown_stages:
-        measures = measures_by_position(shown_stages, along)
-        marks = _outcomes_and_alarms(shown_stages, along)
-        shown_groups = list(groups(measures, along, marks, _exit_bounds(shown_stages, along)))
+    imitation, learning = split_imitation(shown_stages)
     head, rows = _phase_table(shown_stages)
     return render(
         "curves.html",
-        left_out=len(all_stages) - len(shown_stages),
+        order_rule=ORDER_RULE,
+        groups=_groups_of(run, learning, first_number=len(imitation) + 1),
+        imitation=", ".join(stage.name for stage in imitation),
+        imitation_groups=_groups_of(run, imitation),
         head=head,
         stages=rows,
-        groups=shown_groups,
+        left_out=len(all_stages) - len(shown_stages),
     )
+
+
+def _groups_of(
+    run: RunFiles, run_stages: Sequence[Stage], first_number: int = 1
+) -> list[dict[str, object]]:
+    """Draw the charts of phases on one axis, under their headings."""
+    if not run_stages:
+        return []
+    spans = {stage.name: stage.span for stage in run_stages}
+    along = phase_axis(spans, first_number=first_number)
+    measures = measures_by_position(run_stages, along)
+    held_out = held_out_measures(run, run_stages, along.stretches)
+    marks = _outcomes_and_alarms(run_stages, along)
+    bounds = _exit_bounds(run_stages, along)
+    shown_groups: list[dict[str, object]] = []
+    for heading, charts, silent_titles in chart_groups(measures, held_out, bounds):
+        drawings = [line_chart(chart, along, marks) for chart in charts]
+        if drawings or silent_titles:
+            shown_groups.append({"heading": heading, "charts": drawings, "silent": silent_titles})
+    return shown_groups
 
 
 def measures_by_position(
@@ -89,20 +109,13 @@ def measures_by_position(
     return measures
 
 
-def groups(
-    measures: Measures, along: PhaseAxis, marks: Marks, bounds: Mapping[str, Sequence[Bound]]
-) -> Iterator[dict[str, object]]:
-    """Yield each heading with its charts, and the titles of charts that are 0 throughout."""
-    for heading, charts, silent_titles in chart_groups(measures, bounds):
-        drawings = [line_chart(chart, along, marks) for chart in charts]
-        if drawings or silent_titles:
-            yield {"heading": heading, "charts": drawings, "silent": silent_titles}
-
-
 def chart_groups(
-    measures: Measures, bounds: Mapping[str, Sequence[Bound]]
+    measures: Measures, held_out: HeldOutMeasures, bounds: Mapping[str, Sequence[Bound]]
 ) -> Iterator[tuple[str, list[Chart], list[str]]]:
-    """Yield each heading, its charts, and the titles of charts that are 0 throughout."""
+    """Yield each heading, its charts, and the titles of charts that are 0 throughout.
+
+    The charts of a heading are in the order of `ORDER_RULE`.
+    """
     for index, (heading, own_panels) in enumerate(PANELS):
         panels = list(own_panels)
         if index == 0:
@@ -112,13 +125,7 @@ def chart_groups(
         charts = []
         silent_titles = []
         for panel in panels:
-            panel_bounds: list[Bound] = []
-            lines = []
-            for name, label in panel.names(measures):
-                panel_bounds += bounds.get(name, ())
-                # A single point is drawn where a criterion shows how far it is.
-                if len(measures[name]) > 1 or bounds.get(name):
-                    lines.append(Series(label, tuple(sorted(measures[name].items()))))
+            lines, panel_bounds = _lines_and_bounds(panel, measures, held_out, bounds)
             if lines and not _has_nonzero(lines):
                 silent_titles.append(panel.title.lower())
                 continue
@@ -132,7 +139,34 @@ def chart_groups(
                     bounds=panel_bounds,
                 )
                 charts.append(chart)
-        yield heading, charts, silent_titles
+        yield heading, sorted(charts, key=change_rank), silent_titles
+
+
+def _lines_and_bounds(
+    panel: Panel,
+    measures: Measures,
+    held_out: HeldOutMeasures,
+    bounds: Mapping[str, Sequence[Bound]],
+) -> tuple[list[Series], list[Bound]]:
+    """Build the lines of a panel with enough points, and list the bounds of all its lines."""
+    names = dict(panel.names({*measures, *held_out.points}))
+    lines = []
+    panel_bounds: list[Bound] = []
+    for name, label in names.items():
+        panel_bounds += bounds.get(name, ())
+        points = tuple(sorted(measures.get(name, {}).items()))
+        test_name = held_out_name(name, names)
+        test_points = held_out.points.get(test_name, ())
+        # A single point is drawn where a criterion shows how far it is.
+        if len(points) > 1 or test_points or bounds.get(name):
+            line = Series(
+                label=label,
+                points=points,
+                test_points=test_points,
+                is_beyond_chance=test_name in held_out.beyond_chance,
+            )
+            lines.append(line)
+    return lines, panel_bounds
 
 
 def curve_plots(run: RunFiles) -> Iterator[Plot]:
@@ -142,14 +176,15 @@ def curve_plots(run: RunFiles) -> Iterator[Plot]:
         return
     stretches = []
     for stage in run_stages:
-        first, last = stage.steps
+        first, last = stage.span
         stretches.append(Stretch(stage.name[:60], first, last, start=first, end=last))
     along = PhaseAxis(tuple(stretches))
     measures = measures_by_position(run_stages, along)
+    held_out = held_out_measures(run, run_stages, stretches)
     # Bounds belong to phases, which runs laid over each other do not share.
-    for _, charts, _ in chart_groups(measures, {}):
+    for _, charts, _ in chart_groups(measures, held_out, {}):
         for chart in charts:
-            steps = [step for line in chart.series for step, _ in line.points]
+            steps = [step for line in chart.series for step, _ in line.all_points]
             yield chart, plain_axis(steps, along.unit)
 
 
@@ -158,23 +193,17 @@ def picture(run: RunFiles) -> str:
     last_stages = stages(run)[-MAX_PHASES:]
     if not last_stages:
         return ""
-    along = phase_axis({stage.name: stage.steps for stage in last_stages})
+    along = phase_axis({stage.name: stage.span for stage in last_stages})
     measures = measures_by_position(last_stages, along)
-    charts = []
-    for _, panels in PANELS:
-        for panel in panels:
-            lines = []
-            for name, label in panel.names(measures):
-                if len(measures[name]) > 1:
-                    lines.append(Series(label, tuple(sorted(measures[name].items()))))
-            if _has_nonzero(lines):
-                chart = Chart(panel.title, panel.note, lines[:MAX_SERIES], panel.form)
-                charts.append((chart, along))
-    return image(charts[:PICTURE_CHARTS]) if charts else ""
+    held_out = held_out_measures(run, last_stages, along.stretches)
+    plots: list[Plot] = []
+    for _, charts, _ in chart_groups(measures, held_out, {}):
+        plots += [(chart, along) for chart in charts]
+    return image(plots[:PICTURE_CHARTS]) if plots else ""
 
 
 def _has_nonzero(lines: Sequence[Series]) -> bool:
-    return any(any(value for _, value in line.points) for line in lines)
+    return any(any(value for _, value in line.all_points) for line in lines)
 
 
 def _phase_table(run_stages: Sequence[Stage]) -> tuple[list[str], list[list[str]]]:

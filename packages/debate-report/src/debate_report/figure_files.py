@@ -4,8 +4,9 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from debate_report.charts import Chart, Plot, Series, image, parts_of
+from debate_report.charts import Chart, Plot, image, parts_of
 from debate_report.timeline import plain_axis
 
 CSV_HEAD = ("chart", "values", "line", "axis", "position", "value")
@@ -21,10 +22,14 @@ def as_csv(plots: Sequence[Plot]) -> str:
     writer.writerow(CSV_HEAD)
     for chart, along in plots:
         for line in chart.series:
-            labels = [chart.title, chart.note, line.label, along.unit]
-            cells = [_inert(label) for label in labels]
-            for position, value in line.points:
-                writer.writerow([*cells, f"{position:.10g}", f"{value:.10g}"])
+            for label, points in (
+                (line.label, line.points),
+                (f"{line.label}, test questions", line.test_points),
+            ):
+                labels = [chart.title, chart.note, label, along.unit]
+                cells = [_inert(label) for label in labels]
+                for position, value in points:
+                    writer.writerow([*cells, f"{position:.10g}", f"{value:.10g}"])
     return text.getvalue()
 
 
@@ -56,11 +61,11 @@ def overlaid(plots_by_name: Mapping[str, Sequence[Plot]]) -> list[Plot]:
         for name, (chart, _) in named_plots:
             for line in chart.series:
                 # Equal lines of all pages stand next to each other.
-                lines.append((line.label, Series(_label(name, line.label), line.points)))
+                lines.append((line.label, replace(line, label=_label(name, line.label))))
         lines.sort(key=lambda pair: pair[0])
         first_chart, _ = named_plots[0][1]
         for part_title, series in parts_of(title, [line for _, line in lines]):
-            positions = [position for line in series for position, _ in line.points]
+            positions = [position for line in series for position, _ in line.all_points]
             shared_chart = Chart(
                 part_title, first_chart.note, series, first_chart.form, first_chart.why
             )

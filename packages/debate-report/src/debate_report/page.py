@@ -31,6 +31,7 @@ from debate_report.reply_sections import facts, facts_table, groups, overview, r
 from debate_report.rollout_files import folder_of, is_pattern
 from debate_report.run_files import RunFiles, read_run, read_source
 from debate_report.society import society
+from debate_report.stages import recipe_of
 from debate_report.what_if_sections import (
     ReplayChoices,
     lazy_policies,
@@ -42,6 +43,7 @@ from debate_report.what_if_sections import (
 
 MAX_RECIPE_CHARS = 100_000
 MAX_FACT_CHARS = 300
+COMMIT_CHARS = 8
 REPORT_NAME = "report.html"
 
 Section = tuple[str, str, Markup]
@@ -362,12 +364,15 @@ def _to_repeat(run: RunFiles) -> Markup:
 
 def _facts(run: RunFiles) -> Markup:
     facts = list(setting_of(run).items())
+    recipe_name = recipe_of(run).get("name")
+    if recipe_name:
+        facts.insert(0, ("recipe", str(recipe_name)[:MAX_FACT_CHARS]))
     table = as_list((run.results or {}).get("table"))
     first_row = as_mapping(table[0]) if table else {}
     num_questions = finite(as_mapping(first_row.get("after")).get("questions"))
     if num_questions is not None:
         facts.append(("test questions", f"{num_questions:,.0f}"))
-    if run.phases:
+    if len(run.phases) > 1:
         phases = ", ".join(run.phases)
         if len(phases) > MAX_FACT_CHARS:
             phases = f"{phases[:MAX_FACT_CHARS]}…"
@@ -380,4 +385,6 @@ def _facts(run: RunFiles) -> Markup:
     if run.environment.get("started"):
         started = str(run.environment["started"])[:16].replace("T", " ")
         facts.append(("started", f"{started} UTC"))
+    if run.environment.get("git_commit"):
+        facts.append(("commit", str(run.environment["git_commit"])[:COMMIT_CHARS]))
     return render("facts.html", facts=facts)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import yaml
 
@@ -11,6 +12,7 @@ from debate_report.run_files import Row, RunFiles
 ALARM_PREFIX = "health/alarm/"
 MAX_STEP = 1e12
 MAX_NAME_CHARS = 80
+IMITATING_LOSSES = ("sft",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class Stage:
         has_ended: Whether the phase is over.
         was_kept: Whether `keep_if` kept its weights; None without a `keep_if`.
         muted: Streams of weight 0.
+        imitates: Whether it learns from worked replies instead of rewards.
+        starts_measured: Whether the test split was measured just before its first step.
     """
 
     name: str
@@ -34,12 +38,20 @@ class Stage:
     has_ended: bool
     was_kept: bool | None
     muted: frozenset[str]
+    imitates: bool = False
+    starts_measured: bool = False
 
     @property
     def steps(self) -> tuple[float, float]:
         """The first and the last step."""
         steps = [step_of(row) for row in self.rows]
         return min(steps), max(steps)
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The steps on its axis; a measurement before the first step stands at the step before."""
+        first, last = self.steps
+        return (max(0.0, first - 1) if self.starts_measured else first), last
 
     @property
     def outcome(self) -> str:
@@ -93,6 +105,7 @@ def stages(run: RunFiles) -> list[Stage]:
     exit_outcomes = as_mapping(results.get("exit_criteria"))
     kept_phases = as_mapping(results.get("kept"))
     last_phase = next(reversed(rows_by_phase), None)
+    measured_phase = _measured_phase(recipe, results, list(rows_by_phase))
     run_stages = []
     for name, rows in rows_by_phase.items():
         phase = as_mapping(as_mapping(recipe.get("phases")).get(name))
@@ -114,9 +127,40 @@ def stages(run: RunFiles) -> list[Stage]:
                 has_ended=isinstance(exit_outcome, bool) or name != last_phase,
                 was_kept=was_kept if isinstance(was_kept, bool) else None,
                 muted=_muted_streams(recipe, phase),
+                imitates=_loss_type(recipe, phase) in IMITATING_LOSSES,
+                starts_measured=name == measured_phase,
             )
         )
     return run_stages
+
+
+def split_imitation(run_stages: Sequence[Stage]) -> tuple[list[Stage], list[Stage]]:
+    """Divide phases into preparing imitation and all others.
+
+    The first list is empty in a run of imitation alone, and in one measured from it on.
+    """
+    preparing = list(takewhile(lambda stage: stage.imitates, run_stages))
+    is_all = len(preparing) == len(run_stages)
+    if is_all or any(stage.starts_measured for stage in preparing):
+        return [], list(run_stages)
+    return preparing, list(run_stages[len(preparing) :])
+
+
+def _measured_phase(
+    recipe: Mapping[str, object], results: Mapping[str, object], reported_phases: Sequence[str]
+) -> str | None:
+    """Name the phase after the first measurement of the test split; None without one."""
+    # A run that never came to this phase has the measurement of its end twice.
+    if not results.get("before") or results["before"] == results.get("after"):
+        return None
+    phases = [str(name) for name in as_mapping(recipe.get("phases"))] or reported_phases
+    named_phase = as_mapping(recipe.get("evaluation")).get("before")
+    return named_phase if isinstance(named_phase, str) and named_phase in phases else phases[-1]
+
+
+def _loss_type(recipe: Mapping[str, object], phase: Mapping[str, object]) -> object:
+    phase_loss = as_mapping(phase.get("loss"))
+    return phase_loss.get("type", as_mapping(recipe.get("loss")).get("type"))
 
 
 def recipe_of(run: RunFiles) -> Mapping[str, object]:

@@ -73,6 +73,8 @@ class PhaseAxis:
 
     stretches: tuple[Stretch, ...]
     unit: str = "step"
+    first_number: int = 1
+    """The number of the first phase."""
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -101,7 +103,9 @@ def plain_axis(positions: Sequence[float], unit: str) -> PhaseAxis:
     return PhaseAxis((stretch,), unit)
 
 
-def phase_axis(steps: Mapping[str, tuple[float, float]], unit: str = "step") -> PhaseAxis:
+def phase_axis(
+    steps: Mapping[str, tuple[float, float]], unit: str = "step", first_number: int = 1
+) -> PhaseAxis:
     """Build an axis of phases, each with its first and last step.
 
     Widths go by the square root of the steps, so that a short phase after a long one can be read,
@@ -122,4 +126,4 @@ def phase_axis(steps: Mapping[str, tuple[float, float]], unit: str = "step") -> 
             Stretch(name=name[:60], first=first, last=last, start=start + margin, end=end - margin)
         )
         start = end
-    return PhaseAxis(tuple(stretches), unit)
+    return PhaseAxis(tuple(stretches), unit, first_number)
