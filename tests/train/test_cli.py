@@ -258,6 +258,7 @@ def heavy_imports_after(code: str) -> str:
     report = (
         "\nimport sys\n"
         "heavy = {'torch', 'transformers', 'deepspeed', 'peft', 'vllm', 'wandb', 'datasets'}\n"
+        "heavy |= {'rich', 'jinja2', 'filelock', 'asyncio', 'reasoning_gym'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
     command = [sys.executable, "-c", code + report]
@@ -266,9 +267,12 @@ def heavy_imports_after(code: str) -> str:
 
 
 def test_check_imports_nothing_heavy(recipe: str) -> None:
+    # As on a machine without a GPU: only torch says whether a driver has one.
     code = (
         "from debate_train.commands.cli import main\n"
-        f"main([{recipe!r}, 'model={{type: pretrained, name: a/b}}', '--check'])\n"
+        "from debate_train.models import pretrained\n"
+        "pretrained._may_have_gpu = lambda: not pretrained.PROCESSOR_FILE.is_file()\n"
+        f"main([{recipe!r}, 'model={{type: pretrained, name: a/b, dtype: auto}}', '--check'])\n"
     )
     assert heavy_imports_after(code) == "[]"
 

@@ -6,7 +6,10 @@ import pytest
 
 from debate_protocol.forms import Conl, Direct, Judged, Sequential, Simultaneous
 from debate_protocol.types import Question
-from debate_train.recipe.context import TokenCounter, longest_prompt
+from debate_train.recipe import windows
+from debate_train.recipe.check import check
+from debate_train.recipe.context import Longest, TokenCounter, longest_prompt
+from train.small_recipes import FILE, recipe_of
 
 COUNTS_REPLIES_ONLY = TokenCounter(lambda text: 0, 0, 0, "counted")
 QUESTION = Question("q", "1 + 1 = ?", "2")
@@ -62,3 +65,21 @@ def test_longest_prompt_counts_a_long_question_and_passage_once() -> None:
     assert longest.question_tokens == 150_000
     assert 150_000 < longest.prompt_tokens < 175_000  # both once; the rest are instructions
     assert sum(len(text) >= 50_000 for text in counted_texts) == 2
+
+
+def test_equal_forms_of_phases_and_evaluations_are_played_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    played = []
+
+    def play(form: Any, *arguments: Any) -> Longest:
+        played.append(form)
+        return longest_prompt(form, *arguments)
+
+    monkeypatch.setattr(windows, "longest_prompt", play)
+    forms = "rollout.other_forms=[{type: direct}, {type: direct}]"
+    overrides = f"'{forms}' 'phases={{first: {{}}, second: {{}}}}'"
+    lines = check(recipe_of(FILE, overrides)).lines
+    # A line of the debate and of direct replies in each phase; evaluations have no other forms.
+    assert sum("context: at most" in line for line in lines) >= 4
+    assert len(played) == len({repr(form) for form in played})

@@ -72,9 +72,9 @@ def test_evaluations_take_their_questions_by_the_weights(tmp_path):
     assert test_questions == source.split("test", 20)
     trained = {question.text for question in batches(source, 40)}
     assert not trained & {question.text for question in source.split("test", 999)}
-    assert mixture.summary(source).startswith("data: a mixture of a: ")
-    assert mixture.may_have_answers(source)
-    assert mixture.dataset == "a+b"
+    # Halves of an odd number: 2.5 and 2.5, of which one is rounded up.
+    halves = make_mixture(tmp_path, a=1, b=1).open()
+    assert [len(halves.split("test", size)) for size in (1, 5)] == [1, 5]
 
 
 def test_demonstrations_come_from_the_source_of_the_question():

@@ -26,7 +26,7 @@ from debate_train import train
 from debate_train.batches.forward import token_logps
 from debate_train.checkpoints.policy_files import weight_prints
 from debate_train.errors import ModelError
-from debate_train.models import PretrainedModel
+from debate_train.models import PretrainedModel, pretrained
 from debate_train.models.gguf import SHIPPED_MODELS, folder_of
 from debate_train.models.loaded_model import Lora, trained_parameters, with_adapter
 from debate_train.models.scratch import LARGEST, SMALLEST, WORDS, word_tokenizer
@@ -118,10 +118,25 @@ def test_code_of_a_checkpoint_is_never_run():
         ({}, True, "bfloat16"),
     ],
 )
-def test_automatic_type_is_what_the_hardware_multiplies(capabilities, has_gpu, dtype, monkeypatch):
+def test_automatic_type_is_what_the_hardware_multiplies(
+    capabilities, has_gpu, dtype, tmp_path, monkeypatch
+):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    processor_file = tmp_path / "cpuinfo"
+    monkeypatch.setattr(pretrained, "PROCESSOR_FILE", processor_file)
     assert PretrainedModel(name="m", dtype="auto").dtype == dtype
+    processor_file.write_text(f"processor : 0\nflags : fpu {' '.join(capabilities)} sse\n")
+    monkeypatch.setattr(pretrained, "_may_have_gpu", lambda: has_gpu)
+    assert PretrainedModel(name="m", dtype="auto").dtype == dtype
+
+
+@pytest.mark.skipif(not pretrained.PROCESSOR_FILE.is_file(), reason="needs Linux")
+def test_linux_and_torch_name_the_same_instructions():
+    flags = pretrained.PROCESSOR_FILE.read_text().split()
+    capabilities = torch.cpu.get_capabilities()
+    for flag in pretrained.BFLOAT16_FLAGS:
+        assert (flag in flags) == bool(capabilities.get(flag))
 
 
 def test_weights_follow_from_the_seed_alone(tiny):

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -14,8 +15,9 @@ from benchmarks.learning.data_counts import main as count_data
 from debate_protocol.types import Question
 from debate_rewards.answer_checking import check
 from debate_train.commands.cli import main
-from debate_train.data import DataSource, Questions
+from debate_train.data import DataSource, Questions, SignsPuzzle
 from debate_train.data.questions import answered
+from debate_train.data.signs_puzzle import SignsPuzzleSource
 from debate_train.data.source import Split
 from debate_train.errors import DataError
 from debate_train.recipe.check import check as check_recipe
@@ -123,7 +125,7 @@ def test_free_text_gets_the_wrong_answer_that_its_row_names_or_that_of_another_r
     rows.append({**rows[0], "question": "named?", "wrong_answers": ["Nice", 7]})
     rows.append({"question": "2 + 2?", "answer": "4", "kind": "math"})
     path = str(write_rows(tmp_path / "a.jsonl", rows))
-    source = Questions(path=path, holdout=0.01).open()
+    source = Questions(path=str(path), holdout=0.01).open()
     questions = {question.text: question for question in all_questions(source)}
     for n in range(4):
         question = questions[f"q{n}?"]
@@ -272,6 +274,58 @@ class Overlapping(DataSource):
 
     def split(self, name: Split, size: int) -> list[Question]:
         return [Question(f"{name}-{n}", f"Tell of {n}.") for n in range(2, size)]
+
+
+def count_draws(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the puzzles that are drawn from here on."""
+    counts: Counter[str] = Counter()
+    draw = SignsPuzzleSource.draw
+
+    def counted(source: SignsPuzzleSource, rng: random.Random) -> Question:
+        counts["draws"] += 1
+        return draw(source, rng)
+
+    monkeypatch.setattr(SignsPuzzleSource, "draw", counted)
+    return counts
+
+
+MIXED_PUZZLES = "{type: mixture, sources: {a: {data: {}}, b: {data: {largest_digit: 5}}}}".replace(
+    "{data: {", "{data: {type: signs_puzzle, "
+)
+
+
+@pytest.mark.parametrize("data", ["{type: signs_puzzle}", MIXED_PUZZLES])
+def test_check_of_splits_by_a_rule_draws_no_split(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phase = recipe_of(RECIPE, f"'data={data}' data.batch_size=2 evaluation.questions=1000")
+    source = phase.data.open()
+    assert source.split_rule is not None
+    counts = count_draws(monkeypatch)
+    assert split_warnings(phase, source) == []
+    # Splits of 1,000 questions are a tenth of all that are drawn: 10,000 draws each.
+    assert 0 < counts["draws"] < 500
+
+
+def test_stages_draw_no_more_puzzles_than_they_measure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puzzles = SignsPuzzle().open()
+    measured = [*puzzles.split("dev", 8), *puzzles.split("test", 8)]
+    rows = [{"question": question.text} for question in measured]
+    rows += [{"question": f"Tell of {n}."} for n in range(60)]
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    of_file = f"{{type: questions, path: {path}, holdout: 0.01, batch_size: 2}}"
+    recipe = recipe_of(RECIPE, f"'phases={{first: {{data: {of_file}}}, second: {{}}}}'")
+    counts = count_draws(monkeypatch)
+    (line,) = [line for line in check_recipe(recipe).lines if "held out in another" in line]
+    # The file's own splits hold out a few of the 16.
+    file_questions = Questions(path=str(path), holdout=0.01).open().split("train", EVERYTHING)
+    num_shared = len(set(texts(measured)) & set(texts(file_questions)))
+    assert num_shared > 10
+    assert line.startswith(f"data: {num_shared} training questions of rows are held out in another")
+    # Every split of puzzles has over 1,000 questions, and ends after 20,000 draws in vain.
+    assert 0 < counts["draws"] < 2000
 
 
 def test_check_warns_of_questions_that_are_trained_on_and_measured() -> None:

@@ -13,10 +13,17 @@ mapping whose `type` is one of them stands wherever a mapping of a file does.
 """
 
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, reduce
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
+from functools import cached_property, lru_cache, reduce
+from importlib.metadata import (
+    EntryPoint,
+    EntryPoints,
+    PackageNotFoundError,
+    entry_points,
+    requires,
+)
 from operator import or_
 from typing import Annotated, Any, Generic, Literal, TypeVar, cast, get_args, get_origin
 
@@ -93,6 +100,18 @@ class Config(BaseModel):
         return given
 
 
+def entry_points_of(group: str) -> EntryPoints:
+    """List the entry points of a group that installed packages name."""
+    return _entry_points(tuple(sys.path)).select(group=group)
+
+
+@lru_cache(maxsize=1)
+def _entry_points(folders: tuple[str, ...]) -> EntryPoints:
+    # Python reads the files of every installed package for each group that it is asked for. Before
+    # version 3.12 this is another class, which selects alike.
+    return cast(EntryPoints, entry_points())
+
+
 P = TypeVar("P")
 
 
@@ -143,7 +162,7 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
         point and its package.
         """
         found = dict(self.own)
-        others = () if self.group is None else entry_points(group=self.group)
+        others = () if self.group is None else entry_points_of(self.group)
         for entry in sorted(others, key=lambda e: (e.name, e.value)):
             known = found.get(entry.name)
             if known is None:

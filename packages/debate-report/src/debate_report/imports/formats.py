@@ -4,10 +4,10 @@ import json
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from debate_protocol.command_line import UsageError
+from debate_protocol.plugins import entry_points_of
 from debate_report.imports.episodes import Episodes
 from debate_report.imports.evaluations import Inspect, Lighteval, LmEval
 from debate_report.imports.replies import Art, MsSwift, NemoRl, ReplyRows, SkyRl, Verl
@@ -162,4 +162,4 @@ def _zipped_samples(path: Path) -> Iterator[object]:
 
 
 def _installed_readers() -> list[Reader]:
-    return [point.load()() for point in entry_points(group=ENTRY_POINTS)]
+    return [point.load()() for point in entry_points_of(ENTRY_POINTS)]

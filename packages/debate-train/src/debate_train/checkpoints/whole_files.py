@@ -8,10 +8,12 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-from filelock import Timeout, UnixFileLock, has_fcntl
+from typing import TYPE_CHECKING
 
 from debate_train.errors import UsageError
+
+if TYPE_CHECKING:
+    from filelock import UnixFileLock
 
 LOCK = ".lock"
 # Names of unfinished files: of `whole_file`, of `write_transcripts` and of safetensors.
@@ -107,6 +109,8 @@ class DirectoryLock:
     """
 
     def __init__(self, directory: Path) -> None:
+        from filelock import has_fcntl
+
         if not has_fcntl:
             raise UsageError(NO_WINDOWS)
         self._path = directory / LOCK
@@ -123,8 +127,10 @@ class DirectoryLock:
             self._lock.release()
 
 
-def _acquire(path: Path) -> UnixFileLock | None:
+def _acquire(path: Path) -> "UnixFileLock | None":
     """Acquire the lock; None where the disk knows no locks."""
+    from filelock import Timeout, UnixFileLock
+
     # Without the fallback: its marker file would stay when the process is killed.
     lock = UnixFileLock(path, timeout=0, thread_local=False, fallback_to_soft=False)
     try:

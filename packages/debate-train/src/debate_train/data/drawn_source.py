@@ -3,10 +3,11 @@
 import random
 import zlib
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 from debate_protocol.types import Question
-from debate_train.data.source import DataSettings, DataSource, Seeds, Split
+from debate_train.data.source import HELD_OUT_SPLITS, DataSettings, DataSource, Seeds, Split
 
 
 class DrawnSource(DataSource):
@@ -37,6 +38,18 @@ class DrawnSource(DataSource):
         """Draw up to `size` distinct questions of a split, always the same questions."""
         rng = random.Random(f"{self.salt}/{name}/{self._seeds.held_out}")
         return self._draw_distinct(rng, name, size)
+
+    @property
+    def split_rule(self) -> Callable[[str], Split]:
+        """The checksum of a text, the same for all drawn sources."""
+        return _split_of
+
+    def held_out(self, num_measured: int) -> list[Question]:
+        """Draw the measured questions alone: to draw every question can take minutes."""
+        questions = []
+        for name in HELD_OUT_SPLITS:
+            questions += self.split(name, num_measured)
+        return questions
 
     def _draw_distinct(self, rng: random.Random, split: Split, size: int) -> list[Question]:
         question_by_text: dict[str, Question] = {}

@@ -149,12 +149,33 @@ class MixedSource(DataSource):
         size = min(size, num_available)
         total_weight = sum(self._weights.values())
         questions: list[Question] = []
+        summed_weight = 0.0
+        num_shared = 0
         for source_name, source in self.opened.items():
-            share = round(size * self._weights[source_name] / total_weight)
+            # Sums of shares are rounded, so that the shares add up to the size.
+            summed_weight += self._weights[source_name]
+            share = round(size * summed_weight / total_weight) - num_shared
+            num_shared += share
             for question in source.split(name, share):
                 questions.append(_with_source(source_name, question))
-        # Shares that are all rounded up can add up to one question too many.
-        return questions[:size]
+        return questions
+
+    @property
+    def split_rule(self) -> Callable[[str], Split] | None:
+        """The common rule of all sources; None without one."""
+        rules = {source.split_rule for source in self.opened.values()}
+        return rules.pop() if len(rules) == 1 else None
+
+    def is_empty(self, name: Split) -> bool:
+        """Whether no source holds a question of a split."""
+        return all(source.is_empty(name) for source in self.opened.values())
+
+    def held_out(self, num_measured: int) -> list[Question]:
+        """List the held-out questions of all sources."""
+        questions = []
+        for source in self.opened.values():
+            questions += source.held_out(num_measured)
+        return questions
 
     def leave_out(self, held: Callable[[], Sequence[Question]]) -> int:
         """Leave these questions out of training; return how many there were."""

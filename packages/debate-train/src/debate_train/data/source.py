@@ -5,7 +5,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal, Self
 
 from pydantic import Field
@@ -71,6 +71,29 @@ class DataSource(ABC):
     @abstractmethod
     def split(self, name: Split, size: int) -> list[Question]:
         """Select up to `size` questions of a split, always the same questions."""
+
+    @property
+    def split_rule(self) -> Callable[[str], Split] | None:
+        """The rule from a question's text to a split; None without a rule.
+
+        Splits by a rule share no question, and need no comparison.
+        """
+        return None
+
+    def is_empty(self, name: Split) -> bool:
+        """Whether a split holds no question."""
+        return not self.split(name, 1)
+
+    def held_out(self, num_measured: int) -> list[Question]:
+        """List the questions to leave out of the training of other stages.
+
+        Args:
+            num_measured: Most questions of a split that the run measures.
+        """
+        questions = []
+        for name in HELD_OUT_SPLITS:
+            questions += self.split(name, MOST_HELD_OUT)
+        return questions
 
     def leave_out(self, held: Callable[[], Sequence[Question]]) -> int:
         """Leave these questions out of training; return how many there were.
@@ -161,20 +184,23 @@ def unread_path(key: str, path: str) -> str | None:
     )
 
 
-def keep_apart(source: DataSource, others: Iterable[DataSource], data: DataSettings) -> str | None:
+def keep_apart(
+    source: DataSource, others: Iterable[DataSource], data: DataSettings, num_measured: int
+) -> str | None:
     """Leave out the held-out questions of a run's other stages; describe how many, if any.
 
     Args:
         source: The source of a stage.
         others: The sources of the other stages.
         data: The settings of `source`.
+        num_measured: Most questions of a split that the run measures.
     """
 
+    @cache
     def held_out_elsewhere() -> list[Question]:
         questions = []
         for other in others:
-            for name in HELD_OUT_SPLITS:
-                questions += other.split(name, MOST_HELD_OUT)
+            questions += other.held_out(num_measured)
         return questions
 
     # Sources that make questions as needed never call it, and need no other source read.

@@ -8,7 +8,6 @@ from statistics import fmean, stdev
 
 from debate_protocol.transcripts.files import with_counts
 from debate_protocol.types import DebateRun, Question, Transcript
-from debate_report.page_templates import render
 from debate_rewards.answer_checking import same_answer
 from debate_rewards.estimates import bootstrap_estimates, bootstrap_interval, pooled, range_of
 from debate_rollout.engine import Engine
@@ -53,6 +52,8 @@ class Measures:
 
     def _repr_html_(self) -> str:
         """Render the table of all measures for a notebook."""
+        from debate_report.page_templates import render
+
         rows = [("measure", "mean", "95 %", "questions")]
         for name, measure in self.found.items():
             interval = f"[{measure.low:.3f}, {measure.high:.3f}]"

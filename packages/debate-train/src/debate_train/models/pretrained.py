@@ -1,5 +1,7 @@
 """A causal language model from a directory or a hub."""
 
+import ctypes
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -35,6 +37,11 @@ LOGIT_KEYS = (
 )
 
 
+BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
+"""Instructions for products in bfloat16, by the names of Linux and of torch."""
+PROCESSOR_FILE = Path("/proc/cpuinfo")
+
+
 class PretrainedModel(Config):
     """A causal language model from a directory or a hub."""
 
@@ -61,13 +68,7 @@ class PretrainedModel(Config):
     def _resolve_auto(cls, dtype: str) -> str:
         if dtype != "auto":
             return dtype
-        import torch
-
-        # A processor without it emulates bfloat16, which is slower than float32.
-        cpu = torch.cpu.get_capabilities()
-        if torch.cuda.is_available() or cpu.get("avx512_bf16") or cpu.get("amx_bf16"):
-            return "bfloat16"
-        return "float32"
+        return "bfloat16" if _multiplies_bfloat16() else "float32"
 
     @property
     def source(self) -> str:
@@ -204,6 +205,26 @@ class PretrainedModel(Config):
         check_files(self.base, {"config.json": "a model configuration"})
         if with_tokenizer:
             check_files(self.source, {"tokenizer.json": "a fast tokenizer"})
+
+
+def _multiplies_bfloat16() -> bool:
+    """Whether a GPU or the processor does; emulated bfloat16 is slower than float32."""
+    # Linux says the same of a processor as torch, which takes over a second to import.
+    if PROCESSOR_FILE.is_file() and not _may_have_gpu():
+        flags = set(PROCESSOR_FILE.read_text(errors="replace").split())
+        return not flags.isdisjoint(BFLOAT16_FLAGS)
+    import torch
+
+    capabilities = torch.cpu.get_capabilities()
+    return torch.cuda.is_available() or any(capabilities.get(flag) for flag in BFLOAT16_FLAGS)
+
+
+def _may_have_gpu() -> bool:
+    """Whether the driver of a GPU by NVIDIA or AMD is installed."""
+    with suppress(OSError):
+        ctypes.CDLL("libcuda.so.1")
+        return True
+    return Path("/dev/kfd").exists()
 
 
 def _refuse_other_heads(name: str, model: "PreTrainedModel") -> None:

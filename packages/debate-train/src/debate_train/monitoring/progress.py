@@ -6,16 +6,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO, cast
-
-from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn
-from rich.progress import Progress as Bar
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from debate_protocol.command_line import is_quiet
 from debate_protocol.types import DebateRun
 from debate_train.playing import counted
+
+# rich is imported where a run draws: commands that only check or refuse write plain lines.
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
 
 # Label, metrics and format of each shown measure; of several metrics the first reported one counts.
 # The first are means over the last steps: those of one step are mostly noise of its few questions.
@@ -144,17 +145,19 @@ class Progress:
 
     def __init__(
         self,
-        console: Console | None = None,
+        console: "Console | None" = None,
         *,
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        from rich.console import Console
+
         self._console = console or Console(file=steady(sys.stderr), quiet=is_quiet())
         is_watched = self._console.is_terminal and not os.environ.get("CI")
         self._live = is_watched if live is None else live
         self._clock = clock
         self._bar: Bar | None = None
-        self._task = TaskID(0)
+        self._task: TaskID
         self._phase = ""
         self._num_steps = 0
         self._started = 0.0
@@ -183,6 +186,9 @@ class Progress:
         if not self._live:
             self.note(f"{phase}: {total} {unit}" if total else phase)
             return
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+
         column = TextColumn("{task.description}  {task.fields[said]}", markup=False)
         self._bar = Bar(BarColumn(BAR_WIDTH), column, console=self._console)
         self._step_text = f"0/{total}" if total else ""
@@ -266,6 +272,8 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Write a line of its own, on a terminal above the display."""
+        from rich.text import Text
+
         self._console.print(Text(text), soft_wrap=True)
 
     def close(self) -> None:

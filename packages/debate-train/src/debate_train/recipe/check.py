@@ -61,7 +61,7 @@ def check(
         report.lines += view.lines
         report.errors += view.errors
     try:
-        report.lines += overlap_lines(views, data_by_identity)
+        report.lines += overlap_lines(views, data_by_identity, recipe.most_measured)
     except UsageError as refusal:
         report.errors.append(str(refusal))
     windows = Windows(report.lines, report.errors, model)

@@ -57,12 +57,15 @@ def _shown_chars(question: Question) -> int:
     return len(question.text) + len("".join(shown_meta))
 
 
-def overlap_lines(views: Mapping[str, DataView], stages: Mapping[str, DataSettings]) -> list[str]:
+def overlap_lines(
+    views: Mapping[str, DataView], stages: Mapping[str, DataSettings], num_measured: int
+) -> list[str]:
     """Describe questions that stages are not trained on, as another one is measured on them.
 
     Args:
         views: The data of each stage.
         stages: Its settings, by the same names.
+        num_measured: Most questions of a split that the run measures.
 
     Raises:
         DataError: There are such questions, and `overlap` refuses them.
@@ -71,7 +74,7 @@ def overlap_lines(views: Mapping[str, DataView], stages: Mapping[str, DataSettin
     lines = []
     for name, source in sources.items():
         other_sources = [other for other_name, other in sources.items() if other_name != name]
-        line = keep_apart(source, other_sources, stages[name])
+        line = keep_apart(source, other_sources, stages[name], num_measured)
         if line:
             lines.append(line)
     return lines

@@ -152,11 +152,15 @@ def split_warnings(phase: Recipe, source: DataSource) -> list[str]:
     shared_ids = set()
     sharing_splits = []
     for split in splits:
-        split_ids = {identity(question) for question in source.split(split, num_questions)}
-        if trained_ids & split_ids:
-            shared_ids |= trained_ids & split_ids
-            sharing_splits.append(split)
-        if not split_ids:
+        if source.split_rule is None:
+            split_ids = {identity(question) for question in source.split(split, num_questions)}
+            if trained_ids & split_ids:
+                shared_ids |= trained_ids & split_ids
+                sharing_splits.append(split)
+            is_empty = not split_ids
+        else:
+            is_empty = source.is_empty(split)
+        if is_empty:
             warnings.append(
                 f"evaluation: the {split} split holds no question; expected more questions, a "
                 "larger data.holdout, or data.test_path"

@@ -134,6 +134,11 @@ class Recipe(Config):
         }
 
     @property
+    def most_measured(self) -> int:
+        """Most questions of a split that an evaluation measures, in any phase."""
+        return max(phase.evaluation.questions for phase in self.phase_recipes().values())
+
+    @property
     def forms(self) -> tuple[DebateForm, ...]:
         """The forms that questions are debated in, in turn; `debate` is the first."""
         return (self.debate, *self.rollout.other_forms)

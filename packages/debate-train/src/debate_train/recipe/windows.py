@@ -1,5 +1,6 @@
 """Whether the longest prompt and reply of each policy fit its context window."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from debate_protocol.forms import DebateForm
@@ -20,7 +21,9 @@ from debate_train.recipe.recipe import Recipe
 
 @dataclass(slots=True)
 class Windows:
-    """Compares prompts with the windows of all policies; reads each tokenizer once.
+    """Compares prompts with the windows of all policies.
+
+    Reads each tokenizer once, and plays equal debates of phases and evaluations once.
 
     Attributes:
         lines: Receives a line for each prompt that fits.
@@ -32,6 +35,7 @@ class Windows:
     errors: list[str] = field(default_factory=list)
     model: ModelConfig | None = None
     _counters: dict[str, TokenCounter] = field(default_factory=dict)
+    _longest: dict[str, Longest] = field(default_factory=dict)
 
     def counter(self, policy: str, model: ModelConfig | None) -> TokenCounter:
         """Build the counter of a policy's tokens."""
@@ -66,7 +70,7 @@ class Windows:
 
             counter = self.counter(name, model)
             max_tokens = phase.rollout.max_tokens
-            longest = longest_prompt(form, question, max_tokens, counter, agents)
+            longest = self._longest_prompt(form, question, max_tokens, name, counter, agents)
             num_tokens = longest.prompt_tokens + max_tokens
             text = (
                 f"{prefix}context{'' if name == TRAINED else f' of policy {name}'}: at most "
@@ -81,6 +85,21 @@ class Windows:
                 self.lines.append(f"  {text}; window {window.tokens:,} ({window.source})")
             else:
                 self.errors.append(_too_long(text, question, longest, window))
+
+    def _longest_prompt(
+        self,
+        form: DebateForm,
+        question: Question | None,
+        max_tokens: int,
+        policy: str,
+        counter: TokenCounter,
+        agents: Sequence[int],
+    ) -> Longest:
+        # By their texts: settings of a form may be dictionaries, which no key can hold.
+        key = repr((type(form), form, question, max_tokens, policy, agents))
+        if key not in self._longest:
+            self._longest[key] = longest_prompt(form, question, max_tokens, counter, agents)
+        return self._longest[key]
 
 
 def _too_long(text: str, question: Question | None, longest: Longest, window: Window) -> str:

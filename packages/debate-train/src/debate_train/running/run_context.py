@@ -273,7 +273,7 @@ def _source(run: RunContext, name: str, recipe: Recipe) -> DataSource:
             run.sources[key] = run.source if own else stage.data.open(stage.seed)
     source = run.sources[repr(recipe.data)]
     others = [one for one in run.sources.values() if one is not source]
-    if said := keep_apart(source, others, recipe.data):
+    if said := keep_apart(source, others, recipe.data, run.recipe.most_measured):
         run.progress.note(f"{name}: {said}")
     return source
 
