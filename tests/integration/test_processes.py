@@ -149,14 +149,6 @@ def test_two_processes_make_the_run_of_one_when_interrupted_and_resumed(
     assert resumed.steps[-1]["optim/kl_reference"] > 0
 
 
-def test_two_processes_say_once_what_is_wrong_when_the_recipe_cannot_run(recipe: Path) -> None:
-    process = start(recipe, "trainer.type=torch", "--nproc", 2)
-    _, errors = process.communicate()
-    assert process.returncode == 2
-    assert errors.count("debate-train: ") == 1
-    assert "phases.imitate.trainer.type: found torch in 2 processes" in errors
-
-
 def test_two_processes_end_together_when_one_is_killed(recipe: Path, tmp_path: Path) -> None:
     process = start(recipe, "--nproc", 2, "--output", tmp_path / "run")
     printed = wait_for(process, "imitate 1/2")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from debate_train.commands import cli
 from debate_train.commands.cli import main
 from debate_train.errors import DataError
 from debate_train.recipe import Recipe
@@ -53,6 +54,28 @@ def test_main_hands_over_recipe_text_output_and_resume(recipe: str, calls: Calls
     ((found, text, output, resume),) = calls
     assert (found.steps, found.seed, output, resume) == (7, 3, folder, True)
     assert Recipe.model_validate(yaml.safe_load(text)) == found
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("reward.type=elo", "reward.type: found 'elo'"),
+        ("steps=2", "trainer.type: found torch in 2 processes"),
+    ],
+)
+def test_wrong_recipe_starts_no_processes(
+    recipe: str,
+    setting: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def launch(*_: object) -> int:
+        raise AssertionError
+
+    monkeypatch.setattr(cli, "launch", launch)
+    assert main([recipe, setting, "--nproc", "2"]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_main_does_not_run_when_checking(

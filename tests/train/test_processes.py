@@ -49,7 +49,7 @@ def test_visible_devices_are_the_first_that_the_environment_names(visible, expec
 def test_launch_refuses_more_processes_than_visible_gpus(visible, monkeypatch, capsys):
     monkeypatch.delenv("DS_ACCELERATOR", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert main(["quickstart", "--nproc", "2"]) == 2
+    assert main(["quickstart", "trainer.type=deepspeed", "--nproc", "2"]) == 2
     error = capsys.readouterr().err
     assert f"--nproc: found 2, but CUDA_VISIBLE_DEVICES={visible} names 1" in error
 

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +44,7 @@ from debate_train.recipe import Recipe
 from debate_train.recipe.arithmetic import most_tokens, outline
 from debate_train.recipe.check import CheckReport, check
 from debate_train.recipe.describe import template
-from debate_train.recipe.files import LoadedRecipe
+from debate_train.recipe.files import LoadedRecipe, load_recipe
 from debate_train.recipe.refusals import Launch
 from debate_train.recipe.resolved import resolved_yaml
 from debate_train.recipe_names import named_recipe
@@ -116,6 +117,7 @@ def _main(argv: Sequence[str], arguments: argparse.Namespace) -> int:
     if not arguments.slurm and (arguments.sbatch or arguments.dry_run):
         raise UsageError("--sbatch, --dry-run: found without --slurm; expected both")
     if arguments.nproc and arguments.interrupts is None and not alone:
+        _refuse_before_launch(arguments)
         return launch(arguments.nproc, argv)
     place = own_place()
     if place.rank > 0:
@@ -124,6 +126,23 @@ def _main(argv: Sequence[str], arguments: argparse.Namespace) -> int:
         return _lead(arguments, place)
     finally:
         stop_workers()
+
+
+def _refuse_before_launch(arguments: argparse.Namespace) -> None:
+    """Refuse in this process what rank 0 would refuse once all processes have started.
+
+    Raises:
+        UsageError: The recipe is wrong, or cannot be run here.
+    """
+    arguments = copy(arguments)
+    take_own_recipe(arguments)
+    if arguments.recipe is None:
+        return
+    loaded = load_recipe(arguments.recipe, arguments.overrides, model=Recipe)
+    report = check(loaded.recipe, Launch(num_processes=arguments.nproc, is_here=True))
+    if report.errors:
+        raise UsageError(loaded.reading.redact("\n".join(report.errors)))
+    _opening(arguments, loaded)
 
 
 def _lead(arguments: argparse.Namespace, place: Place) -> int:
