@@ -305,8 +305,9 @@ def test_first_steps_of_the_start_come_again(tmp_path):
     assert [row["loss"] for row in run.metrics] == pytest.approx(losses, rel=ROUNDING)
 
 
-def test_quickstart_begins_with_the_start_and_both_play_the_same_debates():
-    quickstart = load_recipe("quickstart", model=Recipe).recipe
+def test_both_ways_play_the_same_debates_but_the_quickstart_a_step_ahead():
+    on_policy = ["pipeline.max_staleness=0", "trainer.threads=null"]
+    quickstart = load_recipe("quickstart", on_policy, model=Recipe).recipe
     phases = load_recipe("from_nothing", model=Recipe).recipe.phase_recipes()
     assert list(phases) == ["warm_start", "settle", "self_play"]
     for key in set(Recipe.model_fields) - {"name", "model", "phases"}:
