@@ -69,17 +69,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--before", metavar="COMMIT", default="b2e1b730")
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--quickstart-alone", action="store_true", help="leave out from_nothing")
     options = parser.parse_args()
+    commands = [
+        ("quickstart", "quickstart.yaml"),
+        ("before", "quickstart.yaml"),
+        ("from_nothing", "from_nothing.yaml"),
+    ]
+    if options.quickstart_alone:
+        commands.pop()
     ratios: dict[str, list[float]] = defaultdict(list)
     steps: dict[str, list[int]] = defaultdict(list)
     with earlier_build(options.before) as earlier, tempfile.TemporaryDirectory() as runs:
         for repeat in range(options.repeats):
             timed: dict[str, TimedRun] = {}
-            for name, repository, recipe in (
-                ("quickstart", ROOT, "quickstart.yaml"),
-                ("before", earlier, "quickstart.yaml"),
-                ("from_nothing", ROOT, "from_nothing.yaml"),
-            ):
+            for name, recipe in commands:
+                repository = earlier if name == "before" else ROOT
                 folder = Path(runs) / f"{name}-{repeat}"
                 timed[name] = time_run(repository, recipe, folder)
                 steps[name].append(timed[name].num_steps)
@@ -87,7 +92,8 @@ def main() -> None:
             ours, before = timed["quickstart"], timed["before"]
             ratios["whole"].append(ours.seconds / before.seconds)
             ratios["self_play"].append(ours.self_play_seconds / before.self_play_seconds)
-            ratios["from_nothing"].append(timed["from_nothing"].seconds / before.seconds)
+            if "from_nothing" in timed:
+                ratios["from_nothing"].append(timed["from_nothing"].seconds / before.seconds)
     described = {"before": options.before, "threads": 2, "steps": steps, "clock": "wall time"}
     for name, values in ratios.items():
         packages = ("debate-train", "debate-rollout", "torch", "transformers")
