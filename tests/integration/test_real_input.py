@@ -1,9 +1,8 @@
 """A recipe for a large model on real questions, with a tiny random model on a CPU."""
 
-import os
 import runpy
-import subprocess
-import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ AGENTS = 5
 ROUNDS = 3
 QUESTIONS = 2
 STEPS = 2
+MAX_TOKENS = 16
 TEMPERATURES = (0.6, 1.0, 0.9, 1.0, 0.8)
 
 
@@ -38,8 +38,11 @@ def arguments(model: Path, output: Path) -> list[str]:
         str(ROOT / "recipes/selfplay_v2.yaml"),
         f"model.name={model}",
         "rollout.engine.type=transformers",
-        "rollout.max_tokens=64",
+        f"rollout.max_tokens={MAX_TOKENS}",
+        "evaluation.questions=2",
+        "evaluation.direct_samples=1",
         "trainer.type=torch",
+        "tracking.wandb=false",
         f"data.path={ROOT / 'recipes/data/gsm8k_50.jsonl'}",
         f"data.batch_size={QUESTIONS}",
         f"steps={STEPS}",
@@ -52,12 +55,9 @@ def arguments(model: Path, output: Path) -> list[str]:
 def run(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The run's directory, and what the command printed."""
     output = tmp_path_factory.mktemp("run") / "real"
-    completed = subprocess.run(
-        [sys.executable, "-m", "debate_train", *arguments(tiny, output)],
-        capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert completed.returncode == 0, completed.stderr
-    return output, completed.stdout
+    with redirect_stdout(StringIO()) as printed:
+        assert main(arguments(tiny, output)) == 0
+    return output, printed.getvalue()
 
 
 def rows(output: Path) -> list[dict[str, Any]]:
@@ -69,8 +69,8 @@ def test_run_says_what_it_does_and_where_the_report_lies(run: tuple[Path, str]) 
     first, time_line, place, *_ = printed.splitlines()
     assert first.startswith("recipe: ")
     assert first.endswith(f": {STEPS} steps (reward v2); 5 agents, 3 rounds")
-    # 2 questions x 5 agents x 3 rounds = 30 turns a step, of 64 tokens at most.
-    assert time_line.endswith(f"; at most {STEPS * 30 * 64:,} tokens of replies")
+    # 2 questions x 5 agents x 3 rounds = 30 turns a step.
+    assert time_line.endswith(f"; at most {STEPS * 30 * MAX_TOKENS:,} tokens of replies")
     assert place == f"output: {output}; at any time: debate report {output}"
     assert "measure" in printed and "direct accuracy" in printed
     assert f"report: {output / 'report.html'}" in printed.replace("\n", "")
@@ -85,7 +85,7 @@ def test_metrics_are_those_of_turns_that_all_failed(run: tuple[Path, str]) -> No
         assert row["env/all/total_episodes"] == QUESTIONS
         assert row["env/all/total_turns"] == QUESTIONS * AGENTS * ROUNDS
         assert row["env/all/turns_per_episode"] == AGENTS * ROUNDS
-        assert 1 <= row["env/all/ac_tokens_per_turn"] <= 64
+        assert 1 <= row["env/all/ac_tokens_per_turn"] <= MAX_TOKENS
         # Three turns share a row: 30 turns are 10 rows, 1 - 10/30 merged.
         assert row["rollout/merged_turn_fraction"] == pytest.approx(2 / 3)
         assert row["v2/failed_turns"] == AGENTS * ROUNDS
@@ -149,9 +149,8 @@ def test_uncentred_penalty_reaches_every_sampled_token_and_all_weights(
     output = tmp_path / "full"
     changes = ["model.lora=null", "model.dtype=float32", "advantage.baseline=none", "steps=1"]
     smaller = ["debate.num_agents=2", "debate.max_rounds=2", "evaluation.questions=0"]
-    quiet = ["tracking.wandb=false", "rollout.max_tokens=16"]
     with in_float64():
-        assert main([*arguments(tiny, output), *changes, *smaller, *quiet]) == 0
+        assert main([*arguments(tiny, output), *changes, *smaller]) == 0
     sample = load_file(output / "tokens/step-1.safetensors")
     assert torch.equal(sample["advantages_BT"], -sample["mask_BT"])
     (row,) = rows(output)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 from collections.abc import Callable, Mapping
 from itertools import product
@@ -150,9 +149,8 @@ def test_interrupted_run_goes_on_exactly_in_and_between_phases(
     output = tmp_path / "run"
     last_step = 0
     handler = signal.getsignal(signal.SIGINT)
-    # Stopped within a phase, at a look at the exit criterion and between two looks at it, at the
-    # last step of each phase, and in self-play.
-    for stop in (2, 4, 5, WARM, WARM + 1, ALL):
+    # At a look at the exit criterion, between two looks, and at the last step of each phase.
+    for stop in (4, 5, WARM, ALL):
         with monkeypatch.context() as patch:
             at_step(patch, stop - last_step, lambda: os.kill(os.getpid(), signal.SIGINT))
             assert train(output, *(["--resume"] if last_step else [])) == 130
@@ -169,49 +167,25 @@ def test_interrupted_run_goes_on_exactly_in_and_between_phases(
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        (3, 6, [3, 5]),  # between two checkpoints: the steps that were made are saved
-        (0, WARM + 1, [WARM]),  # in the first step of a phase: from the border of the two
-    ],
-)
-def test_crashed_run_goes_on_exactly_from_its_last_complete_step(
+def test_run_that_crashed_in_the_first_step_of_a_phase_goes_on_from_the_border_of_the_two(
     train: Train,
     undisturbed: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    case: tuple[int, int, list[int]],
 ) -> None:
-    every, crash, saved_steps = case
-
     def fail() -> None:
         raise RuntimeError("out of memory")
 
     output = tmp_path / "run"
     with monkeypatch.context() as patch:
-        at_step(patch, crash, fail)
-        assert train(output, f"checkpoint.every={every}") == 1
+        at_step(patch, WARM + 1, fail)
+        assert train(output) == 1
     assert "RuntimeError: out of memory" in capsys.readouterr().err
-    assert max(row["step"] for row in timeless_metrics(output)) == crash - 1
-    checkpoints = sorted(p.name for p in (output / "checkpoints").iterdir())
-    assert checkpoints == [f"step-{step:06d}" for step in saved_steps]
-    assert train(output, f"checkpoint.every={every}", "--resume") == 0
-    assert_same_run(output, undisturbed)
-
-
-def test_finished_run_that_is_resumed_trains_no_more(
-    train: Train,
-    undisturbed: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    output = Path(shutil.copytree(undisturbed, tmp_path / "run"))
-    at_step(monkeypatch, 1, lambda: pytest.fail("a step was made"))
+    assert max(row["step"] for row in timeless_metrics(output)) == WARM
+    checkpoints = [path.name for path in (output / "checkpoints").iterdir()]
+    assert checkpoints == [f"step-{WARM:06d}"]
     assert train(output, "--resume") == 0
-    assert "this run is finished: none of its phases trains more" in capsys.readouterr().err
     assert_same_run(output, undisturbed)
 
 
@@ -223,40 +197,6 @@ def test_shut_gate_skips_what_follows_and_changes_nothing_more(
     assert "self_play: skipped" in capsys.readouterr().err
     assert {row["phase"] for row in timeless_metrics(output)} == {"warm_start"}
     assert results(output)["before"] == results(output)["after"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (["model.layers=2"], "model: found another than in"),
-        (["phases=null"], "phases: found another than in"),
-    ],
-)
-def test_resuming_another_run_is_refused(
-    train: Train,
-    undisturbed: Path,
-    changes: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    before = (undisturbed / "metrics.jsonl").read_bytes()
-    assert train(undisturbed, *changes, "--resume") == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
-    assert (undisturbed / "metrics.jsonl").read_bytes() == before
-
-
-def test_run_begins_again_when_it_is_resumed_before_its_first_checkpoint(
-    train: Train, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = tmp_path / "run"
-    shutil.copytree(undisturbed, output)
-    for left in (output / "checkpoints").iterdir():
-        shutil.rmtree(left)
-    assert train(output, "--resume") == 0
-    assert "no checkpoint was written yet: the run begins again" in capsys.readouterr().err
-    assert_same_run(output, undisturbed)
 
 
 def test_resuming_without_a_folder_is_refused(

@@ -268,21 +268,26 @@ def trained_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="<s>")
 
 
+@cache
+def trained_renderer(kind: str) -> Renderer:
+    """Its renderer, which tries thousands of texts to find where paragraphs may be cut."""
+    return Renderer(trained_tokenizer(kind))
+
+
 @pytest.mark.parametrize(("kind", "cuts"), [("gpt2", True), ("qwen", True), ("none", False)])
 @given(data=st.data())
 @settings(max_examples=30, deadline=None)
 def test_text_encoded_by_paragraphs_has_the_ids_of_the_whole(
     kind: str, cuts: bool, data: st.DataObject
 ) -> None:
-    tokenizer = trained_tokenizer(kind)
+    renderer = trained_renderer(kind)
     pieces = st.sampled_from([*re.split(r"(\s+)", PARAGRAPHS), "\n\n", "\n", "\n\n", " ", "\r\n"])
     text = "".join(
         data.draw(st.lists(st.one_of(pieces, st.text(max_size=3)), min_size=20, max_size=60))
     )
     text = text.encode("utf-8", errors="replace").decode()
-    renderer = Renderer(tokenizer)
     assert (renderer._cut is not None) is cuts
-    expected_ids = tokenizer.encode(text, add_special_tokens=False)
+    expected_ids = renderer.tokenizer.encode(text, add_special_tokens=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rendering, "_LONG", 10**9)
         going_on = renderer._encode_on(text)

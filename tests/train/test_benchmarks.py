@@ -145,6 +145,9 @@ def test_published_row_becomes_a_question(tmp_path: Path, name: str) -> None:
     (question,) = questions_of_rows(tmp_path, name, [ROW[name]])
     kind = question.meta.get("kind", "math")
     assert (question.text, question.answer, kind) == READ[name]
+    if question.answer is not None:
+        reply = reply_of(question.answer, BENCHMARKS[name].contract)
+        assert check(question, reply).verdict == "right"
     choices: Any = question.meta.get("choices")
     assert (None if choices is None else json.loads(json.dumps(choices))) == CHOICES.get(name)
 
@@ -343,8 +346,9 @@ def reply_of(answer: str, contract: str) -> str:
     return f"<solution>\\boxed{{{answer}}}</solution>{sections}"
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_answers_of_every_benchmark_are_read_and_judged(
+# One of each contract and kind of answer.
+@pytest.mark.parametrize("name", ["amc23", "boolq", "bbh", "longwriter"])
+def test_answers_of_a_benchmark_are_read_and_judged(
     tmp_path: Path, name: str, answer_by: Callable[[Callable[[TurnRequest], str]], None]
 ) -> None:
     published = BENCHMARKS[name]

@@ -96,7 +96,6 @@ def test_table_of_two_evaluations_fits_a_terminal(
         ("{one}", "found 'old' alone; expected another policy"),
         ("{one}:odl {two}", "found no policy 'odl'; expected old; did you mean 'old'?"),
         ("{one} {other}", "8 and 8; expected the same data"),
-        ("{one} {one}", "found 'old' alone; expected another policy"),
         ("{one} nowhere", "nowhere: found no results"),
         ("{one} {begun}", "found an evaluation that is not finished: go on with --resume"),
         ("{one} {torn}", "policies/new.json: is not as debate-eval has written it"),

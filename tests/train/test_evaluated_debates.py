@@ -136,7 +136,8 @@ def test_setting_that_the_form_does_not_have_is_refused() -> None:
 
 
 def test_check_looks_at_the_context_of_evaluated_debates() -> None:
-    (error,) = check(recipe({"num_agents": 40})).errors
+    narrow = {"type": "scratch", "context_window": 512}
+    (error,) = check(recipe({"num_agents": 13}, model=narrow)).errors
     assert error.startswith("evaluation: context: at most")
 
 

@@ -241,11 +241,33 @@ def test_activations_are_about_those_kept_when_tokens_are_routed(tmp_path):
 # The command
 
 
+@pytest.fixture(scope="module", autouse=True)
+def shapes():
+    """Compute a model's shape once: peft takes most of the time of a plan."""
+    shapes = {}
+
+    def remembered_shape(model, wide_adapters=False):
+        key = (model.model_dump_json(), wide_adapters)
+        if key not in shapes:
+            shapes[key] = shape_of(model, wide_adapters)
+        return shapes[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("debate_train.recipe.plan.shape_of", remembered_shape)
+        yield
+
+
+@pytest.fixture(scope="module")
+def qwen_folder(tmp_path_factory):
+    """Make a folder with nothing but the configuration of Qwen3-8B."""
+    folder = tmp_path_factory.mktemp("qwen")
+    (folder / "config.json").write_text(json.dumps(QWEN3_8B))
+    return folder
+
+
 @pytest.fixture
-def qwen(tmp_path):
-    """Name a folder with nothing but the configuration of Qwen3-8B."""
-    (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B))
-    return f"model.name={tmp_path}"
+def qwen(qwen_folder):
+    return f"model.name={qwen_folder}"
 
 
 @pytest.fixture
@@ -365,18 +387,17 @@ def test_plan_says_that_an_engine_does_not_fit(plan, tmp_path):
         "vocab_size": 128256,
     }
     (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B | llama))
-    printed = plan(
-        "selfplay_v2", "rollout.engine={type: vllm_server, devices: '7', max_lora_rank: 32}"
-    )
+    engine = "rollout.engine={type: vllm_server, devices: '7', max_lora_rank: 32}"
+    printed = plan("selfplay_v2", f"model.name={tmp_path}", engine)
     assert "141.9 GB of weights; it takes 36.00 GB" in printed
     assert "larger rollout.engine.vllm_args.tensor_parallel_size" in printed
 
 
-def test_plan_counts_the_models_of_all_policies(plan, tmp_path):
+def test_plan_counts_the_models_of_all_policies(plan, qwen_folder):
+    model = f"{{name: {qwen_folder}, dtype: bfloat16}}"
+
     def plan_rival(engine, *arguments):
-        rival = (
-            f"{{type: model, model: {{name: {tmp_path}, dtype: bfloat16}}, engine: {{{engine}}}}}"
-        )
+        rival = f"{{type: model, model: {model}, engine: {{{engine}}}}}"
         return plan(
             "selfplay_v2",
             "rollout.engine={type: transformers}",

@@ -17,7 +17,7 @@ from debate_train.errors import RecipeError
 from debate_train.models import ScratchModel
 from debate_train.trainers.processes import Place, lost
 from debate_train.trainers.trainer import TorchTrainer
-from train.small_runs import RECIPE
+from train.small_runs import RECIPE, end_of
 
 PROJECT = 'tracking: {wandb: false, project: "${oc.env:SERVICE_PROJECT,none}"}'
 EVERY_STEP = "checkpoint: {every: 1, keep_last: 5}\n"
@@ -262,6 +262,16 @@ def test_run_that_has_trained_stays_when_its_resume_is_refused(run, output, refu
     assert (output / "recipe.yaml").is_file()
 
 
+def test_run_begins_again_when_it_is_resumed_before_its_first_checkpoint(
+    run, finished, output, capsys
+):
+    for checkpoint in (output / "checkpoints").iterdir():
+        shutil.rmtree(checkpoint)
+    assert run("--resume", "steps=2") == 0
+    assert "no checkpoint was written yet: the run begins again" in capsys.readouterr().err
+    assert end_of(output) == end_of(finished)
+
+
 def test_run_keeps_its_directory_when_a_later_phase_is_refused(run, tmp_path, refused_rate):
     assert run("phases={one: {steps: 1}, two: {trainer: {learning_rate: 0.5}}}") == 2
     checkpoints = tmp_path / "run/checkpoints"
@@ -271,7 +281,9 @@ def test_run_keeps_its_directory_when_a_later_phase_is_refused(run, tmp_path, re
 def test_finished_run_trains_no_more_and_measures_again_only_other_questions(run, output, capsys):
     results = output / "results.json"
     first_results = results.read_text()
+    first_rows = read_rows(output)
     assert run("--resume", "--changed", "steps=4") == 0
+    assert read_rows(output) == first_rows
     printed = "".join(capsys.readouterr())
     assert "this run is finished: none of its phases trains more" in printed
     assert "measuring" not in printed
@@ -295,22 +307,12 @@ def test_run_trains_more_steps_when_resumed_within_a_phase(run, output):
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("evaluation.runs=2", "evaluation.runs=2"),
-        ("evaluation.modes={ring: {topology: ring}}", "steps=2"),
-        (
-            "trainer.optimizer={type: torch, name: SGD}",
-            "trainer.optimizer={type: torch, name: SGD}",
-        ),
-        ("trainer.epochs=2", "trainer.epochs=1"),
-    ],
-)
-def test_run_resumes_with_what_its_own_recipe_wrote(first, second, run, tmp_path):
-    assert run("steps=2", first) == 0
+def test_run_resumes_with_what_its_own_recipe_wrote(run, tmp_path):
+    settings = ("steps=2", "evaluation.runs=2", "trainer.optimizer={type: torch, name: SGD}")
+    dropped = ("evaluation.modes={ring: {topology: ring}}", "trainer.epochs=2")
+    assert run(*settings, *dropped) == 0
     damage_checkpoints_after(tmp_path / "run", 1)
-    assert run("--resume", "--changed", "steps=2", second) == 0
+    assert run("--resume", "--changed", *settings) == 0
     assert not (tmp_path / "run/checkpoints/refused-000001").exists()
 
 

@@ -321,8 +321,9 @@ def test_interrupted_run_goes_on_exactly_with_what_was_played_ahead(
     output = tmp_path / "run"
     train_step = TorchTrainerSession.step
     num_done = 0
-    # Early, when two steps are ahead; twice in a row; before a look at the exit criterion; at it.
-    for stop in (1, 3, 4, 5, 7):
+    # When two steps are ahead; then twice in a row, before a look at the exit criterion and at it;
+    # before the last step.
+    for stop in (1, 4, 5, 7):
         steps_left = iter(range(stop - num_done, 0, -1))
 
         def interrupted_step(session, batch, steps_left=steps_left):

@@ -12,7 +12,6 @@ from debate_rollout.engine import EndpointError, EngineFailure, RolloutError
 from debate_rollout.engines.transformers_sampler import TransformersSampler
 from debate_train.checkpoints import run_directory
 from debate_train.monitoring.progress import Progress
-from debate_train.monitoring.tracking import Tracker
 from debate_train.playing import rollouts as playing_ahead
 from debate_train.playing.lookahead import read_lookahead
 from debate_train.playing.rollouts import Prefetcher, Rollouts
@@ -54,7 +53,6 @@ def hang_up() -> None:
         (Rollouts, "refresh", 2, no_engine, 2),  # trained, though no engine has its weights
         (loop, "evaluate", 1, no_engine, 2),  # the look at the dev split after step 2
         (run_context, "step_metrics", 2, fail, 2),  # trained, though not recorded
-        (Tracker, "log", 2, fail, 2),
         (Progress, "step", 2, fail, 2),
     ],
 )
@@ -190,7 +188,6 @@ def test_step_whose_records_cannot_be_written_has_them_after_a_resume(
     ("call", "error", "max_staleness"),
     [
         ("generate", RolloutError("vLLM has died: EngineDeadError"), 0),
-        ("generate", EndpointError("http://host: cannot be reached"), 1),
         ("load", EndpointError("the vLLM server has ended"), 1),
         ("load", TimeoutError("refreshing weights"), 0),
     ],
