@@ -12,7 +12,7 @@ import pytest
 from debate_protocol.types import Message, Protocol, Question, Reply, Transcript, Turn
 from debate_report import report_main, write_report
 from debate_report.debates import read_credit
-from debate_report.nothing_learned import ZERO, why_nothing_learned
+from debate_report.nothing_learned import ZERO, warning_of, why_nothing_learned
 from debate_rewards.reward import Credit, Score
 from debate_train.batches.row_types import Batch, Row
 from debate_train.checkpoints import RunState
@@ -222,6 +222,13 @@ def test_the_report_of_a_run_that_learned_nothing_begins_with_that(
     write_rows(tmp_path / "metrics.jsonl", rows)
     page = write_report(tmp_path).read_text()
     assert ("Nothing could be learned in the last 3 steps" in page) == (share == 1.0)
+
+
+@pytest.mark.parametrize(("norms", "is_dead"), [((0.0, 0.0), True), ((0.0, 0.1), False)])
+def test_a_run_without_a_gradient_learned_nothing(norms: tuple[float, ...], is_dead: bool) -> None:
+    rows = [{"step": n, ZERO: 0.5, "optim/grad_norm": norm} for n, norm in enumerate(norms)]
+    warning = "Nothing could be learned in the last 2 steps: advantages fell on no sampled token"
+    assert warning_of(rows).startswith(warning) == is_dead
 
 
 def first_turn(page: str) -> dict[str, Any]:

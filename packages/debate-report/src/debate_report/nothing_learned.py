@@ -5,6 +5,7 @@ from statistics import fmean
 
 # Share of a step's turns without an advantage.
 ZERO = "advantage/zero/share"
+GRADIENT_NORM = "optim/grad_norm"
 LAST_STEPS = 8
 # Below this share of readable turns, the format is to blame.
 FEW_READABLE = 0.05
@@ -33,6 +34,10 @@ def warning_of(rows: Sequence[Mapping[str, object]]) -> str:
     """Write the warning that opens the report of a run whose last steps learned nothing."""
     steps = [row for row in rows if ZERO in row][-LAST_STEPS:]
     reason = why_nothing_learned(steps)
+    gradient_norms = [row.get(GRADIENT_NORM) for row in steps]
+    # As where the sections that a stream trains are in no reply.
+    if reason is None and steps and all(norm == 0 for norm in gradient_norms):
+        reason = f"advantages fell on no sampled token ({GRADIENT_NORM} is 0)"
     if reason is None:
         return ""
     when = "the last step" if len(steps) == 1 else f"the last {len(steps)} steps"
