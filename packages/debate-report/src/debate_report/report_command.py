@@ -17,22 +17,14 @@ from debate_protocol.command_line import (
     is_quiet,
     run_command,
 )
-from debate_report.following import follow_report
-from debate_report.page import (
-    default_output,
-    write_charts,
-    write_comparison,
-    write_report,
-    write_what_if,
-)
-from debate_report.what_if_sections import ReplayChoices
-from debate_rewards.cli import build_reward
 from debate_rewards.what_if_command import (
     DEFAULT_REWARDS,
     add_replay_options,
     check_seed_options,
     named_rewards,
 )
+
+# What writes pages is imported where a page is written: help and a mistyped option need none of it.
 
 # Options that only the page of --what-if reads.
 REPLAY_OPTIONS = ("reward", "phase", "truth_gain", "seed_deviation")
@@ -83,6 +75,8 @@ def _write_pages(arguments: argparse.Namespace) -> list[Path]:
     for name in REPLAY_OPTIONS:
         if getattr(arguments, name) is not None:
             raise UsageError(f"--{name.replace('_', '-')}: needs --what-if")
+    from debate_report.page import default_output, write_charts, write_comparison, write_report
+
     if len(sources) > 1:
         comparison = output or Path("comparison.html")
         paths = [write_comparison(sources, comparison, tokenizer=tokenizer)]
@@ -102,6 +96,9 @@ def _follow(arguments: argparse.Namespace) -> Path:
     if len(sources) > 1 or is_other_page:
         raise UsageError("--follow: expected one RUN, and no other option than --output")
 
+    from debate_report.following import follow_report
+    from debate_report.page import default_output
+
     def say(text: str) -> None:
         if not is_quiet():
             print(text, file=sys.stderr, flush=True)
@@ -114,6 +111,10 @@ def _write_what_if(arguments: argparse.Namespace) -> Path:
     if len(sources) > 1 or arguments.csv is not None or arguments.svg is not None:
         raise UsageError("--what-if: expected one RUN, and neither --csv nor --svg")
     check_seed_options(arguments.truth_gain, arguments.seed_deviation)
+    from debate_report.page import write_what_if
+    from debate_report.what_if_sections import ReplayChoices
+    from debate_rewards.cli import build_reward
+
     choices = ReplayChoices(
         rewards=named_rewards(arguments.reward or (), build_reward),
         default_rewards=named_rewards(DEFAULT_REWARDS, build_reward),

@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from debate_protocol.command_line import UsageError, transcripts_in
 from debate_protocol.transcripts.showing import escaped, escaped_json
 from debate_protocol.types import Transcript
-from debate_rewards.reward import Reward
-from debate_rewards.what_if import HABITS, RewardReplay, advice, what_if, write_r_squared
+
+# What scores debates is imported where they are scored: help and a mistyped option need none of it.
+if TYPE_CHECKING:
+    from debate_rewards.reward import Reward
+    from debate_rewards.what_if import RewardReplay
 
 # One of each kind of signal: votes four ways, votes as wins, the majority, verified answers.
 DEFAULT_REWARDS = (
@@ -27,7 +31,7 @@ NUM_SHOWN_CHARACTERS = 200
 
 
 # From a reward's name and `field=value` settings to the reward.
-BuildReward = Callable[[str, Sequence[str]], Reward]
+BuildReward = Callable[[str, Sequence[str]], "Reward"]
 
 
 def add_what_if(parser: argparse.ArgumentParser, command: str, build_reward: BuildReward) -> None:
@@ -69,7 +73,7 @@ def add_replay_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup
     )
 
 
-def named_rewards(texts: Sequence[str], build_reward: BuildReward) -> dict[str, Reward]:
+def named_rewards(texts: Sequence[str], build_reward: BuildReward) -> "dict[str, Reward]":
     """Build the rewards of `NAME:FIELD=VALUE,...` by these texts."""
     rewards = {}
     for text in texts:
@@ -89,6 +93,8 @@ def check_seed_options(truth_gain: float | None, deviation: float | None) -> Non
 
 
 def _run(command: str, build_reward: BuildReward, arguments: argparse.Namespace) -> None:
+    from debate_rewards.what_if import what_if
+
     check_seed_options(arguments.truth_gain, arguments.seed_deviation)
     rewards = named_rewards(arguments.reward or DEFAULT_REWARDS, build_reward)
     transcripts = _transcripts(command, arguments.files, arguments.phase)
@@ -126,8 +132,10 @@ def _transcripts(command: str, files: Sequence[str], phase: str | None) -> list[
 
 
 def _lines(
-    replays: Sequence[RewardReplay], truth_gain: float | None, deviation: float | None
+    replays: "Sequence[RewardReplay]", truth_gain: float | None, deviation: float | None
 ) -> Iterator[str]:
+    from debate_rewards.what_if import advice, write_r_squared
+
     width = max(len(replay.name) for replay in replays)
     usable = [replay for replay in replays if replay.problem is None]
     yield ""
@@ -152,8 +160,10 @@ def _lines(
             yield f"{replay.name}: no values: {escaped(replay.problem)}"
 
 
-def _habit_lines(replays: Sequence[RewardReplay], width: int) -> Iterator[str]:
+def _habit_lines(replays: "Sequence[RewardReplay]", width: int) -> Iterator[str]:
     """Show what judges earn who vote without reading, beside what was recorded."""
+    from debate_rewards.what_if import HABITS
+
     judged = [replay for replay in replays if replay.recorded_judging is not None]
     if not judged:
         return
@@ -167,7 +177,7 @@ def _habit_lines(replays: Sequence[RewardReplay], width: int) -> Iterator[str]:
         yield f"{replay.name:{width}}  " + "  ".join(f"{cell:>12}" for cell in cells)
 
 
-def _disagreement_lines(replays: Sequence[RewardReplay]) -> Iterator[str]:
+def _disagreement_lines(replays: "Sequence[RewardReplay]") -> Iterator[str]:
     for replay in replays:
         disagreement = replay.disagreement
         if disagreement is None or not disagreement.num_turns:
