@@ -3,6 +3,7 @@
 import hashlib
 import json
 
+import huggingface_hub
 import pytest
 import torch
 from pydantic import ValidationError
@@ -29,6 +30,7 @@ from debate_train.errors import ModelError
 from debate_train.models import PretrainedModel, pretrained
 from debate_train.models.gguf import SHIPPED_MODELS, folder_of
 from debate_train.models.loaded_model import Lora, trained_parameters, with_adapter
+from debate_train.models.model_files import reading_model
 from debate_train.models.scratch import LARGEST, SMALLEST, WORDS, word_tokenizer
 from debate_train.recipe import Recipe
 from debate_train.recipe.files import load_recipe
@@ -100,8 +102,20 @@ def test_model_whose_logits_are_more_than_a_linear_head_is_refused(tmp_path, mod
 
 
 def test_name_that_is_nowhere_ends_in_one_message():
-    with pytest.raises(ModelError, match=r"model\.name: no tokenizer could be loaded"):
+    with pytest.raises(ModelError, match=r"model\.name: no tokenizer could be loaded") as refused:
         PretrainedModel(name="nobody/no-such-model").load(0)
+    assert "\n" not in str(refused.value)
+
+
+def test_attempts_to_reach_a_hub_are_no_lines_of_their_own(caplog):
+    # As huggingface_hub logs each of five attempts.
+    hub_logger = huggingface_hub.utils.logging.get_logger("huggingface_hub.utils._http")
+    with pytest.raises(ModelError, match="found no way"), reading_model("nobody/m", "model"):
+        hub_logger.warning("Retrying in 1s [Retry 1/5].")
+        raise OSError("found no way")
+    assert caplog.messages == []
+    hub_logger.warning("Retrying")
+    assert caplog.messages == ["Retrying"]
 
 
 def test_code_of_a_checkpoint_is_never_run():

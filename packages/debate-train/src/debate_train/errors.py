@@ -1,5 +1,9 @@
 """Errors with one clear message instead of a traceback."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from debate_protocol.command_line import UsageError as UsageError
 from debate_rollout.engine import EngineConfigError, MissingExtraError
 
@@ -22,3 +26,18 @@ class ModelError(UsageError):
 
 REFUSALS = (UsageError, EngineConfigError, MissingExtraError)
 """Errors that end a command with exit code 2."""
+
+
+@contextmanager
+def errors_only(library: str) -> Iterator[None]:
+    """Keep a library from logging warnings: our refusals say the same in a line.
+
+    The Hugging Face hub, `huggingface_hub`, is tried six times, with two lines for each.
+    """
+    logger = logging.getLogger(library)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -12,7 +12,7 @@ from debate_protocol.types import Question
 from debate_rewards.answer_checking import check
 from debate_train.data.question_rows import Reading, RowQuestion, read_question, with_kinds
 from debate_train.data.splits import identity
-from debate_train.errors import DataError
+from debate_train.errors import DataError, errors_only
 
 
 def rows_of(
@@ -83,7 +83,9 @@ def _data_set_rows(
         if path.endswith(".parquet"):
             yield from datasets.Dataset.from_parquet(path)
         else:
-            yield from datasets.load_dataset(path, config, split=split, streaming=streaming)
+            with errors_only("huggingface_hub"):
+                rows = datasets.load_dataset(path, config, split=split, streaming=streaming)
+            yield from rows
     # The library raises errors of many kinds, for missing sets, networks and formats.
     except Exception as error:
         raise DataError(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from debate_train.errors import ModelError, UsageError
+from debate_train.errors import ModelError, UsageError, errors_only
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -54,7 +54,8 @@ def reading_model(name: str, part: str) -> Iterator[None]:
     beyond `Exception` (a panic of the tokenizers library).
     """
     try:
-        yield
+        with errors_only("huggingface_hub"):
+            yield
     except (UsageError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:
@@ -70,13 +71,8 @@ def without_report() -> Iterator[None]:
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
+    with errors_only("transformers"):
         yield
-    finally:
-        logger.setLevel(level)
 
 
 def reason_of(error: BaseException) -> str:
