@@ -24,7 +24,7 @@ from debate_report.charts import (
     line_chart,
     parts_of,
 )
-from debate_report.curves import curves
+from debate_report.curves import curves, picture
 from debate_report.figure_files import as_csv, as_images, overlaid
 from debate_report.page_templates import render, template_environment
 from debate_report.stages import stages
@@ -272,6 +272,8 @@ def test_test_questions_stand_on_charts_before_and_after_the_run():
     # The first step is 41, so the weights before it are those of step 40.
     assert 'data-note="step 40\nround 1, test questions: 25.0 %"' in rounds
     assert "round 1, test questions, from 25.0 % at step 40 to 75.0 % at step 60" in rounds
+    drawing = picture(run_of(self_play_rows(), {"steps": 60}, TESTED_RESULTS))
+    assert drawing.count(">test questions, before and after</text>") == 1
     judge = chart_of(page, "Judge accuracy")
     assert "72.0 % → 79.0 %" in judge
     # A line that was measured on test questions alone goes from one to the other.
