@@ -42,7 +42,7 @@ def write_evaluation(path: Path, digest: str = "a", **policies: Values) -> str:
     plan = {"questions": {"count": 8, "sha256": digest}}
     with EvaluationDirectory(path, plan, "name: t\n") as directory:
         for policy in measured:
-            directory.keep(policy)
+            directory.save(policy)
         write_results(directory, plan, SETUP, measured)
     return str(path)
 

@@ -442,8 +442,8 @@ def test_reply_comes_back_as_it_was(tmp_path: Path) -> None:
     journal.close()
     again = ReplyJournal(tmp_path / "r.jsonl")
     again.close()
-    assert again.known == {"key": reply, "other": reply}
-    assert again.known["key"].starts == (0, 1, 2)
+    assert again.replies == {"key": reply, "other": reply}
+    assert again.replies["key"].starts == (0, 1, 2)
 
 
 def test_line_that_is_torn_is_cut_and_one_that_is_damaged_refused(tmp_path: Path) -> None:
@@ -456,7 +456,7 @@ def test_line_that_is_torn_is_cut_and_one_that_is_damaged_refused(tmp_path: Path
     path.write_bytes(lines[:-5])
     torn = ReplyJournal(path)
     torn.close()
-    assert set(torn.known) == {"a"}
+    assert set(torn.replies) == {"a"}
     for damaged in (lines.replace(b'"text":"a"', b'"text":"c"'), b"[]\n", b"1e\n", b"{}\n"):
         path.write_bytes(damaged)
         with pytest.raises(UsageError, match=r"r\.jsonl:1: found other replies than an evaluation"):

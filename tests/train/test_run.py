@@ -22,7 +22,7 @@ from debate_train.evaluation.measuring import evaluate
 from debate_train.evaluation.settings import Setup
 from debate_train.recipe import Recipe
 from debate_train.recipe.files import load_recipe
-from debate_train.running.run import _rewarded
+from debate_train.running.run import with_reward
 from train.small_runs import RECIPE
 
 SMALL = yaml.safe_load(RECIPE) | {"evaluation": {"questions": 0}}
@@ -124,7 +124,7 @@ def test_train_refuses_a_wrong_recipe(recipe, overrides, message):
 
 
 def test_function_takes_the_place_of_rewards_but_not_of_imitation():
-    phases = _rewarded(load_recipe("from_nothing", model=Recipe).recipe, length).phase_recipes()
+    phases = with_reward(load_recipe("from_nothing", model=Recipe).recipe, length).phase_recipes()
     assert {name: phase.reward.type for name, phase in phases.items()} == {
         "warm_start": "verifiable",
         "settle": "verifiable",

@@ -29,78 +29,92 @@ from debate_train.recipe.policies import missing_libraries
 from debate_train.recipe.refusals import refuse_absent_devices
 from debate_train.running.open_engines import open_sampling
 
-Spoken = Callable[[TurnRequest, Reply], None]
-"""Is called with each turn as it comes."""
+TurnListener = Callable[[TurnRequest, Reply], None]
+"""Called with each turn when its reply arrives."""
 
-_EQUALS = "{type: simultaneous, num_agents: 3, max_rounds: 2, contract: five_section}"
+_DEFAULT_FORM = "{type: simultaneous, num_agents: 3, max_rounds: 2, contract: five_section}"
 
 
 def settings_of(arguments: argparse.Namespace) -> list[str]:
-    """Return the settings of a recipe that the options of `debate-ask` stand for."""
-    url, agents, models = arguments.url, arguments.agents, list(arguments.model)
+    """List the `key=value` settings of a recipe for the options of `debate-ask`."""
+    url = arguments.url
+    models = list(arguments.model)
+    num_agents = arguments.agents
     if url is not None and not models:
         raise UsageError("--url: found no --model; expected the endpoint's name of the model")
     if url is None:
         models = [named_policy(text, "--model").model or text for text in models]
-    found: dict[str, object] = {}
+
+    settings: dict[str, object] = {}
     if url is not None:
-        found["rollout.engine"] = _endpoint(url, models[0])
+        settings["rollout.engine"] = _endpoint(url, models[0])
     elif models:
-        found["model"] = _pretrained(models[0])
+        settings["model"] = {"type": "pretrained", "name": models[0]}
     if len(models) > 1:
-        spoken, policies, agents = _shared_out(models, url, arguments)
-        found |= {"rollout.policies": policies, "debate.roles": spoken}
-    found |= {
-        "debate.judges" if arguments.form == "judged" else "debate.num_agents": agents,
-        "debate.max_rounds": arguments.rounds,
-        "debate.topology": arguments.topology,
-        "rollout.max_tokens": arguments.max_tokens,
-        "seed": arguments.seed,
-    }
-    rounds = ASK_FORMS.get(arguments.form)
-    form = [f"debate={{type: {arguments.form}, max_rounds: {rounds}}}"] if rounds else []
-    if arguments.recipe == ASK_RECIPE and not form:
-        form = [f"debate={_EQUALS}"]
-    # A word as it was given, which is how messages show it.
-    return form + [
-        f"{key}={value if isinstance(value, str) and value.isidentifier() else json.dumps(value)}"
-        for key, value in found.items()
-        if value is not None
-    ]
+        roles, policies, num_agents = _assign_models(models, url, arguments)
+        settings["rollout.policies"] = policies
+        settings["debate.roles"] = roles
+    # The judged form sets the number of speakers itself, so --agents counts its judges.
+    agents_key = "debate.judges" if arguments.form == "judged" else "debate.num_agents"
+    settings[agents_key] = num_agents
+    settings["debate.max_rounds"] = arguments.rounds
+    settings["debate.topology"] = arguments.topology
+    settings["rollout.max_tokens"] = arguments.max_tokens
+    settings["seed"] = arguments.seed
+
+    # The form comes first, because it replaces `debate` whole and the others change keys of it.
+    overrides = []
+    num_rounds = ASK_FORMS.get(arguments.form)
+    if num_rounds:
+        overrides.append(f"debate={{type: {arguments.form}, max_rounds: {num_rounds}}}")
+    elif arguments.recipe == ASK_RECIPE:
+        overrides.append(f"debate={_DEFAULT_FORM}")
+    for key, value in settings.items():
+        if value is None:
+            continue
+        # A plain word stays as typed, so that a refusal shows it without quotes.
+        is_word = isinstance(value, str) and value.isidentifier()
+        overrides.append(f"{key}={value if is_word else json.dumps(value)}")
+    return overrides
 
 
-def _shared_out(
+def _assign_models(
     models: Sequence[str], url: str | None, arguments: argparse.Namespace
 ) -> tuple[dict[str, object], dict[str, object], int | None]:
-    """Return who speaks for which role, the policies beside the first, and how many agents."""
-    agents, count = arguments.agents, len(models)
-    if arguments.form == "conl" or (arguments.form == "judged" and count > 2):
-        which = "a speaker and a judge" if arguments.form == "judged" else "one for all agents"
-        raise UsageError(f"--model: found {count}; expected {which}")
-    policies: dict[str, object] = {
-        f"model_{n}": _policy(url, model) for n, model in enumerate(models[1:], 2)
-    }
-    if arguments.form == "judged":
-        return {"judge": {"policy": "model_2"}}, policies, agents
-    agents = count if agents is None else agents
-    if agents < count:
-        raise UsageError(f"--agents: found {agents} for {count} models; expected as many")
+    """Give each model to a role.
+
+    Returns:
+        roles by name, policies of the models after the first, and the number of agents.
+    """
+    num_models = len(models)
+    is_judged = arguments.form == "judged"
+    if arguments.form == "conl" or (is_judged and num_models > 2):
+        expected = "a speaker and a judge" if is_judged else "one for all agents"
+        raise UsageError(f"--model: found {num_models}; expected {expected}")
+
+    # The first model is the recipe's own, so it needs no policy.
+    policies: dict[str, object] = {}
+    for number, model in enumerate(models[1:], 2):
+        if url is None:
+            pretrained = {"type": "pretrained", "name": model}
+            policies[f"model_{number}"] = {"type": "model", "model": pretrained}
+        else:
+            policies[f"model_{number}"] = {"type": "engine", "engine": _endpoint(url, model)}
+    if is_judged:
+        return {"judge": {"policy": "model_2"}}, policies, arguments.agents
+
+    num_agents = num_models if arguments.agents is None else arguments.agents
+    if num_agents < num_models:
+        raise UsageError(f"--agents: found {num_agents} for {num_models} models; expected as many")
     roles: dict[str, object] = {}
-    for n in range(count):  # A role for each, with as equal numbers as can be.
-        name = f"model_{n + 1}"
-        own = {"policy": name} if n else {}
-        roles[name] = {"count": len(range(n, agents, count))} | own
-    return roles, policies, agents
-
-
-def _policy(url: str | None, model: str) -> dict[str, object]:
-    if url is None:
-        return {"type": "model", "model": _pretrained(model)}
-    return {"type": "engine", "engine": _endpoint(url, model)}
-
-
-def _pretrained(name: str) -> dict[str, object]:
-    return {"type": "pretrained", "name": name}
+    for index in range(num_models):
+        name = f"model_{index + 1}"
+        # Agents are dealt to the models in turn: the first models get one more where it is uneven.
+        role: dict[str, object] = {"count": len(range(index, num_agents, num_models))}
+        if index > 0:
+            role["policy"] = name
+        roles[name] = role
+    return roles, policies, num_agents
 
 
 def _endpoint(url: str, model: str) -> dict[str, object]:
@@ -114,7 +128,7 @@ def _endpoint(url: str, model: str) -> dict[str, object]:
 def ask(
     recipe: Recipe,
     question: Question,
-    spoken: Spoken,
+    on_turn: TurnListener,
     *,
     decision: str | None = None,
     until_agreed: bool = False,
@@ -122,15 +136,15 @@ def ask(
     """Let the agents of a recipe debate a question.
 
     Args:
-        recipe: Its model, debate and rollout are used; its gates go on.
-        question: What is debated.
-        spoken: Is called with each turn as it comes.
-        decision: The rule whose answer counts; None is that of judges, or the peers' vote, or
+        recipe: Its model, debate and rollout are used; its gates never stop a debate.
+        question: The question to debate.
+        on_turn: Called with each turn when its reply arrives.
+        decision: The rule to answer by; None is the rule of judges, or the peers' vote, or
             without comparisons the majority.
-        until_agreed: End the debate after the first round whose answers are all the same.
+        until_agreed: End the debate after the first round with equal answers.
 
     Returns:
-        What `--json` prints.
+        The object of `--json`.
 
     Raises:
         UsageError: The recipe's model or engine cannot be used, or the rule does not apply.
@@ -145,80 +159,97 @@ def ask(
     if problems:
         raise UsageError("\n".join(problems))
     form = recipe.debate
-    if decision == "central" and form.protocol().topology != "central":
+    protocol = form.protocol()
+    if decision == "central" and protocol.topology != "central":
         raise UsageError("--decision: found central; expected it with --topology central")
-    if until_agreed and judging_agents(form.protocol()):
-        raise UsageError("--until-agreed: found it before judges, who decide in the last round")
     if until_agreed:
+        if judging_agents(protocol):
+            raise UsageError("--until-agreed: found it before judges, who decide in the last round")
         form = form.changed({"gate_after": list(range(form.max_rounds - 1))})
-    logging.disable_progress_bar()  # Of weights that are loaded: turns are what is shown.
+
+    # transformers' bars and notes about loaded weights would stand between the printed turns.
+    logging.disable_progress_bar()
     logging.set_verbosity_error()
     seed = zlib.crc32(f"{recipe.seed}/ask".encode())
-    same = partial(same_answer, question)
-    run = form.start(question, seed=seed, debate_id="asked", same_answer=same)
+    debate_run = form.start(
+        question, seed=seed, debate_id="asked", same_answer=partial(same_answer, question)
+    )
 
-    def hear(replies: list[tuple[Request, Reply]]) -> None:
-        for asked, reply in replies:
-            spoken(asked.turn_request, reply)
+    def pass_on(replies: list[tuple[Request, Reply]]) -> None:
+        for request, reply in replies:
+            on_turn(request.turn_request, reply)
 
     engine = open_sampling(recipe, recipe.data.open(recipe.seed))
     try:
         select = partial(Agreed(), seed=seed) if until_agreed else None
-        transcript = recipe.rollout.play([run], HeardEngine(engine, hear), select)[0]
+        (transcript,) = recipe.rollout.play([debate_run], HeardEngine(engine, pass_on), select)
     finally:
         engine.close()
-    return decided(transcript, decision, seed)
+    return summarize(transcript, decision, seed)
 
 
-def decided(transcript: Transcript, decision: str | None, seed: int) -> dict[str, Any]:
-    """Return what a debate came to: the answer, every rule's answer, votes, tokens and turns."""
+def summarize(transcript: Transcript, rule: str | None, seed: int) -> dict[str, Any]:
+    """Collect a debate's answer, the answers of all rules, votes, tokens and turns.
+
+    Raises:
+        UsageError: The rule does not apply to this debate.
+    """
     debate = read_debate(transcript)
     decisions = decisions_of(debate, seed)
-    usual = [name for name in ("judged", "peer_vote", "majority") if name in decisions]
-    by = decision or usual[0]
-    if by not in decisions:
-        known = ", ".join(decisions)
-        raise UsageError(f"--decision: found {by}; expected one that applies here: {known}")
+    if rule is None:
+        rule = next(name for name in ("judged", "peer_vote", "majority") if name in decisions)
+    if rule not in decisions:
+        raise UsageError(
+            f"--decision: found {rule}; expected one that applies here: {', '.join(decisions)}"
+        )
+
     answers = [answer_text(debate, turn) for turn in last_turns(debate).values()]
+    # Answers are counted by meaning, and each class is shown by the first text of it.
     classes = answer_classes(transcript.question, answers)
-    votes = Counter(place for place in classes if place is not None).most_common()
-    counts = [turn.token_counts or (0, 0) for turn in transcript.sampled_turns()]
-    turns = [
-        {
-            "agent": turn.agent,
-            "round": turn.round,
-            "answer": answer_text(debate, own) if (own := debate.turns.get(turn.key)) else None,
-            "failure": turn.failure,
-            "text": turn.text,
-        }
-        for turn in transcript.turns
-    ]
+    class_sizes = Counter(number for number in classes if number is not None).most_common()
+    votes = {str(answers[classes.index(number)]): size for number, size in class_sizes}
+    turns = []
+    for turn in transcript.turns:
+        read_turn = debate.turns.get(turn.key)
+        turns.append(
+            {
+                "agent": turn.agent,
+                "round": turn.round,
+                "answer": None if read_turn is None else answer_text(debate, read_turn),
+                "failure": turn.failure,
+                "text": turn.text,
+            }
+        )
+    token_counts = [turn.token_counts or (0, 0) for turn in transcript.sampled_turns()]
     return {
         "question": transcript.question.text,
-        "answer": decisions[by],
-        "decision": by,
-        "explanation": explain(debate, by, decisions[by]),
+        "answer": decisions[rule],
+        "decision": rule,
+        "explanation": explain(debate, rule, decisions[rule]),
         "decisions": decisions,
-        "votes": {str(answers[classes.index(place)]): count for place, count in votes},
+        "votes": votes,
         "rounds": 1 + max(turn.round for turn in transcript.turns),
-        "tokens": {"prompt": sum(p for p, _ in counts), "sampled": sum(s for _, s in counts)},
+        "tokens": {
+            "prompt": sum(num_prompt for num_prompt, _ in token_counts),
+            "sampled": sum(num_sampled for _, num_sampled in token_counts),
+        },
         "turns": turns,
     }
 
 
-def explain(debate: ReadDebate, by: str, answer: str | None) -> list[str]:
-    """Say how the decision was made, and what the agents say in the end where it is another answer.
+def explain(debate: ReadDebate, rule: str, answer: str | None) -> list[str]:
+    """Explain how the decision was made, and name the last answers where they differ from it.
 
     In the quickstart's test debates the votes on earlier answers were right more often than agents
     who all agreed in the end, so agreement does not overrule votes.
     """
     question = debate.transcript.question
     lines = []
-    judged = standings(debate) if by == "peer_vote" else []
+    judged = standings(debate) if rule == "peer_vote" else []
     if judged:
         rounds = sorted({turn.key.round + 1 for turn, _ in judged})
-        of_rounds = " and ".join(map(str, rounds))
-        lines.append(f"by the votes of the others on the answers of round {of_rounds}")
+        rounds_text = " and ".join(map(str, rounds))
+        lines.append(f"by the votes of the others on the answers of round {rounds_text}")
         best = max(standing for _, standing in judged)
         tied = [answer_text(debate, turn) for turn, standing in judged if standing == best]
         others = [text for text in tied if text and not same_answer(question, text, answer)]
@@ -238,46 +269,55 @@ def explain(debate: ReadDebate, by: str, answer: str | None) -> list[str]:
 class Printer:
     """Prints turns as they come, the answer alone, or one JSON object."""
 
-    def __init__(self, recipe: Recipe, as_object: bool) -> None:
-        self._rules, self._as_object = recipe.debate.protocol(), as_object
+    def __init__(self, recipe: Recipe, as_json: bool) -> None:
+        self._protocol = recipe.debate.protocol()
+        self._as_json = as_json
 
     def turn(self, turn_request: TurnRequest, reply: Reply) -> None:
         """Print a turn."""
-        if not self._as_object and not is_quiet():
-            role = role_of(self._rules, turn_request.agent).name
-            who = f"Agent {turn_request.agent}, round {turn_request.round + 1}"
-            who += f" ({role})" if len(self._rules.roles) > 1 else ""
-            who += f", {n:,} tokens" if (n := reply.token_counts[1]) else ""
-            who += ", cut off" if reply.finish == "length" else ""
-            print(f"--- {who}\n{_shown(reply.text.strip())}\n", flush=True)
+        if self._as_json or is_quiet():
+            return
+        heading = f"Agent {turn_request.agent}, round {turn_request.round + 1}"
+        if len(self._protocol.roles) > 1:
+            heading += f" ({role_of(self._protocol, turn_request.agent).name})"
+        num_sampled = reply.token_counts[1]
+        # Endpoints may count no tokens.
+        if num_sampled:
+            heading += f", {num_sampled:,} tokens"
+        if reply.finish == "length":
+            heading += ", cut off"
+        print(f"--- {heading}\n{_printable(reply.text.strip())}\n", flush=True)
 
-    def end(self, found: dict[str, Any]) -> None:
-        """Print what the debate came to."""
-        if self._as_object:
-            print(json.dumps(found, ensure_ascii=False))
-        elif is_quiet():
-            print(_shown(found["answer"] or ""))
-        else:
-            votes = ", ".join(f"{one}: {n}" for one, n in found["votes"].items()) or "none"
-            others = (f"{rule}: {one or 'none'}" for rule, one in found["decisions"].items())
-            spent = "; {sampled:,} tokens sampled, {prompt:,} read".format(**found["tokens"])
-            print(
-                f"answer: {_shown(found['answer'] or 'none that can be read')}\n"
-                + "".join(f"  {_shown(line)}\n" for line in found["explanation"])
-                + f"  by {found['decision']}, after {found['rounds']} "
-                f"round{'s' * (found['rounds'] > 1)}{spent * bool(found['tokens']['sampled'])}\n"
-                f"  agents of the last round for each answer: {_shown(votes)}\n"
-                f"  by rule: {_shown(', '.join(others))}"
-            )
+    def end(self, summary: dict[str, Any]) -> None:
+        """Print the answer of the debate, and how it was decided."""
+        if self._as_json:
+            print(json.dumps(summary, ensure_ascii=False))
+            return
+        if is_quiet():
+            print(_printable(summary["answer"] or ""))
+            return
+        num_rounds = summary["rounds"]
+        how = f"by {summary['decision']}, after {num_rounds} round{'s' if num_rounds > 1 else ''}"
+        tokens = summary["tokens"]
+        if tokens["sampled"]:
+            how += f"; {tokens['sampled']:,} tokens sampled, {tokens['prompt']:,} read"
+        votes = ", ".join(f"{answer}: {count}" for answer, count in summary["votes"].items())
+        rules = [f"{rule}: {answer or 'none'}" for rule, answer in summary["decisions"].items()]
+        print(f"answer: {_printable(summary['answer'] or 'none that can be read')}")
+        for line in summary["explanation"]:
+            print(f"  {_printable(line)}")
+        print(f"  {how}")
+        print(f"  agents of the last round for each answer: {_printable(votes or 'none')}")
+        print(f"  by rule: {_printable(', '.join(rules))}")
 
 
-def _shown(text: str) -> str:
-    """Return text that changes nothing in a terminal."""
+def _printable(text: str) -> str:
+    """Escape control characters, so that a model's text cannot act on the terminal."""
     return "\n".join(escaped(line) for line in text.splitlines())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+    """Run the command and return its exit code."""
     return command("debate-ask", ask_parser(), argv, _main)
 
 
@@ -285,7 +325,7 @@ def _main(arguments: argparse.Namespace) -> int:
     if not arguments.question.strip():
         raise UsageError("QUESTION: found no text; expected a question")
     overrides = [*settings_of(arguments), *arguments.overrides]
-    names_model = any(one.startswith(("model", "rollout.engine")) for one in overrides)
+    names_model = any(text.startswith(("model", "rollout.engine")) for text in overrides)
     if arguments.recipe == ASK_RECIPE and not names_model:
         raise UsageError(
             "found no --model; expected a run, a folder or a hub id, with --url what the endpoint "
@@ -296,8 +336,12 @@ def _main(arguments: argparse.Namespace) -> int:
     if arguments.choice:
         meta = {"kind": "choice", "choices": list(arguments.choice)}
     printer = Printer(recipe, arguments.json)
-    question = Question("asked", arguments.question, meta=meta)
-    how = {"decision": arguments.decision, "until_agreed": arguments.until_agreed}
-    found = ask(recipe, question, printer.turn, **how)
-    printer.end(found)
-    return DONE if found["answer"] is not None else FAILED
+    summary = ask(
+        recipe,
+        Question("asked", arguments.question, meta=meta),
+        printer.turn,
+        decision=arguments.decision,
+        until_agreed=arguments.until_agreed,
+    )
+    printer.end(summary)
+    return DONE if summary["answer"] is not None else FAILED

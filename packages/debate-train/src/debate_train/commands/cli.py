@@ -52,6 +52,8 @@ from debate_train.trainers.launching import heed_interrupts, launch
 from debate_train.trainers.processes import Place, end_at_once, own_place, serve, stop_workers
 
 NAME = TRAIN
+_ECHO_S = 5.0
+"""Seconds in which another launcher may repeat an interrupt to this process."""
 
 
 def _init(arguments: argparse.Namespace) -> int:
@@ -59,7 +61,8 @@ def _init(arguments: argparse.Namespace) -> int:
     path: Path = arguments.file
     text = template(arguments.like, path.stem, arguments.overrides)
     try:
-        with path.open("x", encoding="utf-8") as file:  # Not through a link either.
+        # "x" also refuses a link, which would write to a file elsewhere.
+        with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
         raise UsageError(f"{path}: found a file; expected the name of a new one") from error
@@ -71,8 +74,14 @@ def _init(arguments: argparse.Namespace) -> int:
 
 def _import(arguments: argparse.Namespace) -> int:
     """Print rollouts of TRL, verl, verifiers or prime-rl as transcripts: `… > FILE`."""
-    choices = {"contract": arguments.contract, "kind": arguments.kind, "answer": arguments.answer}
-    for debate in debates_in(arguments.file, "FILE", **choices):
+    debates = debates_in(
+        arguments.file,
+        "FILE",
+        contract=arguments.contract,
+        kind=arguments.kind,
+        answer=arguments.answer,
+    )
+    for debate in debates:
         sys.stdout.buffer.write(json_line(to_json(debate)))
     return DONE
 
@@ -91,14 +100,11 @@ PARTS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "import": _import,
     "fetch": _fetch,
 }
-"""What is done for each of `TRAIN_PARTS`."""
-
-
-_ECHO_S = 5.0
+"""The function of each of `TRAIN_PARTS`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+    """Run the command and return its exit code."""
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in PARTS:
         name, *rest = argv
@@ -109,14 +115,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str], arguments: argparse.Namespace) -> int:
-    for option in ("gpus", "gpu_memory") if not arguments.plan else ():
-        if getattr(arguments, option) is not None:
-            raise UsageError(f"--{option.replace('_', '-')}: found without --plan; expected both")
-    alone = arguments.check or arguments.plan or arguments.print or arguments.explain
-    alone = alone or arguments.check_data or arguments.slurm
+    """Launch the processes of a run, or be one of them: the first leads, the others serve it."""
+    if not arguments.plan:
+        for option in ("gpus", "gpu_memory"):
+            if getattr(arguments, option) is not None:
+                name = option.replace("_", "-")
+                raise UsageError(f"--{name}: found without --plan; expected both")
     if not arguments.slurm and (arguments.sbatch or arguments.dry_run):
         raise UsageError("--sbatch, --dry-run: found without --slurm; expected both")
-    if arguments.nproc and arguments.interrupts is None and not alone:
+
+    needs_one_process = (
+        arguments.check
+        or arguments.plan
+        or arguments.print
+        or arguments.explain
+        or arguments.check_data
+        or arguments.slurm
+    )
+    # Launched processes have --interrupts, so they are told apart from the one that launches.
+    is_launched = arguments.interrupts is not None
+    if arguments.nproc and not is_launched and not needs_one_process:
         _refuse_before_launch(arguments)
         return launch(arguments.nproc, argv)
     place = own_place()
@@ -146,17 +164,22 @@ def _refuse_before_launch(arguments: argparse.Namespace) -> None:
 
 
 def _lead(arguments: argparse.Namespace, place: Place) -> int:
+    """Check the recipe, then train, plan, submit or check the data as the options say."""
+    # Our launcher passes each interrupt on once, through a pipe. Other launchers repeat to each
+    # process what the terminal has already sent to all of them.
+    echo_s = 0.0
     if arguments.interrupts is not None:
         heed_interrupts(arguments.interrupts)
-    # Other launchers repeat to each process what the terminal has sent to all of them.
-    echo_s = 0.0 if arguments.interrupts is not None or place.size == 1 else _ECHO_S
+    elif place.size > 1:
+        echo_s = _ECHO_S
 
     def act(checked: CheckedRecipe) -> int:
         if arguments.plan:
             from debate_train.recipe.plan import plan
 
-            gpus, memory = arguments.gpus or PLAN_GPUS, arguments.gpu_memory or PLAN_GPU_MEMORY
-            print(*plan(checked.recipe, gpus, memory), sep="\n")
+            num_gpus = arguments.gpus or PLAN_GPUS
+            gpu_memory = arguments.gpu_memory or PLAN_GPU_MEMORY
+            print(*plan(checked.recipe, num_gpus, gpu_memory), sep="\n")
             return DONE
         if arguments.check_data:
             return _check_data(checked.recipe)
@@ -193,7 +216,7 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
 
 
 def _opening(arguments: argparse.Namespace, loaded: LoadedRecipe[Recipe]) -> list[str]:
-    """Say what a run does, how long and where, once its directory is known to be usable.
+    """Describe a run, its time and its directory, after checking that the directory can take it.
 
     Raises:
         UsageError: The directory cannot take this run.
@@ -202,6 +225,7 @@ def _opening(arguments: argparse.Namespace, loaded: LoadedRecipe[Recipe]) -> lis
         raise UsageError("--resume: found no directory of a run; expected one, or --output")
     folder: Path = arguments.output or new_folder(loaded.recipe.name)
     if not arguments.slurm:
+        # The run takes the folder that is shown; another call of new_folder has another time.
         arguments.output = folder
         if arguments.resume:
             refuse_no_run(folder)
@@ -223,18 +247,20 @@ def _opening(arguments: argparse.Namespace, loaded: LoadedRecipe[Recipe]) -> lis
 
 
 def take_own_recipe(arguments: argparse.Namespace) -> None:
-    """Let `--resume RUN`, and `--resume --output RUN`, take the recipe that is kept in the run."""
+    """Let `--resume RUN`, and `--resume --output RUN`, take the recipe of the run's directory."""
     if not arguments.resume:
         if arguments.changed:
             raise UsageError("--changed: found without --resume; expected both")
         return
-    named: Path | None = arguments.recipe and Path(arguments.recipe)
-    if named is not None and named.is_dir() and named_recipe(arguments.recipe) is None:
-        arguments.output = arguments.output or named
-        arguments.recipe = str(latest_recipe(named))
-    elif named is None and arguments.output is not None:
+    if arguments.recipe:
+        folder = Path(arguments.recipe)
+        # A folder here may have the name of a recipe that ships, which then wins.
+        if folder.is_dir() and named_recipe(arguments.recipe) is None:
+            arguments.output = arguments.output or folder
+            arguments.recipe = str(latest_recipe(folder))
+    elif arguments.output is not None:
         arguments.recipe = str(latest_recipe(arguments.output))
-    elif named is None and arguments.explain is None:
+    elif arguments.explain is None:
         raise UsageError(
             "--resume: found no directory of a run; expected debate-train --resume RUN"
         )

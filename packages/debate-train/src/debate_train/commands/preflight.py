@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from debate_rewards.what_if import RewardReplay
     from debate_train.recipe import Recipe
 
-
-# How names of figures begin that no check has bounds for.
+# Prefixes of figures without bounds in any check.
 _UNBOUNDED = (
     "offline/",
     "context/longest",
@@ -52,6 +51,7 @@ def _main(arguments: argparse.Namespace) -> int:
 
 
 def _act(arguments: argparse.Namespace, checked: CheckedRecipe) -> int:
+    # These import torch, which --check and a wrong recipe need not wait for.
     from debate_train.commands.preflight_measuring import measure
     from debate_train.running.step_metrics import facts_of
 
@@ -65,14 +65,14 @@ def _act(arguments: argparse.Namespace, checked: CheckedRecipe) -> int:
     worst = verdict(check_results)
 
     statuses = [result.status for result in check_results]
-    counts = ", ".join(f"{statuses.count(c)} {c}" for c in ("red", "amber", "green"))
+    counts = ", ".join(f"{statuses.count(status)} {status}" for status in ("red", "amber", "green"))
     print(
         f"{'no-go' if worst == 'red' else 'go'}: {counts}; preflight of phase {phase_name}: "
         f"{measured.questions} training questions, {policy_name}"
     )
     signal_lines = _signal_lines(measured.replay, arguments.truth_gain, arguments.seed_deviation)
-    lines = [*map(_line, check_results), *signal_lines, *_lines(measured.figures, phase)]
-    print(*lines, sep="\n")
+    check_lines = [_check_line(result) for result in check_results]
+    print(*check_lines, *signal_lines, *_unbounded_lines(measured.figures, phase), sep="\n")
 
     if arguments.json is not None:
         content = {
@@ -113,8 +113,8 @@ def _phase(recipe: "Recipe", name: str | None) -> "tuple[str, Recipe]":
     )
 
 
-def _line(result: Result) -> str:
-    """Write a check's figure, and what to do where it missed a bound."""
+def _check_line(result: Result) -> str:
+    """Write a check's figure, and advice where it missed a bound."""
     interval = "" if result.low is None else f" [{result.low:.3f}, {result.high:.3f}]"
     line = f"  {result.status:5}  {result.name}: {result.value:.3f}{interval}"
     if result.bound is None:
@@ -136,13 +136,14 @@ def _signal_lines(
     return lines
 
 
-def _lines(figures: Mapping[str, float], phase: "Recipe") -> list[str]:
+def _unbounded_lines(figures: Mapping[str, float], phase: "Recipe") -> list[str]:
     """List the figures without bounds: examples, memory, time."""
     lines = []
     for name, value in figures.items():
         if name.startswith(_UNBOUNDED):
-            written = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-            lines.append(f"  {name}: {written}")
+            number = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+            lines.append(f"  {name}: {number}")
+    # Where no update was made, or it did not fit, its time is unknown.
     left_out = "evaluations" if "time/train_s" in figures else "updates and evaluations"
     hours = f"about {figures['time/hours']:.2f} hours without {left_out}"
     lines.append(f"  {phase.steps:,} steps in {hours}")

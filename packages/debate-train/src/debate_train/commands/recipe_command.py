@@ -1,4 +1,4 @@
-"""What every command that takes a recipe shares: arguments, reading, checking, exit codes."""
+"""The shared course of commands with a recipe: arguments, reading, checking, exit codes."""
 
 import argparse
 import errno
@@ -21,9 +21,12 @@ from debate_train.recipe.describe import explain
 from debate_train.recipe.files import LoadedRecipe, load_recipe
 from debate_train.recipe.resolved import resolved_yaml
 
-DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_NO_FILE = {errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST}
+DONE = 0
+FAILED = 1
+BAD_USAGE = 2
+INTERRUPTED = 130
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_WRONG_PATH = {errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +43,26 @@ def command(
     argv: Sequence[str] | None,
     act: Callable[[argparse.Namespace], int],
 ) -> int:
-    """Run a command; return its exit code."""
+    """Parse the arguments of a command, run it, and return its exit code."""
     arguments = parser.parse_intermixed_args(argv)
     heed_options(arguments)
+    # A run that is resumed has its recipe in its folder.
     resumes_by_folder = "changed" in arguments and arguments.resume
     needs_recipe = "explain" in arguments and arguments.explain is None and not resumes_by_folder
     if needs_recipe and arguments.recipe is None:
         parser.error("the following arguments are required: RECIPE")
 
-    def checked() -> int:
+    def act_on_readable() -> int:
         for name, value in vars(arguments).items():
-            _refuse_unreadable(name, value)
+            if not isinstance(value, str | Path):
+                continue
+            # Such a path could be neither printed nor written to a file.
+            text = str(value)
+            if "\0" in text or text.encode(errors="replace").decode() != text:
+                raise UsageError(f"{name}: found {text[:200]!a}, which is not UTF-8; expected text")
         return act(arguments)
 
-    return exit_code(program, checked)
+    return exit_code(program, act_on_readable)
 
 
 def run_recipe(
@@ -63,12 +72,12 @@ def run_recipe(
     *,
     opening: Callable[[LoadedRecipe[Recipe]], Sequence[str]] | None = None,
 ) -> int:
-    """Read the recipe, print what `check` says of it, and `act` on it unless --check is set.
+    """Read the recipe, print the report of `check`, and `act` on the recipe unless --check is set.
 
     Args:
         arguments: Of the command line.
         check: Looks for problems, and writes the plan.
-        act: Does what the command is for; returns the exit code.
+        act: Does the work of the command and returns the exit code.
         opening: Lines in the place of the plan, which then only --check prints.
 
     Raises:
@@ -82,7 +91,9 @@ def run_recipe(
         return DONE
     if arguments.explain is not None:
         return _explain(arguments.explain, loaded)
+
     report = check(loaded.recipe)
+    # Values from the environment, such as keys, are never printed.
     redact = loaded.reading.redact
     if report.errors and not arguments.check:
         lines = []  # A plan that cannot be followed would only hide what is wrong.
@@ -90,14 +101,16 @@ def run_recipe(
         lines = [f"recipe: {loaded.path}", *loaded.notes, *report.lines]
     else:
         lines = [*opening(loaded), *loaded.notes]
-    warnings = [f"warning: {line}" for line in report.warnings]
-    for stream, texts in ((sys.stdout, [] if is_quiet() else lines), (sys.stderr, warnings)):
-        for text in texts:
-            print(_shown(redact(text)), file=stream)
+    if not is_quiet():
+        for line in lines:
+            print(_printable(redact(line)))
+    for warning in report.warnings:
+        print(_printable(redact(f"warning: {warning}")), file=sys.stderr)
     if report.errors:
         raise UsageError(redact("\n".join(report.errors)))
     if arguments.check:
         return DONE
+
     sys.stdout.flush()
     raise_interrupts()
     try:
@@ -107,36 +120,28 @@ def run_recipe(
 
 
 def say_loading() -> None:
-    """Say what the next seconds, in which nothing else is shown, are spent on."""
+    """Say that loading takes the next seconds, in which nothing else is printed."""
     if not is_quiet():
         print("loading libraries and model …", file=sys.stderr, flush=True)
 
 
 def _explain(key: str, loaded: LoadedRecipe[Recipe] | None) -> int:
-    held: dict[str, object] = {}
+    values: dict[str, object] = {}
     if loaded is not None:
         phases = {name: phase.model_dump(mode="json") for name, phase in loaded.phases.items()}
-        held = {**loaded.recipe.model_dump(mode="json"), "phases": phases}
-    for line in explain(key, Recipe, held):
-        print(_shown(line if loaded is None else loaded.reading.redact(line)))
+        values = {**loaded.recipe.model_dump(mode="json"), "phases": phases}
+    for line in explain(key, Recipe, values):
+        print(_printable(line if loaded is None else loaded.reading.redact(line)))
     return DONE
 
 
-def _refuse_unreadable(name: str, value: object) -> None:
-    """Refuse paths that are no text: they could be neither printed nor kept."""
-    if isinstance(value, str | Path):
-        text = str(value)
-        if "\0" in text or text.encode(errors="replace").decode() != text:
-            raise UsageError(f"{name}: found {text[:200]!a}, which is not UTF-8; expected text")
-
-
-def _shown(text: str) -> str:
-    """Return text that changes nothing in a terminal and can be written to any."""
+def _printable(text: str) -> str:
+    """Escape control characters, and characters that not every terminal can encode."""
     return escaped(text).encode(errors="backslashreplace").decode()
 
 
 def exit_code(program: str, act: Callable[[], int]) -> int:
-    """Run a command; return its exit code, with a message where it failed.
+    """Run a command and return its exit code; print a message where it failed.
 
     Output that cannot be written, to a pipe that was closed or a full disk, changes nothing.
     """
@@ -148,27 +153,28 @@ def exit_code(program: str, act: Callable[[], int]) -> int:
             print("interrupted", file=sys.stderr)
             return INTERRUPTED
         except Exception as error:
-            code, said = _failure(error)
-            print(
-                _shown(f"{typed_name(program)}: {said}") if said else traceback.format_exc(),
-                file=sys.stderr,
-            )
+            code, message = _failure(error)
+            if message:
+                print(_printable(f"{typed_name(program)}: {message}"), file=sys.stderr)
+            else:
+                print(traceback.format_exc(), file=sys.stderr)
             return code
 
 
 def _failure(error: Exception) -> tuple[int, str]:
-    """Return the exit code of a failure and what is said of it; nothing where a trace is wanted."""
+    """Choose the exit code and the message of a failure; "" for an unforeseen one."""
     if isinstance(error, REFUSALS):
         return BAD_USAGE, str(error)
     if isinstance(error, EngineFailure):
-        # What an engine itself reports is clear; of anything else the place is wanted, too.
+        # An engine's own errors are clear; of any other the traceback is needed, too.
         if not isinstance(error.__cause__, OSError | RolloutError):
             traceback.print_exception(error.__cause__)
         return FAILED, str(error)
+    # RolloutError: also an engine that took no weights.
     if isinstance(error, RunFailure | RolloutError | ScoreError):
-        return FAILED, str(error)  # Also an engine that took no weights.
-    if isinstance(error, OSError) and error.errno in _NO_FILE:
+        return FAILED, str(error)
+    if isinstance(error, OSError) and error.errno in _WRONG_PATH:
         return BAD_USAGE, f"{str(error.filename)[:200]!r}: {error.strerror}"
-    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+    if isinstance(error, OSError) and error.errno in _DISK_FULL:
         return FAILED, f"{error}; make room on the disk"
     return FAILED, ""

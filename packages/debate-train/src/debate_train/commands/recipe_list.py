@@ -1,4 +1,4 @@
-"""`debate-train recipes`: the recipes that a name stands for."""
+"""`debate-train recipes`: the recipes that a name can call."""
 
 import argparse
 import sys
@@ -11,18 +11,19 @@ from debate_train.recipe_names import headings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+    """Run the command and return its exit code."""
     arguments = part_parser("recipes").parse_args(sys.argv[2:] if argv is None else argv)
     heed_options(arguments)
     return run_command(TRAIN, lambda: list_recipes(arguments))
 
 
 def list_recipes(arguments: argparse.Namespace) -> int:
-    """Print the names that hold a word, or whose heading does, each with its heading."""
-    listed = {
-        name: heading for name, heading in headings().items() if arguments.word in name + heading
-    }
-    width = max(map(len, listed), default=0)
-    for name, heading in listed.items():
-        print(escaped(f"{name:{width}}  {heading}"))
+    """Print each recipe with the word in its name or heading."""
+    matches = {}
+    for name, heading in headings().items():
+        if arguments.word in name + heading:
+            matches[name] = heading
+    name_width = max(map(len, matches), default=0)
+    for name, heading in matches.items():
+        print(escaped(f"{name:{name_width}}  {heading}"))
     return DONE

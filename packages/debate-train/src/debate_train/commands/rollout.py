@@ -1,4 +1,4 @@
-"""`debate-rollout`: a recipe's debates, played and kept without a trainer."""
+"""`debate-rollout`: debates of a recipe, played and written without a trainer."""
 
 import argparse
 import json
@@ -32,12 +32,16 @@ from debate_train.recipe.refusals import refuse_absent_devices
 from debate_train.running.open_engines import open_sampling
 
 TRANSCRIPTS = "transcripts.jsonl"
-_DECIDES = ("seed", "model", "data", "debate", "rollout")
-"""Keys that decide what is said."""
-_FREE = ("rollout.engine", "rollout.driver")
-"""Keys that may change between two calls."""
+# Keys that decide what is said.
+_DECISIVE_KEYS = ("seed", "model", "data", "debate", "rollout")
+# Keys that may change between two calls.
+_FREE_KEYS = ("rollout.engine", "rollout.driver")
+_REPORT_S = 2.0
+"""Seconds between two reports of progress."""
 
 _log = logging.getLogger(__name__)
+
+NamedRun = tuple[str, DebateRun]
 
 
 class Collection(ResumableFolder):
@@ -45,7 +49,7 @@ class Collection(ResumableFolder):
 
     Args:
         path: A new or empty folder, or that of an earlier call with the same recipe.
-        resolved_yaml: The recipe as it is kept there.
+        resolved_yaml: The recipe as the folder has it.
 
     Raises:
         UsageError: The folder cannot be used, holds debates of another recipe, or another process
@@ -58,20 +62,22 @@ class Collection(ResumableFolder):
         try:
             if cut_torn_line(self.file):
                 _log.warning("%s: cut off a last line that was not whole", self.file)
-            self.ids = _ids(self.file)
-            """Debates that are there."""
-            kept = path / RECIPE
-            if self.ids and kept.is_file():
-                _refuse_another(kept, resolved_yaml)
+            self.ids = _read_ids(self.file)
+            """Ids of the debates in the file."""
+            recipe_path = path / RECIPE
+            # Without any debate, another recipe may simply take the folder.
+            if self.ids and recipe_path.is_file():
+                _refuse_another_recipe(recipe_path, resolved_yaml)
             self.write(RECIPE, resolved_yaml)
-            self.keep_environment(resumed=True)
+            self.record_environment(resumed=True)
             self._file = self.file.open("ab")
         except BaseException:
+            # `with` has not begun, so nothing else would release the folder.
             self._lock.release()
             raise
 
     def append(self, transcript: Transcript) -> None:
-        """Write one debate; it is there once this returns."""
+        """Write one debate and flush it to the file."""
         self._file.write(json_line(to_json(transcript)))
         self._file.flush()
         self.ids.add(transcript.id)
@@ -82,82 +88,83 @@ class Collection(ResumableFolder):
         super().close()
 
 
-def _refuse_another(kept: Path, resolved_yaml: str) -> None:
-    """Refuse to go on with a recipe by which the debates would be others."""
-    for key in recipe_changes(kept.read_text(encoding="utf-8"), resolved_yaml):
-        if key.startswith(_FREE):
+def _refuse_another_recipe(path: Path, resolved_yaml: str) -> None:
+    """Refuse a recipe whose debates would differ from those in the folder."""
+    for key in recipe_changes(path.read_text(encoding="utf-8"), resolved_yaml):
+        if key.startswith(_FREE_KEYS):
             _log.warning("%s is another than before", key)
-        elif key.partition(".")[0] in _DECIDES:
+        elif key.partition(".")[0] in _DECISIVE_KEYS:
             raise UsageError(
-                f"{key}: found another than in {kept}, by which the transcripts there were "
+                f"{key}: found another than in {path}, by which the transcripts there were "
                 "collected; expected the same, or another --output"
             )
 
 
-def _ids(path: Path) -> set[str]:
-    found: set[str] = set()
+def _read_ids(path: Path) -> set[str]:
+    ids: set[str] = set()
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                found.add(str(json.loads(line)["id"]))
+                ids.add(str(json.loads(line)["id"]))
             except (ValueError, KeyError, TypeError):
                 raise UsageError(
                     f"{path}:{number}: found no transcript; mend or remove the line, or choose "
                     "another --output"
                 ) from None
-    return found
-
-
-_REPORT_S = 2.0
-"""Seconds between two reports of progress."""
-
-Named = tuple[str, DebateRun]
+    return ids
 
 
 def collect(recipe: Recipe, resolved_yaml: str, output: Path) -> None:
     """Play the debates of `steps` × `data.batch_size` questions that `output` does not hold yet.
 
-    A debate's id and seed follow from its step, question and copy, so it does not matter where an
-    earlier call was stopped.
+    A debate's id and seed follow from its step, question and copy, so an interruption at any point
+    changes no debate.
 
     Args:
-        recipe: What is debated, by whom, and with which engine; its phases are left out.
-        resolved_yaml: The recipe as it is kept in `output`.
+        recipe: Questions, debates, policies and engine; its phases are left out.
+        resolved_yaml: The recipe as `output` has it.
         output: A new or empty folder, or that of an earlier call.
 
     Raises:
         UsageError: `output` cannot be used, or holds debates of another recipe.
-        EngineFailure: The engine failed twice on a request; debates that had ended are kept.
+        EngineFailure: The engine failed twice on a request; finished debates stay in `output`.
     """
     refuse_absent_devices(recipe)
     source = recipe.data.open(recipe.seed)
     steps = [
         named_debates(recipe, source.batch(step), f"rollout/{step}") for step in range(recipe.steps)
     ]
-    total = sum(map(len, steps))
+    num_debates = sum(map(len, steps))
     with Collection(output, resolved_yaml) as collection, Progress() as progress:
-        left = [[one for one in step if one[0] not in collection.ids] for step in steps]
-        missing = sum(map(len, left))
-        if missing < total:
-            progress.note(f"{total - missing} of {total} debates are there already")
-        if missing:
+        missing = []
+        for step in steps:
+            missing.append([named for named in step if named[0] not in collection.ids])
+        num_missing = sum(map(len, missing))
+        if num_missing < num_debates:
+            num_present = num_debates - num_missing
+            progress.note(f"{num_present} of {num_debates} debates are there already")
+        if num_missing:
             engine = open_sampling(recipe, source)
             try:
-                _keep(_played(recipe, engine, left), collection, progress, total)
+                played = _play(recipe, engine, missing)
+                _write_debates(played, collection, progress, num_debates)
             finally:
-                if (kept := len(collection.ids)) < total:
-                    progress.note(f"{kept} of {total} debates are kept; the same command goes on")
+                num_present = len(collection.ids)
+                if num_present < num_debates:
+                    progress.note(
+                        f"{num_present} of {num_debates} debates are kept; the same command goes on"
+                    )
                 engine.close()
         print(f"transcripts: {collection.file} ({len(collection.ids)} debates)")
 
 
-def _played(
-    recipe: Recipe, engine: Engine, steps: Sequence[Sequence[Named]]
+def _play(
+    recipe: Recipe, engine: Engine, steps: Sequence[Sequence[NamedRun]]
 ) -> Iterator[Transcript]:
     """Play step by step in lock-step, so that some debates end soon; else all at once."""
     rollout = recipe.rollout
     if streaming(engine) is not None and rollout.driver.lets_overtake:
-        steps = [[one for step in steps for one in step]]
+        steps = [[named for step in steps for named in step]]
     for step in steps:
         for _, transcript in play_each(
             [run for _, run in step],
@@ -169,24 +176,27 @@ def _played(
             yield transcript
 
 
-def _keep(
-    played: Iterator[Transcript], collection: Collection, progress: Progress, total: int
+def _write_debates(
+    played: Iterator[Transcript], collection: Collection, progress: Progress, num_debates: int
 ) -> None:
-    progress.start("rollout", total, "debates")
-    began = last = time.monotonic()
-    tokens = 0
+    progress.start("rollout", num_debates, "debates")
+    start_s = time.monotonic()
+    last_report_s = start_s
+    num_tokens = 0
     for transcript in played:
         collection.append(transcript)
-        tokens += sum((turn.token_counts or (0, 0))[1] for turn in transcript.sampled_turns())
-        now, done = time.monotonic(), len(collection.ids)
-        if now - last >= _REPORT_S or done == total:
-            speed = {"tokens_per_s": tokens / (now - began)} if tokens else {}
-            progress.step(done, speed)
-            last = now
+        num_tokens += sum((turn.token_counts or (0, 0))[1] for turn in transcript.sampled_turns())
+        now_s = time.monotonic()
+        num_written = len(collection.ids)
+        if now_s - last_report_s >= _REPORT_S or num_written == num_debates:
+            # Endpoints that count no tokens have no speed.
+            speed = {"tokens_per_s": num_tokens / (now_s - start_s)} if num_tokens else {}
+            progress.step(num_written, speed)
+            last_report_s = now_s
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+    """Run the command and return its exit code."""
     return command("debate-rollout", rollout_parser(), argv, _main)
 
 

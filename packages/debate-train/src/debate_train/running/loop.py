@@ -34,7 +34,7 @@ def train(
         )
     with rollouts.open():
         saving.note_random_states()
-        if phase.owes_evaluation(state) and evaluate_dev(run, phase, saving):
+        if phase.evaluation_is_pending(state) and evaluate_dev(run, phase, saving):
             saving.checkpoint()  # The run had been stopped between a step and its evaluation.
         while (stop_reason := why_stop(run, phase)) is None:
             number = state.step
@@ -131,5 +131,5 @@ def evaluate_dev(run: RunContext, phase: Phase, saving: Saving) -> bool:
     state.last_eval = (phase.name, state.step, means[0])
     state.eval_pending = False
     run.note_best(means[0])
-    saving.log_eval(means[0] | phase.on_target(means), phase_measures.votes())
+    saving.log_eval(means[0] | phase.target_means(means), phase_measures.votes())
     return True

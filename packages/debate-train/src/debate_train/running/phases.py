@@ -92,7 +92,7 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
             score_start(run, phase, examples)
 
         run.progress.start(name, recipe.steps)
-        with saving.of_failures():
+        with saving.checkpoint_on_failure():
             stop_reason = train(run, phase, saving, examples)
             is_interrupted = stop_reason == "interrupted"
             is_kept = None if is_interrupted else decide_keeping(run, phase, saving)

@@ -35,7 +35,6 @@ from debate_train.errors import RecipeError, UsageError
 from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.monitoring.progress import Progress
-from debate_train.monitoring.tracking import Tracker
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
 from debate_train.recipe.files import load_recipe
@@ -48,55 +47,68 @@ from debate_train.running.phases import run_phases
 from debate_train.running.run_context import RunContext, StepEnd, cpu_threads
 from debate_train.trainers.processes import Init, broadcast
 
+OnStepEnd = Callable[[StepEnd], object]
+
 
 def run(
     recipe: Recipe,
-    resolved_yaml: str,
+    recipe_text: str,
     output: Path | None = None,
     resume: bool = False,
     echo_s: float = 0.0,
-    on_step_end: Callable[[StepEnd], object] | None = None,
+    on_step_end: OnStepEnd | None = None,
     changed: bool = False,
 ) -> int:
-    """Train as the recipe says; return the exit code.
+    """Train by a recipe and return the exit code.
 
     Args:
-        recipe: what to do.
-        resolved_yaml: the recipe as it is kept in the run directory.
+        recipe: the recipe of the run.
+        recipe_text: the resolved recipe for the run directory.
         output: the run directory; None makes `runs/<name>-<time>`.
         resume: go on from the directory's last complete checkpoint.
-        echo_s: seconds after an interrupt in which another is taken for the same.
+        echo_s: seconds after an interrupt in which another counts as the same.
         on_step_end: called after each step.
-        changed: resume although the recipe is not the one that the run was trained with.
+        changed: resume although the run was trained with another recipe.
     """
     if resume and output is None:
         raise RecipeError("--resume: found no directory of a run; expected one, or --output")
     path = output or new_folder(recipe.name)
     refuse(recipe, Launch(is_here=True))
-    directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
-    with cpu_threads(recipe), _held(directory, is_new=not resume):
+    directory = RunDirectory.open(path) if resume else RunDirectory.create(path, recipe_text)
+    with cpu_threads(recipe), _cleaning_up(directory, is_new=not resume):
         if resume:
-            refuse_another_run(directory, resolved_yaml)
-        if resume and not changed:
-            refuse_changes(directory, resolved_yaml)
+            refuse_another_run(directory, recipe_text)
+            if not changed:
+                refuse_changes(directory, recipe_text)
         source = recipe.data.open(recipe.seed)
         loaded = _load_model(recipe)
-        prints = weight_prints(loaded)
-        own = run_hash(directory.recipe, model_print(loaded, prints.get("frozen", "")))
-        checkpoints = Checkpoints(directory.checkpoints_path, own, recipe.checkpoint.keep_last)
+        hashes = weight_prints(loaded)
+        identity = run_hash(directory.recipe, model_print(loaded, hashes.get("frozen", "")))
+        checkpoints = Checkpoints(directory.checkpoints_path, identity, recipe.checkpoint.keep_last)
         if not resume:
-            directory.describe({"weights": prints})
-        start, begin = _plan(recipe, directory, checkpoints, resolved_yaml, resume=resume)
+            directory.describe({"weights": hashes})
+        start, begin = _plan_start(recipe, directory, checkpoints, recipe_text, resume=resume)
         seed_all(recipe.seed)
-        reports: list[Path | None] = []
-        with ExitStack() as closing:  # Each is closed, whatever closing another ends with.
+        phases = recipe.phase_recipes().values()
+        plays_ahead = any(phase.pipeline.max_staleness > 0 for phase in phases)
+        report: Path | None = None
+        # Callbacks of the stack run in reverse order, each even if another fails.
+        with ExitStack() as closing:
             engine = open_engine(recipe, loaded)
             closing.callback(engine.close)
-            known = yaml.safe_load(resolved_yaml) | {"weights": prints}
-            tracker = recipe.tracking.open(directory, recipe.name, known)
+            tracked_recipe = yaml.safe_load(recipe_text) | {"weights": hashes}
+            tracker = recipe.tracking.open(directory, recipe.name, tracked_recipe)
             closing.push(lambda kind, *_: tracker.close(failed=kind is not None))
-            closing.callback(lambda: reports.append(_keep_files(directory, tracker, checkpoints)))
-            with Progress() as progress, _interrupts(recipe, echo_s) as interrupts:
+
+            @closing.callback
+            def keep_report() -> None:
+                # A tracked run takes no more files once it is closed.
+                nonlocal report
+                report = _write_report(directory)
+                last_checkpoint = next(reversed(checkpoints.complete()), None)
+                tracker.keep(report, last_checkpoint)
+
+            with Progress() as progress, Interrupts(echo_s, plays_ahead=plays_ahead) as interrupts:
                 context = RunContext(
                     recipe=recipe,
                     directory=directory,
@@ -113,24 +125,18 @@ def run(
                     on_step_end=on_step_end,
                 )
                 code = run_phases(context)
-    _print_files(reports, checkpoints)
+    written = checkpoints.complete()
+    if written:
+        print(f"weights: {written[-1]}")
+    if report is not None:
+        print(f"report: {report}")
     return code
 
 
-def _print_files(reports: Sequence[Path | None], checkpoints: Checkpoints) -> None:
-    if written := checkpoints.complete():
-        print(f"weights: {written[-1]}")
-    for report in reports:
-        if report is not None:
-            print(f"report: {report}")
-
-
 @contextmanager
-def _held(directory: RunDirectory, is_new: bool) -> Iterator[None]:
-    """Keep others out; a new run that ends before its first step is complete leaves nothing.
-
-    What vLLM logs in this process goes to a file, not between the lines of the run.
-    """
+def _cleaning_up(directory: RunDirectory, is_new: bool) -> Iterator[None]:
+    """Close the directory in the end; remove a new one that has no complete step."""
+    # vLLM logs in this process, too: its lines go to a file, not between those of the run.
     log = logging.FileHandler(directory.path / "vllm.log", delay=True)
     logging.getLogger("vllm").addHandler(log)
     try:
@@ -145,60 +151,58 @@ def _held(directory: RunDirectory, is_new: bool) -> Iterator[None]:
         directory.close()
 
 
-def _interrupts(recipe: Recipe, echo_s: float) -> Interrupts:
-    phases = recipe.phase_recipes().values()
-    return Interrupts(echo_s, plays_ahead=any(phase.pipeline.max_staleness > 0 for phase in phases))
-
-
 def _load_model(recipe: Recipe) -> LoadedModel:
     """Load the model on every rank; on the others only once it is known to load."""
     if not torch.cuda.is_available():  # Keeps DeepSpeed, which transformers imports, quiet.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     loaded = recipe.model.load(recipe.seed)
-    shardings = [r.trainer.sharding() for r in recipe.phase_recipes().values()]
-    sharded = all(one is not None and one.stage == 3 for one in shardings)
-    broadcast(Init(recipe.model, recipe.seed, with_values=not sharded))
+    shardings = [phase.trainer.sharding() for phase in recipe.phase_recipes().values()]
+    # ZeRO-3 sends each rank its part of the values, so no rank needs to load all of them.
+    is_sharded = all(sharding is not None and sharding.stage == 3 for sharding in shardings)
+    broadcast(Init(recipe.model, recipe.seed, with_values=not is_sharded))
     return loaded
 
 
-def _plan(
-    recipe: Recipe, directory: RunDirectory, checkpoints: Checkpoints, text: str, *, resume: bool
+def _plan_start(
+    recipe: Recipe,
+    directory: RunDirectory,
+    checkpoints: Checkpoints,
+    recipe_text: str,
+    *,
+    resume: bool,
 ) -> tuple[Checkpoint | None, Callable[[], None]]:
-    """Return the checkpoint to go on from, None for the start, and what goes back there.
+    """Find the checkpoint to go on from, None for the start, and a function that returns there.
 
-    Nothing of the run is changed until that is called: a recipe may still be refused.
+    The function changes the run's files; it is called once no check can refuse the run any more.
     """
     if not resume:
         return None, directory.begin
     start = checkpoints.newest(partial(refuse_other_files, directory))
+    state = RunState()
     if start is None:
         print("warning: no checkpoint was written yet: the run begins again", file=sys.stderr)
-    for note in () if start is None else start.notes:
-        print(f"warning: {note}", file=sys.stderr)
-    state = RunState() if start is None else start.state
+    else:
+        state = start.state
+        for note in start.notes:
+            print(f"warning: {note}", file=sys.stderr)
     directory.return_to(state)
     is_finished = state.phase == len(recipe.phase_recipes())
 
     def begin() -> None:
         directory.begin(state)
-        changes = note_resume(directory, state.step, text)
+        changes = note_resume(directory, state.step, recipe_text)
         if changes:
             print(f"warning: {shown_changes(changes, state.step)}", file=sys.stderr)
-        if not is_finished or any("evaluation" in key.split(".") for key in changes):
+        # A finished run has its results, unless they would be measured in another way now.
+        changes_evaluation = any("evaluation" in key.split(".") for key in changes)
+        if not is_finished or changes_evaluation:
             directory.drop_results()
 
     return start, begin
 
 
-def _keep_files(directory: RunDirectory, tracker: Tracker, checkpoints: Checkpoints) -> Path | None:
-    """Write the report, and send it and the last checkpoint before the tracked run ends."""
-    report = _write_report(directory)
-    tracker.keep(report, next(reversed(checkpoints.complete()), None))
-    return report
-
-
 def _write_report(directory: RunDirectory) -> Path | None:
-    """Write the report; whatever becomes of it does not hide what the run itself ended with."""
+    """Write the report of a run that has begun; a failure does not hide the run's own end."""
     if not directory.has_begun:
         return None
     try:
@@ -208,17 +212,14 @@ def _write_report(directory: RunDirectory) -> Path | None:
         return None
 
 
-OnStepEnd = Callable[[StepEnd], object]
-
-
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a run came to.
+    """Files and results of a run.
 
     Attributes:
         directory: The run directory, with its report and checkpoints.
-        results: What `results.json` holds; empty where nothing was measured.
-        metrics: The rows of `metrics.jsonl`, one for each step and each look at the dev split.
+        results: Contents of `results.json`; empty where nothing was measured.
+        metrics: The rows of `metrics.jsonl`, one for each step and each evaluation on dev.
         checkpoint: The last complete checkpoint, None where there is none.
         finished: False where an interrupt stopped it; `resume=True` goes on.
     """
@@ -231,11 +232,11 @@ class Trained:
 
     def __repr__(self) -> str:
         state = "finished" if self.finished else "stopped by an interrupt"
-        said = self.results.get("summary", "nothing was measured")
-        return f"Trained({str(self.directory)!r}, {state}, {len(self.metrics)} rows; {said})"
+        summary = self.results.get("summary", "nothing was measured")
+        return f"Trained({str(self.directory)!r}, {state}, {len(self.metrics)} rows; {summary})"
 
     def _repr_html_(self) -> str:
-        """Return the run's setting, results and main curves, as notebooks show them."""
+        """Render the run's setting, results and main curves for a notebook."""
         return run_html(self.directory)
 
 
@@ -249,22 +250,22 @@ def train(
     on_step_end: OnStepEnd | None = None,
     changed: bool = False,
 ) -> Trained:
-    """Train as a recipe says, in this process; what `debate-train` does, with two doors more.
+    """Train by a recipe in this process, as `debate-train` does, also with your own reward.
 
     Args:
-        recipe: A file, the name of a recipe that ships, a mapping as a file holds it, or a recipe.
+        recipe: A file, the name of a recipe that ships, a mapping like a file's, or a recipe.
             Where a mapping chooses by `type`, such as the loss, debate form, data and evaluation
-            modes, a class of your own or an object of it may stand, too; or a mapping whose `type`
-            is the class, with its settings.
+            modes, it may hold a class of your own or an object of it; or a mapping with the class
+            as `type`, and its settings.
         overrides: `key=value` arguments as on the command line, or a mapping of differences.
         output: The run directory; None makes `runs/<name>-<time>`.
         resume: Go on from the last checkpoint in `output`.
         reward: In the place of the recipe's reward in all phases that learn from one: a class or
-            an object, or a function from a debate to what it is worth, a number for all its turns,
+            an object, or a function from a debate to its worth, a number for all its turns,
             a sequence of numbers for its turns in order, or a `Score`; None is no signal.
-        on_step_end: Called after each step with what it was; what it raises ends the run, after
-            a checkpoint.
-        changed: Resume although the recipe is not the one that the run was trained with.
+        on_step_end: Called after each step; an exception from it ends the run, after a
+            checkpoint.
+        changed: Resume although the run was trained with another recipe.
 
     Returns:
         The run directory, its results and its metrics.
@@ -272,50 +273,60 @@ def train(
     Raises:
         UsageError: The recipe or an argument is wrong.
     """
-    given = recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else recipe
-    loaded = load_recipe(given, overrides, model=Recipe)
+    source = recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else recipe
+    loaded = load_recipe(source, overrides, model=Recipe)
     if reward is not None:
-        wanted = _rewarded(loaded.recipe, reward)
-        loaded = replace(loaded, recipe=wanted, phases=wanted.phase_recipes())
-    wanted = loaded.recipe
-    report = check(wanted)
+        rewarded = with_reward(loaded.recipe, reward)
+        loaded = replace(loaded, recipe=rewarded, phases=rewarded.phase_recipes())
+    redact = loaded.reading.redact
+    report = check(loaded.recipe)
     if report.errors:
-        raise UsageError(loaded.reading.redact("\n".join(report.errors)))
+        raise UsageError(redact("\n".join(report.errors)))
     for line in report.warnings:
-        print(loaded.reading.redact(f"warning: {line}"), file=sys.stderr)
-    folder = new_folder(wanted.name)
-    path = folder if output is None else Path(output)
+        print(redact(f"warning: {line}"), file=sys.stderr)
+    path = new_folder(loaded.recipe.name) if output is None else Path(output)
     code = run(
-        wanted, resolved_yaml(loaded), path, resume, on_step_end=on_step_end, changed=changed
-    )
-    return _trained(path, finished=code == 0)
-
-
-def _rewarded(recipe: Recipe, reward: object) -> Recipe:
-    """Return a recipe whose phases learn from a reward, but those that imitate."""
-    try:
-        own = {"reward": TypeAdapter(RewardChoice).validate_python(reward)}
-    except ValidationError as error:
-        said = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise RecipeError(f"reward: found {reward!r:.80}; {said}") from None
-
-    def changed(phase: Recipe) -> Recipe:
-        return phase if phase.loss.supervised else phase.model_copy(update=own)
-
-    phases = {name: changed(phase) for name, phase in recipe.phase_recipes().items()}
-    found = changed(recipe)
-    if recipe.phases:
-        vars(found)[WHOLE_PHASES] = phases
-    return found
-
-
-def _trained(path: Path, *, finished: bool) -> Trained:
-    results = path / "results.json"
-    written = sorted((path / "checkpoints").glob("step-*"))
-    return Trained(
+        loaded.recipe,
+        resolved_yaml(loaded),
         path,
-        json.loads(results.read_text(encoding="utf-8")) if results.is_file() else {},
-        MetricsFile(path / METRICS).rows(),
-        written[-1] if written else None,
-        finished,
+        resume,
+        on_step_end=on_step_end,
+        changed=changed,
     )
+
+    results_path = path / "results.json"
+    results = {}
+    if results_path.is_file():
+        results = json.loads(results_path.read_text(encoding="utf-8"))
+    checkpoints = sorted((path / "checkpoints").glob("step-*"))
+    return Trained(
+        directory=path,
+        results=results,
+        metrics=MetricsFile(path / METRICS).rows(),
+        checkpoint=checkpoints[-1] if checkpoints else None,
+        finished=code == 0,
+    )
+
+
+def with_reward(recipe: Recipe, reward: object) -> Recipe:
+    """Replace the reward of all phases, except phases that imitate.
+
+    Raises:
+        RecipeError: The reward is neither a class or object of a reward nor a function.
+    """
+    try:
+        update = {"reward": TypeAdapter(RewardChoice).validate_python(reward)}
+    except ValidationError as error:
+        message = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise RecipeError(f"reward: found {reward!r:.80}; {message}") from None
+
+    def replace_reward(phase: Recipe) -> Recipe:
+        return phase if phase.loss.supervised else phase.model_copy(update=update)
+
+    rewarded = replace_reward(recipe)
+    if recipe.phases:
+        # The copy still refers to the whole phases of before, each with its earlier reward.
+        vars(rewarded)[WHOLE_PHASES] = {
+            name: replace_reward(phase) for name, phase in recipe.phase_recipes().items()
+        }
+    return rewarded

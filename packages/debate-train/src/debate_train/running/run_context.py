@@ -1,4 +1,4 @@
-"""What a run and its phases work with, and what is saved of each step."""
+"""The state and services of a run and its phases, and the records and checkpoints of steps."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from debate_protocol.types import DebateRun, Question, Transcript
 from debate_rewards.reward import RewardConfig, Score
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
-from debate_train.batches.row_types import PER_TOKEN, Row
+from debate_train.batches.row_types import PER_TOKEN
 from debate_train.batches.rows import Step
 from debate_train.checkpoints import Best, Checkpoints, RunState
 from debate_train.checkpoints.run_directory import RunDirectory
@@ -42,20 +41,20 @@ from debate_train.trainers import Trainer
 from debate_train.trainers.processes import own_place
 
 StopReason = Literal["finished", "criterion met", "criterion missed", "interrupted"]
-"""Why a phase stopped: its steps are done, its exit criterion is met or was not met in
-`max_steps`, or a signal asked for it."""
+"""Why a phase stopped: all steps are done, the exit criterion is met or was missed in `max_steps`,
+or a signal asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepEnd:
-    """A step that is complete, for what is called after each.
+    """A complete step, for callbacks.
 
     Attributes:
-        phase: Its phase.
-        step: Steps of the run that are complete.
-        metrics: What was measured of it, as in its row of `metrics.jsonl`.
-        transcripts: Its debates; empty where a phase learns from a set of examples.
-        scores: What its reward said of them.
+        phase: Name of the phase.
+        step: Number of complete steps of the run.
+        metrics: The step's row of `metrics.jsonl`.
+        transcripts: Debates of the step; empty where a phase learns from a set of examples.
+        scores: Scores of these debates by the reward.
     """
 
     phase: str
@@ -67,7 +66,7 @@ class StepEnd:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What all phases of a run share."""
+    """The state and services that all phases of a run share."""
 
     recipe: Recipe
     directory: RunDirectory
@@ -79,15 +78,15 @@ class RunContext:
     loaded: LoadedModel
     checkpoints: Checkpoints
     state: RunState
-    """Where the run is."""
+    """Progress of the run: phase, step, baselines, evaluations."""
     start: Path | None = None
     """The checkpoint that the run resumes from."""
     on_step_end: Callable[[StepEnd], object] | None = None
-    """Called after each step, outside of what an interrupt waits for."""
+    """Called after each step; an interrupt does not wait for it."""
     sources: dict[str, DataSource] = field(default_factory=dict)
     """Opened sources of all stages, where phases have data of their own."""
     begin: Callable[[], object] = lambda: None
-    """Drops what was written after that checkpoint, once nothing can be refused any more."""
+    """Drops later files than the checkpoint's, once nothing can be refused any more."""
 
     def measured(
         self, name: str, played: tuple[Setup, Engine], source: DataSource, split: Split, count: int
@@ -128,7 +127,7 @@ class Phase:
     trainer: Trainer
     rollouts: Rollouts
     start: PhaseStart | None = None
-    """What the policy is measured against, in phases of self-play."""
+    """Opponent of the policy in evaluations, in phases of self-play."""
     demonstrator: Engine | None = None
     """Writes the replies in the place of the run's engine."""
 
@@ -154,26 +153,28 @@ class Phase:
             sources.append(run.source)
         return [source.split("dev", self.recipe.evaluation.questions) for source in sources]
 
-    def on_target(self, measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    def target_means(self, means_of_splits: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """Rename the means of an evaluation on the recipe's own data: `target/` for `eval/`."""
         if not self.recipe.evaluation.target:
             return {}
-        means = measured[-1]
+        # Where the phase has the recipe's own data, its only split is also the target's.
+        means = means_of_splits[-1]
         return {name.replace("eval/", "target/", 1): value for name, value in means.items()}
 
-    def evaluation_is_due(self, done: int) -> bool:
-        """Whether the dev split is measured after `done` steps of the phase."""
+    def evaluation_is_due(self, num_steps: int) -> bool:
+        """Say whether to measure the dev split after this number of steps of the phase."""
         criterion = self.recipe.exit_criterion
-        at_exit = criterion is not None and criterion.is_due(self.recipe.steps, done)
-        return at_exit or is_due(self.recipe.evaluation.every, done)
+        at_exit = criterion is not None and criterion.is_due(self.recipe.steps, num_steps)
+        return at_exit or is_due(self.recipe.evaluation.every, num_steps)
 
-    def owes_evaluation(self, state: RunState) -> bool:
-        """Whether the evaluation after the last step is still to be made."""
+    def evaluation_is_pending(self, state: RunState) -> bool:
+        """Say whether the evaluation after the last step is still to be made."""
         if state.eval_pending:
             return True
         criterion = self.recipe.exit_criterion
         if criterion is None or self._last_means(state) is not None:
             return False
+        # A resumed run may have an exit criterion that the recipe lacked at that step.
         return criterion.is_due(self.recipe.steps, state.step - state.phase_start)
 
     def ended(self, state: RunState) -> StopReason | None:
@@ -190,10 +191,10 @@ class Phase:
         return "criterion missed" if num_steps >= criterion.max_steps else None
 
     def refuse_endless_skips(self, step: Step) -> None:
-        """Stop a run whose updates are all skipped.
+        """Stop a run after too many skipped updates in a row.
 
         Raises:
-            RunFailure: Too many in a row were skipped.
+            RunFailure: The number of skipped updates has reached `trainer.max_skipped`.
         """
         num_skipped = int(step.metrics.get("optim/skipped_in_a_row", 0))
         if num_skipped >= self.recipe.trainer.max_skipped:
@@ -212,9 +213,9 @@ class Phase:
         return means if (phase, step) == (self.name, state.step) else None
 
 
-def is_due(every: int, done: int) -> bool:
-    """Whether an action is due that is repeated `every` steps, or never (0)."""
-    return every > 0 and done % every == 0
+def is_due(every: int, num_steps: int) -> bool:
+    """Say whether an action of every `every` steps is due; it never is for 0."""
+    return every > 0 and num_steps % every == 0
 
 
 @contextmanager
@@ -234,9 +235,9 @@ def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> 
     """Build a phase that plays its debates with the run's engine, or has them demonstrated.
 
     Raises:
-        RecipeError: Its data has no demonstrations.
+        RecipeError: The data has no demonstrations.
     """
-    source = _source(run, name, recipe)
+    source = _open_source(run, name, recipe)
     phase_start = run.state.phase_start
     criterion = recipe.exit_criterion
     max_turns = max(form.turn_count() for form in recipe.forms)
@@ -253,106 +254,109 @@ def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> 
             return phase_start + recipe.steps
         return phase_start + criterion.next_look(recipe.steps, step + 1 - phase_start)
 
-    demonstrator = _demonstrator(run, recipe, source)
-    # A phase that learns from a set of examples plays no step: the engine is needed for none.
-    idle = None if recipe.offline is None else ScriptedEngine().open(script=lambda request: "")
-    staleness = recipe.pipeline.max_staleness
-    rollouts = Rollouts(play, run.engine, trainer.weights, staleness, border, demonstrator or idle)
+    demonstrator = None
+    script = recipe.rollout.engine.script(source.demonstrate)
+    if script is not None:
+        if not source.can_demonstrate:
+            raise RecipeError(
+                "rollout.engine.type: found demonstrations, but data of type "
+                f"{recipe.data.type} has none; expected a source that writes them, such as "
+                "signs_puzzle"
+            )
+        tokenizer = run.loaded.tokenizer
+        template_kwargs = run.loaded.template_kwargs
+        demonstrator = ScriptedEngine().open(None, tokenizer, template_kwargs, script=script)
+    replacement: Engine | None = demonstrator
+    if replacement is None and recipe.offline is not None:
+        # A phase that learns from a set of examples plays no step, so no weights need to be sent
+        # to the run's engine.
+        replacement = ScriptedEngine().open(script=lambda request: "")
+    rollouts = Rollouts(
+        play, run.engine, trainer.weights, recipe.pipeline.max_staleness, border, replacement
+    )
     return Phase(name, recipe, source, trainer, rollouts, demonstrator=demonstrator)
 
 
-def _source(run: RunContext, name: str, recipe: Recipe) -> DataSource:
-    """Return the questions of a phase; it trains on none that another stage is measured on."""
+def _open_source(run: RunContext, name: str, recipe: Recipe) -> DataSource:
+    """Open the questions of a phase, without questions that another stage is measured on."""
     stages = {repr(run.recipe.data): run.recipe}
-    stages |= {repr(one.data): one for one in run.recipe.phase_recipes().values()}
+    for phase in run.recipe.phase_recipes().values():
+        stages[repr(phase.data)] = phase
     if len(stages) == 1:
         return run.source
+    # All stages are opened at once: each must know the held-out questions of the others.
     for key, stage in stages.items():
         if key not in run.sources:
-            own = stage.data == run.recipe.data
-            run.sources[key] = run.source if own else stage.data.open(stage.seed)
+            is_recipes_own = stage.data == run.recipe.data
+            run.sources[key] = run.source if is_recipes_own else stage.data.open(stage.seed)
     source = run.sources[repr(recipe.data)]
-    others = [one for one in run.sources.values() if one is not source]
-    if said := keep_apart(source, others, recipe.data, run.recipe.most_measured):
-        run.progress.note(f"{name}: {said}")
+    others = [other for other in run.sources.values() if other is not source]
+    note = keep_apart(source, others, recipe.data, run.recipe.most_measured)
+    if note:
+        run.progress.note(f"{name}: {note}")
     return source
 
 
-def _demonstrator(run: RunContext, recipe: Recipe, source: DataSource) -> Engine | None:
-    """Return what writes the replies in the place of the policy, None if it samples them."""
-    script = recipe.rollout.engine.script(source.demonstrate)
-    if script is None:
-        return None
-    if not source.can_demonstrate:
-        raise RecipeError(
-            f"rollout.engine.type: found demonstrations, but data of type {recipe.data.type} has "
-            "none; expected a source that writes them, such as signs_puzzle"
-        )
-    loaded = run.loaded
-    return ScriptedEngine().open(None, loaded.tokenizer, loaded.template_kwargs, script=script)
-
-
 def keep_sample(run: RunContext, phase: Phase, step: Step) -> None:
-    """Write the transcripts and the token rows of the step's first debates, where that is due.
+    """Write the transcripts, credit and token rows of the step's first debates, if that is due.
 
-    It is called before the update, which cannot be undone where they cannot be written.
+    The loop calls it before the update: a step that cannot be recorded must not change weights.
     """
-    recording, directory = phase.recipe.recording, run.directory
+    recording = phase.recipe.recording
     number = step.number + 1
-    done, debates = number - run.state.phase_start, recording.debates
-    if debates == 0 or not step.transcripts or not (done == 1 or is_due(recording.every, done)):
+    step_of_phase = number - run.state.phase_start
+    step_is_due = step_of_phase == 1 or is_due(recording.every, step_of_phase)
+    if recording.debates == 0 or not step.transcripts or not step_is_due:
         return
-    directory.write_transcripts(phase.name, number, step.transcripts[:debates])
-    rows = [row for row in step.batch.rows if row.debate < debates]
+    transcripts = step.transcripts[: recording.debates]
+    run.directory.write_transcripts(phase.name, number, transcripts)
+    rows = [row for row in step.batch.rows if row.debate < recording.debates]
     if not rows:
         return
-    first, scores = step.transcripts[:debates], step.scores[:debates]
-    written = not phase.recipe.rollout.engine.is_sampled
-    tokenizer = run.loaded.tokenizer
-    credit = credit_of(first, scores, step.batch, tokenizer, demonstrated=written)
-    write_credit(directory, number, credit)
-    kept = padded_rows(rows)
-    kept["debate_B"] = torch.tensor([row.debate for row in rows])
-    kept["agent_B"] = torch.tensor([row.agent for row in rows])
-    directory.write_tokens(number, kept)
+    credit = credit_of(
+        transcripts,
+        step.scores[: recording.debates],
+        step.batch,
+        run.loaded.tokenizer,
+        demonstrated=not phase.recipe.rollout.engine.is_sampled,
+    )
+    write_credit(run.directory, number, credit)
 
-
-def padded_rows(rows: Sequence[Row]) -> dict[str, Tensor]:
-    """Return rows of unequal length as right-padded tensors (B, T); padding has mask 0."""
-    return {
-        f"{name}_BT": pad_sequence(
-            [torch.from_numpy(row.over_tokens(name)) for row in rows],
-            batch_first=True,
-            padding_value=fill,
-        )
-        for name, (fill, _, _) in PER_TOKEN.items()
-    }
+    tensors = {}
+    for name, (fill, _, _) in PER_TOKEN.items():
+        # Rows of unequal length are padded on the right; padding has mask 0.
+        values = [torch.from_numpy(row.over_tokens(name)) for row in rows]
+        tensors[f"{name}_BT"] = pad_sequence(values, batch_first=True, padding_value=fill)
+    tensors["debate_B"] = torch.tensor([row.debate for row in rows])
+    tensors["agent_B"] = torch.tensor([row.agent for row in rows])
+    run.directory.write_tokens(number, tensors)
 
 
 class Saving:
     """Writes the metrics and the checkpoints of a phase, each of its last complete step.
 
-    A step is complete once its update is made. What is recorded of it afterwards is recorded
-    before a checkpoint of it is written.
+    A step is complete after its update. Its metrics are written before any checkpoint of it, so
+    that a resumed run has a row for each step.
     """
 
     def __init__(self, run: RunContext, phase: Phase) -> None:
         self._run = run
         self._phase = phase
         self._state = run.state
-        self._counted = time.perf_counter()
-        self._saved_at = time.monotonic()
-        self._saved = run.state.step
-        self._random: RandomStates | None = None
+        self._counted_until_s = time.perf_counter()
+        """The end of the time that `state.seconds` counts already."""
+        self._saved_at_s = time.monotonic()
+        self._saved_step = run.state.step
+        self._random_states: RandomStates | None = None
         self._unrecorded: Step | None = None
+        """The last complete step, until its metrics are written."""
         self._seconds: dict[str, float] = {}
-        """Of checkpoints since the last step."""
+        """Time of checkpoints since the last step."""
         recipe = phase.recipe
-        num_processes = own_place().size
         self._speed = Speed.of(
             recipe.rollout.engine,
             run.loaded.model,
-            num_processes,
+            own_place().size,
             recipe.trainer.epochs,
             recipe.tracking.peak_tflops,
         )
@@ -363,20 +367,20 @@ class Saving:
         )
 
     def follow(self, phase: Phase) -> None:
-        """Save the trainer of this phase from now on, which is the same phase with another one."""
+        """Save the trainer of this phase from now on: the same phase with another trainer."""
         self._phase = phase
 
     def has_checkpoint(self) -> bool:
-        """Whether the last complete step has a checkpoint."""
+        """Say whether the last complete step has a checkpoint."""
         name = f"step-{self._state.step:06d}"
         return name in [path.name for path in self._run.checkpoints.complete()]
 
     def note_random_states(self) -> None:
-        """Note the random states that a checkpoint of the last complete step is to hold."""
-        self._random = random_states()
+        """Note the random states for a checkpoint of the last complete step."""
+        self._random_states = random_states()
 
     def complete(self, step: Step) -> None:
-        """Count a step whose update is made: from here on a checkpoint may hold it."""
+        """Count a step after its update: from here on a checkpoint may hold it."""
         state = self._state
         self._unrecorded = step
         state.step = step.number + 1
@@ -385,106 +389,119 @@ class Saving:
         self.note_random_states()
 
     def log(self) -> None:
-        """Write the metrics of the last complete step."""
+        """Write the metrics of the last complete step, then call `on_step_end`."""
+        run = self._run
+        phase = self._phase
+        state = self._state
         step = self._unrecorded
-        with self._run.interrupts.guarded():
-            metrics = self._log()
-        if step is not None and (call := self._run.on_step_end) is not None:
-            call(StepEnd(self._phase.name, step.number + 1, metrics, step.transcripts, step.scores))
-
-    def _log(self) -> dict[str, float]:
-        run, phase, state, step = self._run, self._phase, self._state, self._unrecorded
         assert step is not None
-        seconds = time.perf_counter() - step.began
-        metrics, problem = step_metrics(step, phase.recipe, seconds)
-        metrics |= self._seconds | self._speed.measured(step.batch, metrics)
-        self._seconds.clear()
-        self._unrecorded = None
-        alarms = self._write(metrics, "step", step)
-        run.progress.step(state.step - state.phase_start, metrics)
-        for alarm in alarms:
-            run.progress.note(alarm)
-        if problem is not None:
-            note = f"warning: {phase.name} {state.step}: not all is measured: {problem}"
-            run.progress.note(note)
-        if not step.batch.rows:
-            run.progress.note(f"{phase.name} {state.step}: no reply has a token to learn from")
-        return metrics
+        with run.interrupts.guarded():
+            seconds = time.perf_counter() - step.began
+            metrics, problem = step_metrics(step, phase.recipe, seconds)
+            metrics |= self._seconds | self._speed.measured(step.batch, metrics)
+            self._seconds.clear()
+            # Even if writing fails, the row is not tried again: it may be in the file.
+            self._unrecorded = None
+            alarms = self._write(metrics, "step", step)
+            run.progress.step(state.step - state.phase_start, metrics)
+            for alarm in alarms:
+                run.progress.note(alarm)
+            if problem is not None:
+                run.progress.note(
+                    f"warning: {phase.name} {state.step}: not all is measured: {problem}"
+                )
+            if not step.batch.rows:
+                run.progress.note(f"{phase.name} {state.step}: no reply has a token to learn from")
+        if run.on_step_end is not None:
+            number = step.number + 1
+            run.on_step_end(StepEnd(phase.name, number, metrics, step.transcripts, step.scores))
 
-    def log_eval(self, found: dict[str, float], more: dict[str, float]) -> None:
-        """Write what an evaluation of the dev split found; the display has no room for `more`."""
+    def log_eval(self, means: dict[str, float], more: dict[str, float]) -> None:
+        """Write the means of the dev split; `more` goes to the files alone, not to the display."""
         recipe = self._phase.recipe
-        asked = [name for name, _ in recipe.exit_criterion.wanted] if recipe.exit_criterion else []
-        listed = dict.fromkeys([*recipe.evaluated().listed(), *asked])
-        shown = "  ".join(
-            f"{name.removeprefix('eval/')} {found[name]:.3f}" for name in listed if name in found
+        names = list(recipe.evaluated().listed())
+        if recipe.exit_criterion is not None:
+            names += [name for name, _ in recipe.exit_criterion.wanted]
+        displayed = "  ".join(
+            f"{name.removeprefix('eval/')} {means[name]:.3f}"
+            for name in dict.fromkeys(names)
+            if name in means
         )
-        alarms = self._write(more | found, "evaluation")
-        self._run.progress.note(f"{self._phase.name} {self._state.step}: dev split: {shown}")
+        alarms = self._write(more | means, "evaluation")
+        self._run.progress.note(f"{self._phase.name} {self._state.step}: dev split: {displayed}")
         for alarm in alarms:
             self._run.progress.note(alarm)
 
-    def _write(self, found: dict[str, float], due: Due, made: Step | None = None) -> list[str]:
-        """Write a row with what the health watch adds to it; return its new alarms."""
-        run, name, step = self._run, self._phase.name, self._state.step
-        more, alarms = self.watch.see(step, found, due)
-        run.directory.metrics.log(name, step, found | more)
-        run.tracker.log(name, step, found | more, made)
+    def _write(self, metrics: dict[str, float], due: Due, made: Step | None = None) -> list[str]:
+        """Write a row with the health monitor's additions; return its new alarms."""
+        name = self._phase.name
+        step = self._state.step
+        health_metrics, alarms = self.watch.see(step, metrics, due)
+        self._run.directory.metrics.log(name, step, metrics | health_metrics)
+        self._run.tracker.log(name, step, metrics | health_metrics, made)
         return alarms
 
     def is_due(self) -> bool:
-        """Whether the recipe asks for a checkpoint, or the best policy is in none."""
+        """Say whether the recipe asks for a checkpoint, or no checkpoint has the best policy."""
         settings = self._phase.recipe.checkpoint
         state = self._state
-        minutes = (time.monotonic() - self._saved_at) / 60
-        is_old = 0 < settings.every_minutes <= minutes
-        is_best = state.best is not None and state.best.step == state.step != self._saved
-        return is_due(settings.every, state.step - state.phase_start) or is_old or is_best
+        minutes = (time.monotonic() - self._saved_at_s) / 60
+        if 0 < settings.every_minutes <= minutes:
+            return True
+        if state.best is not None and state.best.step == state.step != self._saved_step:
+            return True
+        return is_due(settings.every, state.step - state.phase_start)
 
     def checkpoint(self) -> None:
         """Write a checkpoint, the phase's wall time so far included."""
-        run, phase, state = self._run, self._phase, self._state
-        now = time.perf_counter()
-        state.seconds[phase.name] = state.seconds.get(phase.name, 0.0) + now - self._counted
-        self._counted = now
+        run = self._run
+        phase = self._phase
+        state = self._state
+        now_s = time.perf_counter()
+        earlier_s = state.seconds.get(phase.name, 0.0)
+        state.seconds[phase.name] = earlier_s + now_s - self._counted_until_s
+        self._counted_until_s = now_s
 
         def save(directory: Path) -> None:
             phase.rollouts.save(directory)
             phase.trainer.save(directory)
-            save_random_states(directory, self._random)
+            save_random_states(directory, self._random_states)
 
         with run.interrupts.guarded(), timed(self._seconds, "checkpoint"):
             run.directory.count_into(state)
             run.checkpoints.write(state, save)
-        self._saved, self._saved_at = state.step, time.monotonic()
+        self._saved_step = state.step
+        self._saved_at_s = time.monotonic()
 
     def checkpoint_if_new(self) -> None:
         """Write a checkpoint unless the last complete step has one."""
-        if self._state.step != self._saved:
+        if self._state.step != self._saved_step:
             self.checkpoint()
 
     @contextmanager
-    def of_failures(self) -> Iterator[None]:
-        """Write a checkpoint of the last complete step when what is within fails."""
+    def checkpoint_on_failure(self) -> Iterator[None]:
+        """Write a checkpoint of the last complete step if the block fails.
+
+        Another failure, while it is written, does not hide the first.
+        """
         try:
             yield
         except BaseException:  # A second interrupt, too.
-            if self._state.step != self._saved:
-                self._save_what_is_whole()
+            if self._state.step != self._saved_step:
+                self._save_last_step()
             raise
 
-    def _save_what_is_whole(self) -> None:
-        """Save what can be saved of a run that fails; another failure does not hide the first."""
-        step, note = self._state.step, self._run.progress.note
+    def _save_last_step(self) -> None:
+        step = self._state.step
+        note = self._run.progress.note
+        # Within an update the weights are neither those before the step nor those after it.
         if self._phase.trainer.completed != step - self._state.phase_start:
-            where = (
-                "in the trainer, and without its other processes"
-                if own_place().size > 1
-                else f"within the update after step {step}, of which"
-            )
+            where = f"within the update after step {step}, of which"
+            if own_place().size > 1:
+                where = "in the trainer, and without its other processes"
             note(
                 f"the run ended {where} no checkpoint can be written; the last is of step "
-                f"{self._saved}"
+                f"{self._saved_step}"
             )
             return
         try:

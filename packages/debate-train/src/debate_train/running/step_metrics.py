@@ -1,4 +1,4 @@
-"""What a step is measured by, under the names that the papers use."""
+"""Metrics of a step, by the papers' names."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -6,13 +6,13 @@ from statistics import fmean, pstdev
 
 import numpy as np
 
-from debate_protocol.parsing import Contract, answer_line, final_box, get_contract
+from debate_protocol.parsing import answer_line, final_box, get_contract
 from debate_protocol.prompts import answer_form
-from debate_protocol.types import Transcript, roles_by_agent
+from debate_protocol.types import Transcript, Turn, roles_by_agent
 from debate_rewards.answer_rewards import turn_verdicts
 from debate_rewards.decisions import last_turns
 from debate_rewards.metrics import debate_metrics
-from debate_rewards.reward import ReadDebate, ReadTurn, read_debate
+from debate_rewards.reward import ReadDebate, read_debate
 from debate_train.batches.row_types import Row
 from debate_train.batches.rows import Step
 from debate_train.losses import gradient_shares
@@ -20,270 +20,302 @@ from debate_train.monitoring.detectors import Facts
 from debate_train.monitoring.throughput import peak_memory_gib
 from debate_train.recipe import Recipe
 
-_ANSWERS = ("correct", "pass@k", "avg@k", "cons@k")
+# Metrics of answers that papers report for the training set.
+_ANSWER_METRICS = ("correct", "pass@k", "avg@k", "cons@k")
+
+_log = logging.getLogger(__name__)
+
+
+def step_metrics(step: Step, recipe: Recipe, seconds: float) -> tuple[dict[str, float], str | None]:
+    """Compute all metrics of a step, and describe the problem if some cannot be measured.
+
+    Args:
+        step: a step with its update, which no failure here may undo.
+        recipe: of the step's phase.
+        seconds: wall time of the step.
+    """
+    try:
+        return _measure_step(step, recipe, seconds), None
+    except Exception as error:
+        # Of any kind, as rewards and metrics of others run here, too: the update is made, and a
+        # run of days is worth more than one row. The row counts it and the display says it.
+        _log.debug("step %d is not measured", step.number + 1, exc_info=True)
+        problem = f"{type(error).__name__}: {error}".splitlines()[0]
+        metrics = {"time/step_s": seconds, "failures/metrics": 1.0}
+        return metrics | step.metrics, problem
+
+
+def _measure_step(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
+    resources = {"time/step_s": seconds, "memory/peak_gib": peak_memory_gib()}
+    if recipe.offline is not None and not step.transcripts:  # Of examples: nothing was played.
+        return resources | gradient_shares(step.batch, recipe.loss) | step.metrics
+
+    # Debates by their reward and their answers. Single replies beside them have fewer agents, and
+    # are no debates.
+    num_agents = recipe.debate.num_agents
+    debates = []
+    scores = []
+    for transcript, score in zip(step.transcripts, step.scores, strict=True):
+        if transcript.protocol.num_agents == num_agents:
+            debates.append(transcript)
+            scores.append(score)
+    # A script's replies say nothing about the policy.
+    is_demonstrated = not recipe.rollout.engine.is_sampled
+    debate_figures = {} if is_demonstrated else debate_metrics(debates, scores=scores)
+    metrics = mean_metrics([score.metrics for score in step.scores])
+    for name, value in debate_figures.items():
+        has_own_prefix = name.startswith(("judge/", "reward/"))
+        metrics[name if has_own_prefix else f"train/{name}"] = value
+
+    # Turns and tokens. Imported transcripts count no tokens, and their turns count for nothing.
+    sampled_turns: list[Turn] = []
+    for transcript in step.transcripts:
+        sampled_turns += transcript.sampled_turns()
+    token_counts = [turn.token_counts for turn in sampled_turns if turn.token_counts is not None]
+    reply_lengths = [num_sampled for _, num_sampled in token_counts]
+    num_prompt_tokens = sum(num_prompt for num_prompt, _ in token_counts)
+    num_sampled_tokens = sum(reply_lengths)
+    num_turns = max(1, len(token_counts))
+    returns_vary = []
+    returns = []
+    for score in step.scores:
+        agent_returns = [value for value in score.agents if value is not None]
+        returns_vary.append(len(set(agent_returns)) > 1)
+        returns += agent_returns
+    dropped_tokens = step.metrics.get("sampling/dropped_tokens", 0.0)
+    metrics |= {
+        "env/all/ac_tokens_per_turn": num_sampled_tokens / num_turns,
+        "env/all/ob_tokens_per_turn": num_prompt_tokens / num_turns,
+        "env/all/turns_per_episode": num_turns / max(1, len(step.transcripts)),
+        "env/all/total_episodes": float(len(step.transcripts)),
+        "env/all/total_turns": float(num_turns),
+        "env/all/sampled_tokens": num_sampled_tokens + dropped_tokens,
+        "env/all/by_group/frac_mixed": fmean(returns_vary) if returns_vary else 0.0,
+        **resources,
+    }
+    finishes = [turn.reply.finish for turn in sampled_turns if turn.reply is not None]
+    if finishes:
+        metrics["rollout/truncated_fraction"] = finishes.count("length") / len(finishes)
+    if step.batch.turns:  # Turns without tokens, such as those that found no room, have no rows.
+        metrics["rollout/merged_turn_fraction"] = 1 - len(step.batch.rows) / step.batch.turns
+
+    if not is_demonstrated:
+        metrics |= staleness(step)
+        metrics |= paper_metrics(
+            step.transcripts, step.batch.rows, debate_figures, recipe.data.dataset, num_agents
+        )
+    if reply_lengths:
+        metrics["tokens_per_s"] = num_sampled_tokens / seconds
+        metrics["rollout/reply_tokens_max"] = float(max(reply_lengths))
+        metrics["rollout/reply_tokens_min"] = float(min(reply_lengths))
+    metrics |= role_rewards(step)
+    if returns:
+        mean_return = fmean(returns)
+        metrics["reward/std"] = pstdev(returns)
+        metrics["reward/total"] = mean_return
+        metrics["env/all/reward/total"] = mean_return
+    # The trainer's own metrics come last: they are measured, not derived.
+    return metrics | gradient_shares(step.batch, recipe.loss) | step.metrics
 
 
 def paper_metrics(
     transcripts: Sequence[Transcript],
     rows: Sequence[Row],
-    watched: Mapping[str, float],
+    debate_figures: Mapping[str, float],
     dataset: str,
     num_agents: int,
 ) -> dict[str, float]:
-    """Return the metrics of a step's debates that have a name in a paper.
+    """Compute the metrics of a step's debates that have a name in a paper.
 
     Args:
         transcripts: The debates of a step, single-turn replies beside them included.
-        rows: What is trained on, with advantages.
-        watched: `debate_rewards.metrics.debate_metrics` of the debates.
+        rows: The trained rows of the step, with advantages.
+        debate_figures: `debate_rewards.metrics.debate_metrics` of the debates.
         dataset: The name of the data, in `train_{dataset}/…`.
         num_agents: Of a debate; a transcript of fewer is a single reply beside the debates.
 
     Source: Tinker debate note, section 3.1 (`train_…`); exact formulation, "Per-step env metrics";
     SDRL (paper), Figure 4.
     """
-    named = {f"train_{dataset}/{name}": watched[name] for name in _ANSWERS if name in watched}
+    metrics = {}
+    for name in _ANSWER_METRICS:
+        if name in debate_figures:
+            metrics[f"train_{dataset}/{name}"] = debate_figures[name]
     debates = [read_debate(transcript) for transcript in transcripts]
-    whole = [d for d in debates if d.transcript.protocol.num_agents == num_agents]
-    asked = [debate for debate in whole if _asks_for_a_form(debate)]
-    replies = [
-        _has_form(turn, _contract(debate).kind)
-        for debate in asked
-        for turn in last_turns(debate).values()
-    ]
-    if replies:
-        named[f"train_{dataset}/format"] = fmean(replies)
-    return named | transition_metrics(debates) | self_debate_metrics(debates, rows)
+    has_format = []
+    for debate in debates:
+        if debate.transcript.protocol.num_agents == num_agents:
+            has_format += _replies_have_format(debate)
+    if has_format:
+        metrics[f"train_{dataset}/format"] = fmean(has_format)
+    return metrics | transition_metrics(debates) | self_debate_metrics(debates, rows)
+
+
+def _replies_have_format(debate: ReadDebate) -> list[bool]:
+    """Check that each last answer is in a box, or on an answer line, as the prompts ask.
+
+    The list is empty where the prompts ask for no format.
+    """
+    transcript = debate.transcript
+    kind = get_contract(transcript.protocol.contract).kind
+    # Prompts of the compact style do not describe the format of an answer.
+    is_compact = transcript.protocol.extra.get("style") == "compact"
+    if is_compact or not answer_form(transcript.question, kind):
+        return []
+    has_format = []
+    for turn in last_turns(debate).values():
+        if turn.failed:
+            has_format.append(False)
+            continue
+        text = (turn.parsed.answer or "") if kind == "xml" else turn.turn.text
+        span = answer_line(text) if kind == "answer_line" else final_box(text)
+        has_format.append(span is not None and span[0] < span[1])
+    return has_format
 
 
 def transition_metrics(debates: Sequence[ReadDebate]) -> dict[str, float]:
-    """Return `round`, `parse_error` and `consensus_reached`, each a mean over all turns.
+    """Compute `round`, `parse_error` and `consensus_reached`, each a mean over all turns.
 
     `round` counts from 0; `consensus_reached` is 1 on a turn after which every agent of its round
-    has said YES (where a round is spoken in parallel, on all its turns), and is left out where no
-    contract asks for consensus.
+    has said YES (in rounds with parallel turns, on all turns of the round), and is left out where
+    no contract asks for consensus.
     """
-    turns = [turn for debate in debates for turn in debate.transcript.turns]
-    if not turns:
+    rounds = []
+    turns_failed = []
+    consensus_reached: list[bool] = []
+    for debate in debates:
+        for turn in debate.transcript.turns:
+            read_turn = debate.turns.get(turn.key)
+            rounds.append(turn.round)
+            # Feedback of critics has no answer to read: it fails only by its reply.
+            has_failed = turn.failure is not None if read_turn is None else read_turn.failed
+            turns_failed.append(has_failed)
+        contract = get_contract(debate.transcript.protocol.contract)
+        if "consensus" in contract.sections:
+            consensus_reached += _consensus_after_turns(debate)
+    if not rounds:
         return {}
-    found = {
-        "round": fmean(turn.round for turn in turns),
-        "parse_error": fmean(
-            _failed(debate, index)
-            for debate in debates
-            for index in range(len(debate.transcript.turns))
-        ),
-    }
-    asking = [d for d in debates if "consensus" in _contract(d).sections]
-    reached = [one for debate in asking for one in _consensus(debate)]
-    return found | ({"consensus_reached": fmean(reached)} if reached else {})
+    metrics = {"round": fmean(rounds), "parse_error": fmean(turns_failed)}
+    if consensus_reached:
+        metrics["consensus_reached"] = fmean(consensus_reached)
+    return metrics
+
+
+def _consensus_after_turns(debate: ReadDebate) -> list[bool]:
+    protocol = debate.transcript.protocol
+    is_parallel = protocol.schedule == "parallel"
+    consensus_reached = []
+    for turn in debate.turns.values():
+        num_spoken = 0
+        all_agree = True
+        for other in debate.turns.values():
+            is_same_round = other.key.round == turn.key.round
+            has_spoken = is_parallel or other.key.agent <= turn.key.agent
+            if is_same_round and has_spoken:
+                num_spoken += 1
+                all_agree = all_agree and bool(other.parsed.consensus)
+        consensus_reached.append(num_spoken == protocol.num_agents and all_agree)
+    return consensus_reached
 
 
 def self_debate_metrics(debates: Sequence[ReadDebate], rows: Sequence[Row]) -> dict[str, float]:
-    """Return the four curves of SDRL's Figure 4, and what was built before its filter.
+    """Compute the four curves of SDRL's Figure 4, and the counts before its filter.
 
-    `sdrl/debate_prompts` are debate prompts with a second answer whose advantage is not 0, and
-    `sdrl/debate_samples` such answers: what the update is made of. `…_built` and `…_drawn` count
-    all. The accuracies are over questions that were debated.
+    `sdrl/debate_prompts` counts debate prompts with a second answer of nonzero advantage, and
+    `sdrl/debate_samples` such answers: the material of the update. `…_built` and `…_drawn` count
+    all. The accuracies are over debated questions.
 
     Args:
-        debates: All debates of the step; those of other forms are passed over.
-        rows: Rows of the step, whose `debate` is the index of their transcript.
+        debates: All debates of the step; other forms are passed over.
+        rows: Rows of the step; their `debate` is the index of their transcript.
     """
-    taught = {(row.debate, row.agent) for row in rows if row.advantages.any()}
-    prompts = samples = built = drawn = 0
-    held = []
+    trained_agents = {(row.debate, row.agent) for row in rows if row.advantages.any()}
+    num_prompts = 0
+    num_prompts_built = 0
+    num_samples = 0
+    num_samples_drawn = 0
+    paired_debates = []
     for index, debate in enumerate(debates):
-        second = [key for key in debate.turns if key.round == 1]
-        if debate.transcript.protocol.topology != "pair" or not second:
+        second_answers = [key for key in debate.turns if key.round == 1]
+        if debate.transcript.protocol.topology != "pair" or not second_answers:
             continue
-        held.append(debate)
-        used = sum((index, key.agent) in taught for key in second)
-        prompts, samples = prompts + (used > 0), samples + used
-        built, drawn = built + 1, drawn + len(second)
-    if not held:
+        paired_debates.append(debate)
+        num_trained = sum((index, key.agent) in trained_agents for key in second_answers)
+        num_prompts_built += 1
+        num_samples_drawn += len(second_answers)
+        num_samples += num_trained
+        if num_trained > 0:
+            num_prompts += 1
+    if not paired_debates:
         return {}
-    counted = {
-        "sdrl/debate_prompts": prompts,
-        "sdrl/debate_samples": samples,
-        "sdrl/debate_prompts_built": built,
-        "sdrl/debate_samples_drawn": drawn,
+    metrics = {
+        "sdrl/debate_prompts": float(num_prompts),
+        "sdrl/debate_samples": float(num_samples),
+        "sdrl/debate_prompts_built": float(num_prompts_built),
+        "sdrl/debate_samples_drawn": float(num_samples_drawn),
     }
-    return {name: float(count) for name, count in counted.items()} | _revised(held)
 
-
-def _revised(debates: Sequence[ReadDebate]) -> dict[str, float]:
-    """Return how often second answers are right, and how much more often than first ones."""
-    right: tuple[list[float], list[float]] = ([], [])
-    for verdicts in turn_verdicts(debates):
+    first_is_right: list[bool] = []
+    second_is_right: list[bool] = []
+    for verdicts in turn_verdicts(paired_debates):
+        # Without a gold answer that can be checked, neither answer is right or wrong.
         if any(verdict.verdict == "unverifiable" for verdict in verdicts.values()):
             continue
         for key, verdict in verdicts.items():
-            right[key.round].append(float(verdict.verdict == "right"))
-    if not right[1]:
-        return {}
-    second = fmean(right[1])
-    return {
-        "sdrl/debate_accuracy": second,
-        "sdrl/debate_accuracy_improvement": second - fmean(right[0]),
-    }
-
-
-def _contract(debate: ReadDebate) -> Contract:
-    return get_contract(debate.transcript.protocol.contract)
-
-
-def _failed(debate: ReadDebate, index: int) -> bool:
-    turn = debate.transcript.turns[index]
-    read = debate.turns.get(turn.key)
-    return turn.failure is not None if read is None else read.failed
-
-
-def _consensus(debate: ReadDebate) -> list[float]:
-    """Return for each turn whether all agents of its round have said YES by then."""
-    rules = debate.transcript.protocol
-    found = []
-    for turn in debate.turns.values():
-        heard = [
-            other
-            for other in debate.turns.values()
-            if other.key.round == turn.key.round
-            and (rules.schedule == "parallel" or other.key.agent <= turn.key.agent)
-        ]
-        agreed = len(heard) == rules.num_agents and all(one.parsed.consensus for one in heard)
-        found.append(float(agreed))
-    return found
-
-
-def _asks_for_a_form(debate: ReadDebate) -> bool:
-    """Return whether prompts say how an answer is written, which the compact style does not."""
-    transcript = debate.transcript
-    is_compact = transcript.protocol.extra.get("style") == "compact"
-    return not is_compact and bool(answer_form(transcript.question, _contract(debate).kind))
-
-
-def _has_form(turn: ReadTurn, kind: str) -> bool:
-    r"""Return whether an answer stands where it is asked for: in a box, or on an answer line."""
-    if turn.failed:
-        return False
-    text = (turn.parsed.answer or "") if kind == "xml" else turn.turn.text
-    found = answer_line(text) if kind == "answer_line" else final_box(text)
-    return found is not None and found[0] < found[1]
-
-
-_log = logging.getLogger(__name__)
-
-
-def step_metrics(step: Step, recipe: Recipe, seconds: float) -> tuple[dict[str, float], str | None]:
-    """Return all metrics of a step, and what kept some of them from being measured, if anything.
-
-    Args:
-        step: one that was trained: what cannot be measured of it must not undo that.
-        recipe: its phase's.
-        seconds: its wall time.
-    """
-    try:
-        return _measured(step, recipe, seconds), None
-    except Exception as error:
-        # Of any kind, as rewards and metrics of others run here, too: the update is made, and a
-        # run of days is worth more than one row. The row counts it and the display says it.
-        _log.debug("step %d is not measured", step.number + 1, exc_info=True)
-        problem = f"{type(error).__name__}: {error}".splitlines()[0]
-        found = {"time/step_s": seconds, "failures/metrics": 1.0}
-        return found | step.metrics, problem
-
-
-def _measured(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
-    whole_step = {"time/step_s": seconds, "memory/peak_gib": peak_memory_gib()}
-    if recipe.offline is not None and not step.transcripts:  # Of examples: nothing was played.
-        return whole_step | gradient_shares(step.batch, recipe.loss) | step.metrics
-    every = [turn.token_counts for x in step.transcripts for turn in x.sampled_turns()]
-    counts = [found for found in every if found is not None]
-    turns = max(1, len(counts))
-    prompts, sampled = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
-    debates = len(step.transcripts)
-    agents = recipe.debate.num_agents
-    returns = [value for s in step.scores for value in s.agents if value is not None]
-    mixed = [len({v for v in s.agents if v is not None}) > 1 for s in step.scores]
-    demonstrated = not recipe.rollout.engine.is_sampled
-    played = zip(step.transcripts, step.scores, strict=True)
-    whole = [(debate, score) for debate, score in played if debate.protocol.num_agents == agents]
-    held, scores = [debate for debate, _ in whole], [score for _, score in whole]
-    watched = {} if demonstrated else debate_metrics(held, scores=scores)
-    metrics = mean_metrics([score.metrics for score in step.scores])
-    for name, value in watched.items():
-        metrics[name if name.startswith(("judge/", "reward/")) else f"train/{name}"] = value
-    metrics |= {
-        "env/all/ac_tokens_per_turn": sampled / turns,
-        "env/all/ob_tokens_per_turn": prompts / turns,
-        "env/all/turns_per_episode": turns / max(1, debates),
-        "env/all/total_episodes": float(debates),
-        "env/all/total_turns": float(turns),
-        "env/all/sampled_tokens": sampled + step.metrics.get("sampling/dropped_tokens", 0.0),
-        "env/all/by_group/frac_mixed": fmean(mixed) if mixed else 0.0,
-        **whole_step,
-    }
-    replies = [turn.reply for x in step.transcripts for turn in x.sampled_turns()]
-    ends = [reply.finish for reply in replies if reply is not None]
-    if ends:
-        metrics["rollout/truncated_fraction"] = ends.count("length") / len(ends)
-    if step.batch.turns:  # Turns without tokens, such as those that found no room, have no rows.
-        metrics["rollout/merged_turn_fraction"] = 1 - len(step.batch.rows) / step.batch.turns
-    if not demonstrated:
-        metrics |= staleness(step) | paper_metrics(
-            step.transcripts, step.batch.rows, watched, recipe.data.dataset, agents
-        )
-    if lengths := [sampled for _, sampled in counts]:
-        metrics |= {
-            "tokens_per_s": sampled / seconds,
-            "rollout/reply_tokens_max": float(max(lengths)),
-            "rollout/reply_tokens_min": float(min(lengths)),
-        }
-    metrics |= role_rewards(step)
-    if returns:
-        metrics["reward/std"] = pstdev(returns)
-        metrics["reward/total"] = metrics["env/all/reward/total"] = fmean(returns)
-    return metrics | gradient_shares(step.batch, recipe.loss) | step.metrics
+            by_round = (first_is_right, second_is_right)
+            by_round[key.round].append(verdict.verdict == "right")
+    if second_is_right:
+        accuracy = fmean(second_is_right)
+        metrics["sdrl/debate_accuracy"] = accuracy
+        metrics["sdrl/debate_accuracy_improvement"] = accuracy - fmean(first_is_right)
+    return metrics
 
 
 def role_rewards(step: Step) -> dict[str, float]:
-    """Return the mean return of each role's agents; nothing where all agents are equals.
+    """Compute the mean return of each role's agents; nothing where all agents are equals.
 
     Where a policy plays against another, the mean over both says nothing about either.
     """
-    earned: dict[str, list[float]] = {}
+    returns_by_role: dict[str, list[float]] = {}
     for transcript, score in zip(step.transcripts, step.scores, strict=True):
+        if len(transcript.protocol.roles) <= 1:
+            continue
         roles = roles_by_agent(transcript.protocol)
-        if len(transcript.protocol.roles) > 1:
-            for role, value in zip(roles, score.agents, strict=False):
-                if value is not None:
-                    earned.setdefault(role.name, []).append(value)
-    return {f"reward/role/{name}": fmean(values) for name, values in earned.items()}
+        for role, agent_return in zip(roles, score.agents, strict=False):
+            if agent_return is not None:
+                returns_by_role.setdefault(role.name, []).append(agent_return)
+    return {f"reward/role/{name}": fmean(returns) for name, returns in returns_by_role.items()}
 
 
 def staleness(step: Step) -> dict[str, float]:
-    """Return how many steps older than the policy the weights were that sampled its tokens."""
-    ages = [step.number - row.versions for row in step.batch.rows]
-    found = np.concatenate([np.zeros(0), *ages])
-    if not len(found):
+    """Compute the age, in steps, of the weights that sampled the step's tokens."""
+    ages_of_rows = [step.number - row.versions for row in step.batch.rows]
+    if not any(len(ages) for ages in ages_of_rows):
         return {}
+    ages = np.concatenate(ages_of_rows)
     return {
-        "rollout/staleness_mean": float(found.mean()),
-        "rollout/staleness_max": float(found.max()),
+        "rollout/staleness_mean": float(ages.mean()),
+        "rollout/staleness_max": float(ages.max()),
     }
 
 
-def mean_metrics(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each metric over the debates that have it."""
-    names = dict.fromkeys(name for metrics in found for name in metrics)
-    return {name: fmean(m[name] for m in found if name in m) for name in names}
+def mean_metrics(metrics_of_debates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Compute the mean of each metric over the debates that have it."""
+    values_by_name: dict[str, list[float]] = {}
+    for metrics in metrics_of_debates:
+        for name, value in metrics.items():
+            values_by_name.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in values_by_name.items()}
 
 
 def facts_of(phase: Recipe) -> Facts:
-    """Return what the health watch and preflight need to know of a phase."""
-    needs = [part.reward.needs() for part in phase.reward.parts().values()]
+    """Collect the facts about a phase for the health monitor and preflight."""
+    needs = [component.reward.needs() for component in phase.reward.parts().values()]
     has_votes = any(need.votes for need in needs)
-    judge = phase.advantage.streams.get("judge")
+    has_answers = any(need.answers for need in needs)
+    judge_stream = phase.advantage.streams.get("judge")
+    judge_has_weight = judge_stream is not None and judge_stream.weight > 0
+    appends_turns = getattr(phase.debate, "conversation", "") == "append"
     return Facts(
         agents=phase.debate.num_agents,
         several_updates=phase.trainer.makes_several,
@@ -292,9 +324,7 @@ def facts_of(phase: Recipe) -> Facts:
         pairs=phase.loss.learns_from == "pairs",
         imitates=phase.loss.learns_from == "demonstrations",
         votes=has_votes,
-        peers_alone=has_votes and not any(need.answers for need in needs),
-        judges_learn="judge" in phase.reward.streams and judge is not None and judge.weight > 0,
-        merges_turns=(
-            getattr(phase.debate, "conversation", "") == "append" and phase.debate.max_rounds > 1
-        ),
+        peers_alone=has_votes and not has_answers,
+        judges_learn="judge" in phase.reward.streams and judge_has_weight,
+        merges_turns=appends_turns and phase.debate.max_rounds > 1,
     )
