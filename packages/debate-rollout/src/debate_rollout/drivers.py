@@ -57,28 +57,30 @@ __all__ = [
 
 
 LONGEST_WAIT_S = 60.0
-"""Limit of one wait for replies; the loop then looks for requests that are overdue."""
+"""Limit of one wait for replies; the loop then looks for overdue requests."""
 IDLE_REST_S = 0.01
-"""Rest after an engine returned nothing at once, so that its fault does not burn a processor."""
+"""Rest after an engine returned no reply at once, so that a faulty engine burns no processor."""
 DEBATES_PER_BURST = 64
-"""Debates that go on before the engine is asked again: it works while prompts are made."""
+"""Debates that advance between two looks at the engine: it works while prompts are made."""
 
 Select = Callable[[Sequence[Gate]], Sequence[GateDecision]]
 """Answers the gates of a batch: `go_on`, `keep` (end with the turns so far) or `drop`."""
 PendingReplies = dict[int, list[Reply | None]]
-"""The replies that each debate waits for, by its index; None where one is not in yet."""
+"""Replies to the open requests of each debate, by its index; None for a missing reply."""
+RunnableDebates = deque[tuple[int, Sent | None]]
+"""Debates that can go on, by index, each with the replies or the decision to send it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DebateRequest:
-    """A request, with the debate that made it and its position among that debate's requests."""
+    """A request, with its debate and its position among the simultaneous requests of the debate."""
 
     debate: int
     position: int
     request: Request
 
     def failure(self, cause: Exception) -> EngineFailure:
-        """Describe a request that failed again after it was retried."""
+        """Describe a request that failed again after a retry."""
         turn_request = self.request.turn_request
         how = "failed twice, the second time on this request alone"
         if isinstance(cause, RetriesExhaustedError):
@@ -95,11 +97,11 @@ class RequestBuilder:
 
     Args:
         renderer: The engine's; None for engines that take messages.
-        max_tokens: Limit of a reply whose ask sets none.
+        max_tokens: Limit of a reply whose turn request sets no limit.
         sampling: Fields of `Sampling` that replace the settings of the turn requests.
 
     Raises:
-        EngineConfigError: When `sampling` names no field of `Sampling`.
+        EngineConfigError: A name in `sampling` is no field of `Sampling`.
     """
 
     # Debates of two calls of `play` must be two sessions of the engine.
@@ -117,26 +119,27 @@ class RequestBuilder:
         self._first_session = next(self._calls) << 32
 
     def build(self, debate: int, turn_requests: Sequence[TurnRequest]) -> list[DebateRequest]:
-        """Build the engine's requests for the turns that a debate requests at once."""
-        return [
-            DebateRequest(debate, position, self._request(debate, turn_request))
-            for position, turn_request in enumerate(turn_requests)
-        ]
-
-    def _request(self, debate: int, turn_request: TurnRequest) -> Request:
-        settings: dict[str, Any] = {
-            "max_tokens": self._max_tokens
-            if turn_request.max_tokens is None
-            else turn_request.max_tokens,
-            "temperature": turn_request.temperature,
-            "stop": turn_request.stop,
-            "seed": turn_request.seed,
-        }
-        sampling = Sampling(**settings | self._sampling)
-        prompt_ids = (
-            () if self._renderer is None else self._renderer.render(turn_request).prompt_ids
-        )
-        return Request(turn_request, sampling, prompt_ids, self._first_session + debate)
+        """Build the engine's requests for the simultaneous turns of a debate."""
+        requests = []
+        for position, turn_request in enumerate(turn_requests):
+            max_tokens = turn_request.max_tokens
+            settings: dict[str, Any] = {
+                "max_tokens": self._max_tokens if max_tokens is None else max_tokens,
+                "temperature": turn_request.temperature,
+                "stop": turn_request.stop,
+                "seed": turn_request.seed,
+            }
+            prompt_ids: tuple[int, ...] = ()
+            if self._renderer is not None:
+                prompt_ids = self._renderer.render(turn_request).prompt_ids
+            request = Request(
+                turn_request,
+                Sampling(**settings | self._sampling),
+                prompt_ids,
+                self._first_session + debate,
+            )
+            requests.append(DebateRequest(debate, position, request))
+        return requests
 
 
 class DebateBatch:
@@ -156,10 +159,11 @@ class DebateBatch:
         return len(self._runs)
 
     def advance(self, debate: int, sent: Sent | None) -> Sequence[TurnRequest] | Transcript | None:
-        """Start a debate, or send it what it waits for.
+        """Start a debate, or send it the replies or the decision that it waits for.
 
         Returns:
-            Its next asks, its transcript when it has ended, or None when it is at a gate.
+            The next turn requests, the transcript of an ended debate, or None for a debate at a
+            gate.
         """
         run = self._runs[debate]
         try:
@@ -173,34 +177,32 @@ class DebateBatch:
         return step
 
     def answer_gates(self) -> list[tuple[int, GateDecision]]:
-        """Decide all open gates together, in order of debates; return the debates that go on.
+        """Decide all open gates together, in order of debates; list the debates that go on.
 
         Raises:
-            EngineConfigError: When `select` does not decide each gate.
+            EngineConfigError: `select` does not decide each gate.
         """
         if not self._open_gates:
             return []
         debates = sorted(self._open_gates)
-        decisions = self._decide([self._open_gates[debate] for debate in debates])
+        gates = [self._open_gates[debate] for debate in debates]
+        decisions: Sequence[GateDecision] = ["go_on"] * len(gates)
+        if self._select is not None:
+            decisions = self._select(gates)
+            if len(decisions) != len(gates) or not {*decisions} <= {"keep", "drop", "go_on"}:
+                raise EngineConfigError(
+                    f"select decided {list(decisions)} on {len(gates)} gates; expected 'keep', "
+                    "'drop' or 'go_on' for each"
+                )
         self._open_gates.clear()
         going_on: list[tuple[int, GateDecision]] = []
         for debate, decision in zip(debates, decisions, strict=True):
             if decision == "drop":
                 self._runs[debate].close()
             else:
+                # A debate that is kept goes on, too: it ends itself with the turns so far.
                 going_on.append((debate, decision))
         return going_on
-
-    def _decide(self, gates: Sequence[Gate]) -> Sequence[GateDecision]:
-        if self._select is None:
-            return ["go_on"] * len(gates)
-        decisions = self._select(gates)
-        if len(decisions) != len(gates) or not {*decisions} <= {"keep", "drop", "go_on"}:
-            raise EngineConfigError(
-                f"select decided {list(decisions)} on {len(gates)} gates; expected 'keep', 'drop' "
-                "or 'go_on' for each"
-            )
-        return decisions
 
     def close(self) -> None:
         """End every debate that is still under way."""
@@ -215,7 +217,7 @@ class _Attempt:
 
 
 class OpenRequests:
-    """The requests an engine has not answered yet.
+    """The requests without a reply.
 
     A request that fails, or is older than `timeout_s`, is cancelled and tried once more, unless
     its engine has retried it already (`RetriesExhaustedError`).
@@ -237,14 +239,14 @@ class OpenRequests:
 
     @property
     def max_debates(self) -> float:
-        """How many debates should be under way: as many as fit into the engine's cache."""
+        """Number of debates that fit into the engine's cache."""
         return inf if self._cache_use is None else self._cache_use.room.debates
 
     def submit(self, requests: Sequence[DebateRequest]) -> None:
-        """Send all requests that a debate makes at once.
+        """Send the simultaneous requests of a debate.
 
         Raises:
-            EngineFailure: When the engine refuses a request twice.
+            EngineFailure: The engine refuses a request twice.
         """
         if self._cache_use is not None:
             debate = requests[0].debate
@@ -253,31 +255,22 @@ class OpenRequests:
             self._submit(_Attempt(request, is_retry=False))
 
     def end_debate(self, debate: int) -> None:
-        """Count the cache of a debate that has ended as free."""
+        """Count the cache of an ended debate as free."""
         if self._cache_use is not None:
             self._cache_use.end_debate(debate)
 
     def wait(self, patience_s: float) -> list[tuple[DebateRequest, Reply]]:
-        """Wait for the first reply, at most about `patience_s`, and return all that are in.
+        """Wait for the first reply, at most about `patience_s`, and return all replies so far.
 
         Raises:
-            EngineFailure: When a request has failed twice. Replies that came with the failure are
+            EngineFailure: A request has failed twice. Replies that came with the failure are
                 returned first; the next call raises.
         """
-        replies = [] if self._failure else self._collect_replies(patience_s)
-        if self._failure and not replies:
-            raise self._failure
-        return replies
-
-    def close(self) -> None:
-        """Cancel all open requests."""
-        for ticket in self._attempts:
-            self._engine.cancel(ticket)
-        self._attempts.clear()
-
-    def _collect_replies(self, patience_s: float) -> list[tuple[DebateRequest, Reply]]:
+        earlier_failure = self._failure
+        if earlier_failure is not None:
+            raise earlier_failure
         replies: list[tuple[DebateRequest, Reply]] = []
-        for finished in self._collect(min(patience_s, self._seconds_to_deadline())):
+        for finished in self._collect(patience_s):
             attempt = self._attempts.pop(finished.ticket, None)
             if attempt is None:
                 continue  # cancelled before
@@ -289,8 +282,24 @@ class OpenRequests:
             if self._cache_use is not None:
                 agent = request.request.turn_request.agent
                 self._cache_use.add_reply(request.debate, agent, finished.outcome)
-        self._retry_overdue()
+
+        now = time.monotonic()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, ticket = self._deadlines.popleft()
+            overdue = self._attempts.pop(ticket, None)
+            if overdue is not None:
+                self._engine.cancel(ticket)
+                error = TimeoutError(f"no reply within {self._timeout_s:g} s")
+                self._retry_or_fail(overdue, error)
+        if self._failure is not None and not replies:
+            raise self._failure
         return replies
+
+    def close(self) -> None:
+        """Cancel all open requests."""
+        for ticket in self._attempts:
+            self._engine.cancel(ticket)
+        self._attempts.clear()
 
     def _submit(self, attempt: _Attempt) -> None:
         try:
@@ -313,6 +322,15 @@ class OpenRequests:
             self._failure = self._failure or failure
 
     def _collect(self, patience_s: float) -> list[Finished]:
+        """Collect from the engine, at most until the next request is overdue."""
+        patience_s = min(patience_s, LONGEST_WAIT_S)
+        while self._deadlines:
+            deadline, ticket = self._deadlines[0]
+            if ticket in self._attempts:
+                patience_s = min(patience_s, max(0.0, deadline - time.monotonic()))
+                break
+            # This request was answered in time.
+            self._deadlines.popleft()
         start = time.monotonic()
         try:
             finished = self._engine.collect(patience_s)
@@ -324,30 +342,12 @@ class OpenRequests:
             time.sleep(min(IDLE_REST_S, patience_s))
         return finished
 
-    def _seconds_to_deadline(self) -> float:
-        while self._deadlines:
-            deadline, ticket = self._deadlines[0]
-            if ticket in self._attempts:
-                return max(0.0, deadline - time.monotonic())
-            self._deadlines.popleft()
-        return LONGEST_WAIT_S
-
-    def _retry_overdue(self) -> None:
-        now = time.monotonic()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, ticket = self._deadlines.popleft()
-            attempt = self._attempts.pop(ticket, None)
-            if attempt is not None:
-                self._engine.cancel(ticket)
-                error = TimeoutError(f"no reply within {self._timeout_s:g} s")
-                self._retry_or_fail(attempt, error)
-
 
 class _BatchQueue:
     """Lets an engine that answers batches take single requests: `collect` is one call for all.
 
-    After a call that failed, open requests are sent one by one: what failed as a batch may pass
-    alone, and the error of what fails again names its request.
+    After a failed call, open requests are sent one by one: requests that failed as a batch may pass
+    singly, and the error of a second failure names its request.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -388,65 +388,68 @@ def _run_free(
 ) -> Iterator[tuple[int, Transcript]]:
     """Yield (debate, transcript) as debates end; each goes on when its own replies are in.
 
-    Debates under way go before those not yet begun. Gates are answered when nothing else can run.
+    Debates under way go before debates not yet begun. Gates are answered when no debate can run.
 
     Args:
         debates: All are run to their ends.
         open_requests: Sends the requests.
         builder: Builds the requests.
-        in_flight: Limit of debates that wait for replies at once; those at a gate do not count.
+        in_flight: Limit of debates that wait for replies at once; debates at a gate do not count.
 
     Raises:
-        EngineFailure: When a request has failed twice.
+        EngineFailure: A request has failed twice.
     """
-    ready: deque[tuple[int, Sent | None]] = deque((debate, None) for debate in range(len(debates)))
+    runnable: RunnableDebates = deque((debate, None) for debate in range(len(debates)))
     pending: PendingReplies = {}
 
     def has_room() -> bool:
         return len(pending) < min(in_flight, open_requests.max_debates)
 
-    while ready or pending:
+    while runnable or pending:
         num_advanced = 0
-        while ready and has_room() and num_advanced < DEBATES_PER_BURST:
+        while runnable and has_room() and num_advanced < DEBATES_PER_BURST:
             num_advanced += 1
-            yield from _advance(ready, debates, open_requests, builder, pending)
+            yield from _advance(runnable, debates, open_requests, builder, pending)
         if pending:
             # With more debates to begin, the engine is only asked what it has finished by now.
-            patience_s = 0.0 if ready and has_room() else LONGEST_WAIT_S
+            patience_s = 0.0 if runnable and has_room() else LONGEST_WAIT_S
             completed = _complete(open_requests, pending, patience_s)
-            ready.extendleft(reversed(completed))
-        elif not ready:
-            ready.extend(debates.answer_gates())
+            # In front: their prefixes are still in the engine's cache.
+            runnable.extendleft(reversed(completed))
+        elif not runnable:
+            runnable.extend(debates.answer_gates())
 
 
 def _run_in_lock_step(
     debates: DebateBatch, open_requests: OpenRequests, builder: RequestBuilder
 ) -> Iterator[tuple[int, Transcript]]:
-    """Yield (debate, transcript) as debates end; all that can ask do, then wait for all replies.
+    """Yield (debate, transcript) as debates end; all advance, then all wait for all replies.
 
     Raises:
-        EngineFailure: When a request has failed twice.
+        EngineFailure: A request has failed twice.
     """
-    ready: deque[tuple[int, Sent | None]] = deque((debate, None) for debate in range(len(debates)))
+    runnable: RunnableDebates = deque((debate, None) for debate in range(len(debates)))
     pending: PendingReplies = {}
-    while ready:
-        while ready:
-            yield from _advance(ready, debates, open_requests, builder, pending)
+    while runnable:
+        while runnable:
+            yield from _advance(runnable, debates, open_requests, builder, pending)
         completed: list[tuple[int, Sent | None]] = []
         while pending:
             completed += _complete(open_requests, pending, LONGEST_WAIT_S)
-        ready.extend(sorted(completed, key=itemgetter(0)) or debates.answer_gates())
+        # Sorted, because requests reach the engine in this order: a batch must not depend on the
+        # times at which replies arrived.
+        runnable.extend(sorted(completed, key=itemgetter(0)) or debates.answer_gates())
 
 
 def _advance(
-    ready: deque[tuple[int, Sent | None]],
+    runnable: RunnableDebates,
     debates: DebateBatch,
     open_requests: OpenRequests,
     builder: RequestBuilder,
     pending: PendingReplies,
 ) -> Iterator[tuple[int, Transcript]]:
     """Let the next debate go on: submit its requests, or yield its transcript when it has ended."""
-    debate, sent = ready.popleft()
+    debate, sent = runnable.popleft()
     step = debates.advance(debate, sent)
     if step is None:
         return  # at a gate
@@ -457,13 +460,13 @@ def _advance(
         pending[debate] = [None] * len(step)
         open_requests.submit(builder.build(debate, step))
     else:
-        ready.appendleft((debate, []))  # it asked for nothing, so it waits for nothing
+        runnable.appendleft((debate, []))  # without requests it waits for no reply
 
 
 def _complete(
     open_requests: OpenRequests, pending: PendingReplies, patience_s: float
 ) -> list[tuple[int, Sent | None]]:
-    """Wait for replies; return the debates that have all of theirs, in order of arrival."""
+    """Wait for replies; return the debates with all of their replies, in order of arrival."""
     completed: list[tuple[int, Sent | None]] = []
     for request, reply in open_requests.wait(patience_s):
         replies = pending[request.debate]
@@ -490,20 +493,21 @@ def play(
     debate is finished or at a gate; `select` then answers them together, in order of debates.
 
     Args:
-        runs: Forms that were started; each is run to its end or closed.
+        runs: Started forms; each is run to its end or closed.
         engine: Samples the replies.
-        max_tokens: Limit of a reply whose ask sets none.
-        sampling: Fields of `Sampling` that replace those of turn requests, such as `temperature`.
-        select: Answers gates; without it every debate goes on.
-        driver: Says which debates wait for which, and how long.
+        max_tokens: Limit of a reply whose turn request sets no limit.
+        sampling: Fields of `Sampling` that replace settings of turn requests, such as
+            `temperature`.
+        select: Answers gates; by default every debate goes on.
+        driver: Decides for which replies a debate waits, and how long.
 
     Returns:
         The transcripts in the order of `runs`, dropped debates left out.
 
     Raises:
-        EngineFailure: When the engine fails on a request, and again when it is tried alone;
+        EngineFailure: The engine failed on a request, and again on a retry of this request only;
             `finished` holds the debates that had ended.
-        EngineConfigError: When `sampling` names no field of `Sampling`.
+        EngineConfigError: A name in `sampling` is no field of `Sampling`.
     """
     transcripts: dict[int, Transcript] = {}
     try:
@@ -535,8 +539,10 @@ def play_each(
     try:
         builder = RequestBuilder(engine.renderer, max_tokens, sampling)
         stream = streaming(engine)
+        # LockStep has no limit of its own: all debates wait for all replies.
         in_flight = getattr(driver, "in_flight", None)
         if stream is None:
+            # A batch is one call, so no request of it can be overdue before the others.
             open_requests = OpenRequests(_BatchQueue(engine), inf)
             yield from _run_in_lock_step(debates, open_requests, builder)
         elif in_flight is None:

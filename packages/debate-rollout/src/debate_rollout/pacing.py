@@ -52,7 +52,7 @@ class Auto(_Paced):
 DriverConfig = Auto | LockStep | FreeRunning
 DRIVERS: Variants[DriverConfig] = Variants(None, DriverConfig, Auto, LockStep, FreeRunning)
 DriverChoice = Annotated[DriverConfig, DRIVERS]
-"""What a recipe's `driver` may be."""
+"""Any driver of a recipe."""
 
 AUTO = Auto()
 
@@ -60,9 +60,9 @@ AUTO = Auto()
 class CacheRoom:
     """Estimates how many debates an engine's cache of keys and values holds at once.
 
-    Beyond that, debates evict each other's cached prefixes, and each next turn computes its prefix
-    again. A debate needs the mean of the debates of its kind that have ended; until one has, the
-    largest number of tokens that any of them has asked for.
+    More debates would evict each other's cached prefixes, and each next turn would compute its
+    prefix again. A debate needs the mean of the ended debates of its kind; before the first end,
+    the largest number of tokens of any debate's requests.
 
     Args:
         tokens: Capacity of the cache.
@@ -76,15 +76,16 @@ class CacheRoom:
 
     @property
     def debates(self) -> int:
-        """How many debates should be under way; at least one."""
+        """Number of debates to have under way; at least one."""
         return max(1, int(self._capacity // self._tokens_per_debate))
 
     def of(self, num_first_requests: int) -> "CacheRoom":
-        """Return the estimate for debates that begin with this number of requests at once."""
+        """Get the estimate for debates with this number of first requests."""
         return self._rooms_by_kind.setdefault(num_first_requests, CacheRoom(self._capacity))
 
     def add_upper_bound(self, tokens: int) -> None:
         """Count a debate that fills `tokens` if each open request is answered at full length."""
+        # Bounds are far above what debates take, so a mean replaces them once there is one.
         if not self._num_ended:
             self._tokens_per_debate = max(self._tokens_per_debate, tokens)
 
@@ -104,7 +105,7 @@ class _AgentContext:
 
 
 class CacheUse:
-    """Counts the tokens that the debates of one call of `play` have in the engine's cache.
+    """Counts the cached tokens of the debates of one call of `play`.
 
     Args:
         room: The engine's.
@@ -116,7 +117,8 @@ class CacheUse:
         self._has_begun = False
 
     def add_requests(self, debate: int, requests: Sequence[Request]) -> None:
-        """Count the requests that a debate makes at once."""
+        """Count the simultaneous requests of a debate."""
+        # Debates of one call have the same form, so the first requests tell their kind.
         if not self._has_begun:
             self.room = self.room.of(len(requests))
             self._has_begun = True
@@ -124,6 +126,7 @@ class CacheUse:
         prompts_by_agent: dict[int, list[tuple[int, ...]]] = {}
         for request in requests:
             prompts_by_agent.setdefault(request.turn_request.agent, []).append(request.prompt_ids)
+        # A new prompt of an agent extends the last one and replaces it in the cache.
         for agent, prompts in prompts_by_agent.items():
             contexts[agent] = _AgentContext(prompts)
         longest_replies = sum(request.sampling.max_tokens for request in requests)
@@ -150,7 +153,8 @@ class CacheUse:
 
 def count_tokens_once(prompts: Sequence[tuple[int, ...]]) -> int:
     """Count the tokens of prompts, their common beginning once."""
-    # What the first and the last in order have in common, all have.
+    # In order, all prompts lie between the first and the last, so the beginning that these two
+    # have in common is common to all.
     first = min(prompts)
     last = max(prompts)
     num_common = 0

@@ -1,7 +1,7 @@
 """One engine of several policies: each request goes to the engine of its policy."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from debate_rollout.pacing import CacheRoom
 from debate_rollout.rendering import Rendered
 
 WAIT_SLICE_S = 0.02
-"""Limit of one wait for one of several engines, so that no reply of another waits long."""
+"""Limit of one wait for one of several engines, so that the others' replies do not wait long."""
 Hear = Callable[[list[tuple[Request, Reply]]], None]
 """Takes the replies that arrived together, each with its request."""
 
@@ -29,7 +29,7 @@ class ForwardingEngine:
     """Forwards every call to another engine; subclasses change single calls.
 
     Args:
-        engine: Samples. This engine has its capabilities.
+        engine: Samples the replies.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -58,7 +58,7 @@ class ForwardingEngine:
         return self._engine.context_window
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Return one reply a request, in order."""
+        """Sample one reply a request, in order."""
         return self._engine.generate(requests)
 
     def load(self, weights: Weights) -> None:
@@ -66,7 +66,7 @@ class ForwardingEngine:
         self._engine.load(weights)
 
     def sleep(self) -> None:
-        """Free the memory of the engine's device, where `capabilities` say that it can."""
+        """Free the memory of the engine's device, if the engine has the capability."""
         cast(SleepingEngine, self._engine).sleep()
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class ForwardingEngine:
         return self._stream.submit(request)
 
     def collect(self, timeout_s: float) -> list[Finished]:
-        """Return the requests that have ended since the last call."""
+        """Collect the requests that have ended since the last call."""
         return self._stream.collect(timeout_s)
 
     def cancel(self, ticket: int) -> None:
@@ -100,9 +100,9 @@ class HeardEngine(ForwardingEngine):
         self._open: dict[int, Request] = {}
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Return one reply a request, in order."""
+        """Sample one reply a request, in order."""
         replies = super().generate(requests)
-        # A driver refuses another number of replies than it asked for.
+        # Not strict: the driver refuses a wrong number of replies, with a better message.
         self._hear(list(zip(requests, replies, strict=False)))
         return replies
 
@@ -113,7 +113,7 @@ class HeardEngine(ForwardingEngine):
         return ticket
 
     def collect(self, timeout_s: float) -> list[Finished]:
-        """Return the requests that have ended since the last call."""
+        """Collect the requests that have ended since the last call."""
         all_finished = super().collect(timeout_s)
         replies: list[tuple[Request, Reply]] = []
         for finished in all_finished:
@@ -158,10 +158,10 @@ class RoutedEngine:
         self._open: set[int] = set()
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Return one reply a request, in order.
+        """Sample one reply a request, in order.
 
         Raises:
-            EngineConfigError: A request is for a policy that has no engine.
+            EngineConfigError: A request is for a policy without an engine.
         """
         replies: dict[int, Reply] = {}
         indices_by_policy: dict[str, list[int]] = {}
@@ -178,11 +178,11 @@ class RoutedEngine:
         self._engines[TRAINED].load(weights)
 
     def sleep(self) -> None:
-        """Free the memory of the trained policy's engine, where `capabilities` say that it can."""
+        """Free the memory of the trained policy's engine, if the engine has the capability."""
         cast(SleepingEngine, self._engines[TRAINED]).sleep()
 
     def close(self) -> None:
-        """Close every engine, whatever closing another ends with."""
+        """Close every engine, even if closing another one fails."""
         with ExitStack() as closing:
             for engine in self._engines.values():
                 closing.callback(engine.close)
@@ -196,17 +196,24 @@ class RoutedEngine:
         return ticket
 
     def collect(self, timeout_s: float) -> list[Finished]:
-        """Return the requests of all engines that have ended since the last call."""
+        """Collect the requests of all engines that have ended since the last call."""
+        num_streams = len(self._streams)
         deadline = time.monotonic() + timeout_s
         while True:
-            busy = {ticket % len(self._streams) for ticket in self._open}
+            busy_streams = {ticket % num_streams for ticket in self._open}
             seconds_left = max(0.0, deadline - time.monotonic())
-            wait_s = seconds_left if len(busy) == 1 else min(WAIT_SLICE_S, seconds_left)
-            finished: list[Finished] = []
-            for index in busy:
-                finished += self._finished_of(index, wait_s)
-            if finished or not busy or seconds_left == 0:
-                return finished
+            # One busy engine may wait as long as it likes: no other has a reply meanwhile.
+            wait_s = seconds_left if len(busy_streams) == 1 else min(WAIT_SLICE_S, seconds_left)
+            all_finished: list[Finished] = []
+            for index in busy_streams:
+                for finished in self._streams[index].collect(wait_s):
+                    ticket = finished.ticket * num_streams + index
+                    # A cancelled request may still end.
+                    if ticket in self._open:
+                        self._open.remove(ticket)
+                        all_finished.append(Finished(ticket, finished.outcome))
+            if all_finished or not busy_streams or seconds_left == 0:
+                return all_finished
 
     def cancel(self, ticket: int) -> None:
         """Give a request up."""
@@ -214,13 +221,6 @@ class RoutedEngine:
             self._open.remove(ticket)
             engine_ticket, index = divmod(ticket, len(self._streams))
             self._streams[index].cancel(engine_ticket)
-
-    def _finished_of(self, index: int, wait_s: float) -> Iterator[Finished]:
-        for finished in self._streams[index].collect(wait_s):
-            ticket = finished.ticket * len(self._streams) + index
-            if ticket in self._open:
-                self._open.remove(ticket)
-                yield Finished(ticket, finished.outcome)
 
     def _engine(self, policy: str) -> Engine:
         if policy not in self._engines:
@@ -241,6 +241,6 @@ class RoutedRenderer:
         return getattr(self._renderers[TRAINED], "tokenizer", None)
 
     def render(self, turn_request: TurnRequest) -> Rendered:
-        """Render a turn request as prompt ids; as none for an engine that takes messages."""
+        """Render a turn request as prompt ids; an engine that takes messages has none."""
         renderer = self._renderers.get(turn_request.policy)
         return Rendered((), extended=False) if renderer is None else renderer.render(turn_request)

@@ -41,13 +41,16 @@ _LOG = logging.getLogger(__name__)
 _CONNECT_S = 10.0
 """Longest wait for a connection."""
 _CLOSE_S = 30.0
+"""Longest wait for the end of the loop's work, for each step of closing."""
 _MOST_SILENT_TRIES = 2
-"""Tries of a request that end without a reply in time: each costs `timeout_s`."""
+"""Most tries of a request without a reply in time: each costs `timeout_s`."""
 _SHOWN_CHARACTERS = 300
 """Length of a response in an error."""
 _RETRIED_STATUSES = frozenset((408, 409, 425, 429))
 """Statuses below 500 of failures that pass."""
+# A shorter key would be replaced in the middle of ordinary words.
 _SHORTEST_SECRET = 8
+# Of the pause between tries; without a bound the power overflows.
 _MOST_DOUBLINGS = 30
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _OVERFLOW = re.compile(
@@ -89,9 +92,21 @@ class HttpEngine(ABC):
         if self._loop.is_closed():
             raise EndpointError("the engine is closed")
         ticket = next(self._tickets)
+
+        def put_outcome(ended: Future[Reply]) -> None:
+            outcome: Reply | Exception
+            try:
+                outcome = ended.result()
+            except CancelledError:
+                outcome = RolloutError("the request was cancelled")
+            except Exception as error:
+                outcome = error
+            self._ended.put(Finished(ticket, outcome))
+
         future = asyncio.run_coroutine_threadsafe(self._reply(request), self._loop)
         self._open[ticket] = future
-        future.add_done_callback(lambda done: self._ended.put(_finished(ticket, done)))
+        # It runs in the loop's thread, so it only puts into a queue.
+        future.add_done_callback(put_outcome)
         return ticket
 
     def collect(self, timeout_s: float) -> list[Finished]:
@@ -122,7 +137,7 @@ class HttpEngine(ABC):
         """Wait for a coroutine.
 
         Raises:
-            RolloutError: When it takes longer than `timeout_s`; `what` names the work.
+            RolloutError: The work, called `what`, takes longer than `timeout_s`.
         """
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
@@ -139,29 +154,20 @@ class HttpEngine(ABC):
         if not self._thread.is_alive():
             return
         self._open.clear()
+
+        async def cancel_all() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
         try:
-            self.run(_cancel_all(), _CLOSE_S, "cancelling requests")
+            self.run(cancel_all(), _CLOSE_S, "cancelling requests")
             self.run(self._disconnect(), _CLOSE_S, "closing an engine")
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_CLOSE_S)
             self._loop.close()
-
-
-def _finished(ticket: int, done: Future[Reply]) -> Finished:
-    try:
-        return Finished(ticket, done.result())
-    except CancelledError:
-        return Finished(ticket, RolloutError("the request was cancelled"))
-    except Exception as error:
-        return Finished(ticket, error)
-
-
-async def _cancel_all() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def key_hider(key: str | None) -> Callable[[str], str]:
@@ -176,7 +182,7 @@ def key_hider(key: str | None) -> Callable[[str], str]:
 
 
 class UnreadableReply(ValueError):
-    """A response that is no chat completion."""
+    """A response without a chat completion in it."""
 
 
 def request_body(config: "OpenAIEngine", request: Request) -> bytes:
@@ -211,7 +217,7 @@ def read_reply(content: bytes, request: Request) -> Reply:
     """Parse a chat completion, with the endpoint's count of prompt and completion tokens.
 
     Raises:
-        UnreadableReply: When the response is no chat completion.
+        UnreadableReply: The response is no chat completion.
     """
     try:
         completion = json.loads(content)
@@ -241,9 +247,10 @@ def _read_count(count: object) -> int:
 
 
 def serves_vllm(content: bytes) -> bool:
-    """Whether a list of models (`/models`) comes from vLLM, which owns all that it serves."""
+    """Say whether a list of models (`/models`) comes from vLLM."""
     try:
         models = json.loads(content)["data"]
+        # vLLM names itself as the owner of all models that it serves.
         return any(model.get("owned_by") == "vllm" for model in models)
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return False
@@ -252,6 +259,7 @@ def serves_vllm(content: bytes) -> bool:
 def _read_finish(text: str, choice: dict[str, object], request: Request) -> tuple[str, Finish]:
     """Parse the cause of the reply's end, and restore a stop string that was cut off."""
     reason = choice.get("finish_reason")
+    # Text before a filter's cut would count as the policy's own answer.
     if reason == "content_filter":
         return "", "end"
     if reason == "length":
@@ -269,11 +277,13 @@ def _read_finish(text: str, choice: dict[str, object], request: Request) -> tupl
 
 
 def _content_text(content: object) -> str:
-    """Join the text of a message; some endpoints send it in parts, and none for a refusal."""
+    """Join the text of a message."""
     if isinstance(content, str):
         return content
+    # A refusal may have no content.
     if not isinstance(content, list):
         return ""
+    # Some endpoints send the text in parts, beside parts of other kinds.
     texts = [part.get("text") for part in content if isinstance(part, dict)]
     return "".join(text for text in texts if isinstance(text, str))
 
@@ -296,7 +306,7 @@ class OpenAISampler(HttpEngine):
     """Samples from an endpoint, with at most `max_in_flight` requests at once.
 
     Endpoints cut the stop string off. Replies have text only. A refusal of the endpoint's content
-    filter is an empty reply; a prompt that is too long has finish `context_overflow`.
+    filter is an empty reply; a prompt beyond the context window has finish `context_overflow`.
     """
 
     renderer = None
@@ -306,6 +316,7 @@ class OpenAISampler(HttpEngine):
         self.capabilities = config.capabilities
         self._config = config
         self._url = f"{config.base_url}/chat/completions"
+        # A model may repeat the key, and so may an error of the endpoint.
         self._hide = key_hider(key)
         self._slots = asyncio.Semaphore(config.max_in_flight)
         authorization = {} if key is None else {"Authorization": f"Bearer {key}"}
@@ -333,6 +344,7 @@ class OpenAISampler(HttpEngine):
 
     async def _reply(self, request: Request) -> Reply:
         temperature = request.sampling.temperature
+        # vLLM raises lower temperatures in silence: the replies would be of another temperature.
         is_low = 0 < temperature < LOWEST_TEMPERATURE
         if is_low and "temperature" not in self._config.leave_out and await self._asks_vllm():
             refuse_raised_temperature(temperature)
@@ -344,7 +356,6 @@ class OpenAISampler(HttpEngine):
                 async with self._slots:
                     return await self._in_time(body, request)
             except _RetriableError as error:
-                # A bounded exponent: 2.0 ** 1024 overflows.
                 num_doublings = min(num_tries - 1, _MOST_DOUBLINGS)
                 backoff_s = min(self._config.backoff_s * 2.0**num_doublings, longest_pause_s)
                 pause_s = max(error.pause_s, backoff_s)
@@ -364,7 +375,7 @@ class OpenAISampler(HttpEngine):
         raise AssertionError("unreachable")
 
     async def _asks_vllm(self) -> bool:
-        """Ask the endpoint once; one that does not answer is taken for another server."""
+        """Ask the endpoint once; without an answer it counts as another server."""
         if self._is_vllm is None:
             try:
                 async with asyncio.timeout(self._config.timeout_s):

@@ -75,26 +75,27 @@ class OpenAIEngine(EngineSettings):
 
     @property
     def needs_model(self) -> bool:
-        """An endpoint has its own; the recipe's names it where nothing else does."""
+        """Whether the recipe's model names the endpoint's, as no key of the engine does."""
         return self.model is None
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What the opened engine can do; no ids, and seeds are the endpoint's affair."""
+        """Capabilities of the opened engine; no ids, and seeds are the endpoint's affair."""
         return frozenset(("streams",))
 
     @field_validator("base_url")
     @classmethod
     def _is_an_address(cls, text: str) -> str:
-        parts = urlsplit(text)
+        address = urlsplit(text)
         try:
-            is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            has_host = bool(address.hostname) and address.port != 0
         except ValueError:  # The port is no number.
-            is_web = False
-        if not is_web or not KEY.fullmatch(text):
+            has_host = False
+        if address.scheme not in ("http", "https") or not has_host or not KEY.fullmatch(text):
             raise ValueError("expected an address such as https://host/v1")
-        extra = "@" in parts.netloc or parts.query or parts.fragment
-        if extra or _SECRET_VALUE.search(text):
+        has_more = "@" in address.netloc or address.query or address.fragment
+        if has_more or _SECRET_VALUE.search(text):
+            # A secret in an address must not reach the terminal by the message that refuses it.
             raise ValueError(
                 "found a user, a query, a fragment or a key (not shown); the key is in api_key_env"
             )
@@ -115,9 +116,10 @@ class OpenAIEngine(EngineSettings):
         return self
 
     def sent_key(self) -> str | None:
-        """Return which variable's value is sent where."""
-        name = self.api_key_env
-        return None if name is None else f"the value of {name} is sent to {self.base_url}"
+        """Describe the variable and its addressee, for the report of a check."""
+        if self.api_key_env is None:
+            return None
+        return f"the value of {self.api_key_env} is sent to {self.base_url}"
 
     @field_validator("extra_body")
     @classmethod
@@ -141,11 +143,11 @@ class OpenAIEngine(EngineSettings):
         tokenizer: "PreTrainedTokenizerFast | None" = None,
         template_kwargs: Mapping[str, object] = {},
     ) -> "OpenAISampler":
-        """Return the running engine; `model` may be a name, and nothing else given here is used.
+        """Open the engine; `model` may be a name, and the other arguments are not used.
 
         Raises:
-            EngineConfigError: When there is no name of a model or no key, or when the key would
-                travel unencrypted.
+            EngineConfigError: There is no name of a model or no key, or the key would travel
+                unencrypted.
         """
         with needs_extra("the openai engine", "openai"):
             from debate_rollout.engines.endpoints import OpenAISampler
@@ -154,22 +156,21 @@ class OpenAIEngine(EngineSettings):
             raise EngineConfigError(
                 "engine.model: found none; expected the name that the endpoint gives the model"
             )
-        return OpenAISampler(self.model_copy(update={"model": name}), self._key())
+        key = None if self.api_key_env is None else self._read_key(self.api_key_env)
+        return OpenAISampler(self.model_copy(update={"model": name}), key)
 
-    def _key(self) -> str | None:
-        if self.api_key_env is None:
-            return None
-        key = os.environ.get(self.api_key_env, "").strip()
+    def _read_key(self, variable: str) -> str:
+        key = os.environ.get(variable, "").strip()
         if not KEY.fullmatch(key):
-            found = "holds characters that no key has" if key else "is not set"
+            problem = "holds characters that no key has" if key else "is not set"
             raise EngineConfigError(
-                f"engine.api_key_env: the environment variable {self.api_key_env} {found}; set it "
+                f"engine.api_key_env: the environment variable {variable} {problem}; set it "
                 "to the endpoint's key, or write `api_key_env: null` if it needs none"
             )
         host = urlsplit(self.base_url).hostname or ""
         if self.base_url.startswith("http:") and not is_near(host):
             raise EngineConfigError(
-                f"engine.base_url: {self.base_url} would get the key of {self.api_key_env} "
+                f"engine.base_url: {self.base_url} would get the key of {variable} "
                 "unencrypted; use https, or write `api_key_env: null` if it needs no key"
             )
         return key
@@ -184,9 +185,11 @@ def refuse_other_key(name: str | None, url: str, named_host: str | None) -> None
     host = urlsplit(url).hostname or ""
     if name is None or named_host == host:
         return
-    letters = host.replace(".", "").replace("-", "").upper()
+    # OPENAI_API_KEY fits api.openai.com: every word before API_KEY is a part of the host.
+    host_letters = host.replace(".", "").replace("-", "").upper()
     words = name.removesuffix("API_KEY").split("_")[:-1]
-    fits = is_near(host) or (words != [] and all(word in letters for word in words))
+    is_named_after_host = words != [] and all(word in host_letters for word in words)
+    fits = is_near(host) or is_named_after_host
     if fits and named_host is None and name.endswith("API_KEY"):
         return
     raise ValueError(
@@ -197,7 +200,7 @@ def refuse_other_key(name: str | None, url: str, named_host: str | None) -> None
 
 
 def is_near(host: str) -> bool:
-    """Return whether a host is this machine or one of the same network."""
+    """Say whether a host is this machine or another machine of the same network."""
     try:
         return ipaddress.ip_address(host).is_private
     except ValueError:

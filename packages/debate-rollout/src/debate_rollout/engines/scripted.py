@@ -1,4 +1,4 @@
-"""The scripted engine: replies that were written beforehand, at once or after a while."""
+"""The scripted engine: replies written beforehand, at once or after a delay."""
 
 import heapq
 import math
@@ -18,7 +18,6 @@ from debate_rollout.engine import (
     EngineSettings,
     Finished,
     Request,
-    Sampling,
     Script,
     Weights,
     generate_by_streaming,
@@ -43,64 +42,71 @@ class Delay(Config):
     """Most replies under way at once; further requests stand in line."""
 
     def seconds(self, request: Request) -> float:
-        """Return how long this reply takes."""
+        """Compute the duration of a reply."""
         turn = request.turn_request
+        # Seeded by the turn, so that another order of requests changes no duration.
         name = f"delay/{turn.question.id}/{turn.agent}/{turn.round}/{request.sampling.seed}"
-        drawn: float = random.Random(name).lognormvariate(math.log(self.median_s), self.spread)
-        return drawn
+        generator = random.Random(name)
+        duration: float = generator.lognormvariate(math.log(self.median_s), self.spread)
+        return duration
 
 
 class ScriptedStream(ForwardingEngine):
-    """Hands over the replies of another engine when their time has come."""
+    """Delivers the replies of another engine after their delays."""
 
     def __init__(self, player: Engine, delay: Delay) -> None:
         super().__init__(player)
         self._delay = delay
-        self._given = 0
+        self._num_submitted = 0
         self._outcomes: dict[int, Reply | Exception] = {}
-        self._free = [0.0] * delay.slots
+        self._slots_free_at_s = [0.0] * delay.slots
         """When each slot is free, as a heap."""
         self._ends: list[tuple[float, int]] = []
+        """When each request ends, with its ticket, as a heap."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Those of the other engine, and that it streams."""
+        """Capabilities of the other engine, and `streams`."""
         return self._engine.capabilities | {"streams"}
 
     def submit(self, request: Request) -> int:
-        """Take a request. What is said is settled now, and handed over after its delay."""
-        self._given += 1
+        """Take a request and return its ticket."""
+        self._num_submitted += 1
+        ticket = self._num_submitted
+        # The reply is made now and delivered later, so it has the weights of this moment.
         try:
-            self._outcomes[self._given] = self._engine.generate([request])[0]
+            self._outcomes[ticket] = self._engine.generate([request])[0]
         except Exception as error:
-            self._outcomes[self._given] = error
-        ends = max(time.monotonic(), self._free[0]) + self._delay.seconds(request)
-        heapq.heapreplace(self._free, ends)
-        heapq.heappush(self._ends, (ends, self._given))
-        return self._given
+            self._outcomes[ticket] = error
+        start_s = max(time.monotonic(), self._slots_free_at_s[0])
+        end_s = start_s + self._delay.seconds(request)
+        heapq.heapreplace(self._slots_free_at_s, end_s)
+        heapq.heappush(self._ends, (end_s, ticket))
+        return ticket
 
     def collect(self, timeout_s: float) -> list[Finished]:
-        """Return the replies whose time has come; waits for the first."""
-        until = time.monotonic() + timeout_s
-        found: list[Finished] = []
-        while self._outcomes and not found:
-            now = time.monotonic()
-            while self._ends and self._ends[0][0] <= now:
+        """Wait for the first reply and return all replies until then."""
+        deadline_s = time.monotonic() + timeout_s
+        finished: list[Finished] = []
+        while self._outcomes and not finished:
+            now_s = time.monotonic()
+            while self._ends and self._ends[0][0] <= now_s:
                 _, ticket = heapq.heappop(self._ends)
+                # A cancelled request has no outcome any more.
                 if ticket in self._outcomes:
-                    found.append(Finished(ticket, self._outcomes.pop(ticket)))
-            if now >= until:
+                    finished.append(Finished(ticket, self._outcomes.pop(ticket)))
+            if now_s >= deadline_s:
                 break
-            if not found:
-                time.sleep(max(0.0, min(until, self._ends[0][0]) - now))
-        return found
+            if not finished:
+                time.sleep(max(0.0, min(deadline_s, self._ends[0][0]) - now_s))
+        return finished
 
     def cancel(self, ticket: int) -> None:
         """Forget a request; its slot stays taken until its time is over."""
         self._outcomes.pop(ticket, None)
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Return one reply a request, in order, when the slowest is done."""
+        """Sample one reply a request, in order, and wait for the slowest."""
         return generate_by_streaming(self, requests)
 
 
@@ -118,19 +124,19 @@ class ScriptedEngine(EngineSettings):
 
     @property
     def needs_model(self) -> bool:
-        """A script needs none."""
+        """False: a script is no model."""
         return False
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What the opened engine can do; without a tokenizer there are no `tokens`.
+        """Capabilities of the opened engine; without a tokenizer there are no `tokens`.
 
         No `logps`: a script has no choice, so its log-probabilities are 0 and teach nothing.
         """
-        found: set[Capability] = {"tokens", "seeds"}
+        capabilities: set[Capability] = {"tokens", "seeds"}
         if self.delay is not None:
-            found.add("streams")
-        return frozenset(found)
+            capabilities.add("streams")
+        return frozenset(capabilities)
 
     def open(
         self,
@@ -140,27 +146,29 @@ class ScriptedEngine(EngineSettings):
         *,
         script: Script | None = None,
     ) -> "ScriptedPlayer | ScriptedStream":
-        """Return the running engine.
+        """Open the engine.
 
         Args:
             model: Not used; every engine is opened alike.
-            tokenizer: Makes prompt and reply ids, so that transcripts can be trained on.
-            template_kwargs: Handed to the chat template.
+            tokenizer: Makes prompt and reply ids for training on the transcripts.
+            template_kwargs: Arguments of the chat template.
             script: Replaces `replies`.
 
         Raises:
-            EngineConfigError: When there is neither a script nor a reply.
+            EngineConfigError: There is neither a script nor a reply.
         """
         if script is None and not self.replies:
             raise EngineConfigError(
                 "engine.replies: found none; expected replies in the config, or script=… in open()"
             )
-        player = ScriptedPlayer(script or _read(self.replies), self, tokenizer, template_kwargs)
+        player = ScriptedPlayer(
+            script or _script_of(self.replies), self, tokenizer, template_kwargs
+        )
         return player if self.delay is None else ScriptedStream(player, self.delay)
 
 
 class ScriptedPlayer:
-    """Runs a script: same asks, same replies."""
+    """Runs a script: the same requests have the same replies."""
 
     def __init__(
         self,
@@ -171,17 +179,18 @@ class ScriptedPlayer:
     ) -> None:
         self.renderer = None if tokenizer is None else Renderer(tokenizer, template_kwargs)
         self.context_window = config.context_window
-        without: set[Capability] = {"streams"} if tokenizer is not None else {"streams", "tokens"}
-        self.capabilities = config.capabilities - without
+        # Delays are added by `ScriptedStream`: this engine answers at once.
+        missing: set[Capability] = {"streams"} if tokenizer is not None else {"streams", "tokens"}
+        self.capabilities = config.capabilities - missing
         self._script = script
         self._version = 0
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Return one reply a request, in order.
+        """Look up one reply a request, in order.
 
-        Text ends at the first stop string, as a model's would. With a tokenizer, ids are those of
-        the text, the end token added where no stop string ended it, at most `max_tokens`; their
-        log-probabilities are 0, as a script has no choice.
+        Text ends at the first stop string, as a model's would. A tokenizer encodes the text, adds
+        the end token where no stop string ended it, and cuts at `max_tokens`; log-probabilities
+        are 0, as a script has no choice.
         """
         return [self._reply(request) for request in requests]
 
@@ -190,36 +199,42 @@ class ScriptedPlayer:
         self._version = weights.version
 
     def close(self) -> None:
-        """Do nothing; a script holds nothing."""
+        """Do nothing; a script needs no resources."""
 
     def _reply(self, request: Request) -> Reply:
-        text, finish = _until_stop(self._script(request.turn_request), request.sampling)
+        text = self._script(request.turn_request)
+        finish: Finish = "end"
+        stop_ends = []
+        for stop in request.sampling.stop:
+            if stop and stop in text:
+                stop_ends.append(text.find(stop) + len(stop))
+        if stop_ends:
+            text = text[: min(stop_ends)]
+            finish = "stop"
         if self.renderer is None:
             temperature = request.sampling.temperature
             return Reply(text, finish, request.prompt_ids, (), (), temperature, self._version)
         room = room_of(request, self.context_window)
         if room < 1:
             return overflow(request, self._version)
-        ids = self.renderer.encode(self.renderer.plain(text))
-        end = self.renderer.tokenizer.eos_token_id
-        if finish == "end" and end is not None:
-            ids.append(end)
-        finish = finish if len(ids) <= room else "length"
-        logps = [0.0] * len(ids[:room])
-        return self.renderer.reply(request, ids[:room], logps, finish, self._version)
+        token_ids = self.renderer.encode(self.renderer.plain(text))
+        end_id = self.renderer.tokenizer.eos_token_id
+        if finish == "end" and end_id is not None:
+            token_ids.append(end_id)
+        if len(token_ids) > room:
+            finish = "length"
+            token_ids = token_ids[:room]
+        logps = [0.0] * len(token_ids)
+        return self.renderer.reply(request, token_ids, logps, finish, self._version)
 
 
-def _until_stop(text: str, sampling: Sampling) -> tuple[str, Finish]:
-    ends = [text.find(stop) + len(stop) for stop in sampling.stop if stop and stop in text]
-    return (text[: min(ends)], "stop") if ends else (text, "end")
-
-
-def _read(replies: tuple[str, ...] | dict[str, str]) -> Script:
+def _script_of(replies: tuple[str, ...] | dict[str, str]) -> Script:
     if isinstance(replies, tuple):
         # Not the order of calls, which differs in a run that was resumed.
         return lambda turn_request: replies[turn_request.seed % len(replies)]
 
     def by_turn(turn_request: TurnRequest) -> str:
+        # The most specific key comes first.
         keys = (
             f"{turn_request.agent}/{turn_request.round}",
             f"{turn_request.agent}/*",

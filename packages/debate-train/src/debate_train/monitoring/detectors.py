@@ -1,7 +1,7 @@
-"""Detectors of training that goes wrong, the history that they judge, and derived figures.
+"""Detectors of failing training, the history of a phase, and derived figures.
 
-Most detectors are a row of data: a metric, its bounds, and what to do about an alarm; `OWN` lists
-them. docs/health.md explains the bounds.
+Most detectors are a row of data: a metric, bounds, and advice after an alarm; `OWN` lists them.
+docs/health.md explains the bounds.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ DIFFERENCES = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts of a phase that detectors and preflight checks need beside its metrics."""
+    """Facts of a phase for detectors and preflight checks, beside the metrics."""
 
     agents: int = 2
     several_updates: bool = False
@@ -62,7 +62,7 @@ class Facts:
 
 @dataclass(slots=True)
 class History:
-    """The metrics of a phase so far: its first and last steps, and its evaluations."""
+    """The metrics of a phase so far: first and last steps, and evaluations."""
 
     window: int
     facts: Facts = field(default_factory=Facts)
@@ -75,8 +75,9 @@ class History:
     steps: int = 0
 
     def add(self, row: Row, due: Due) -> None:
-        """Take one more row of the phase."""
+        """Add a row of the phase."""
         if due == "evaluation":
+            # A phase without an evaluation of its start is compared with its first evaluation.
             if self.start is None:
                 self.start = row
             self.evaluations.append({**row, "reward/total": self.now("reward/total")})
@@ -89,7 +90,7 @@ class History:
             self.last.popleft()
 
     def now(self, metric: str) -> float | None:
-        """Average a metric over the last `window` steps; None before there are as many."""
+        """Average a metric over the last `window` steps; None if fewer have a finite value."""
         values = numbers(self.last, metric)
         return fmean(values) if len(values) == self.window else None
 
@@ -124,11 +125,11 @@ class Finding:
 
 
 class Detector(Config):
-    """The base class of detectors: a field `type`, a figure, and the bounds that it should keep.
+    """The base class of detectors: a field `type`, a figure, and bounds of the figure.
 
-    The figure is the mean of `metric` over the last `health.window` steps, or what `figure`
-    returns in its place. It is alarming beyond any bound that is set. Bounds on a change compare
-    with the phase's first steps; the change must also exceed `sigmas` standard errors.
+    The figure is the mean of `metric` over the last `health.window` steps; subclasses may override
+    `figure`. Any bound of a number raises an alarm. Bounds on a change compare with the phase's
+    first steps; the change must also exceed `sigmas` standard errors.
     """
 
     due: ClassVar[Due] = "step"
@@ -157,7 +158,7 @@ class Detector(Config):
     """Whether the first alarm ends the run, as if `health.stop_on` named the detector."""
 
     def figure(self, history: History) -> float | None:
-        """Compute the figure after the last row; None where it is not known."""
+        """Compute the figure after the last row, None if unknown."""
         return history.now(self.metric)
 
     def compared(self, history: History) -> tuple[float | None, float]:
@@ -169,19 +170,17 @@ class Detector(Config):
         return False
 
     def judge(self, history: History) -> Finding | None:
-        """Judge the last row; None where the figure is not known yet."""
+        """Judge the last row; None as long as the figure is unknown."""
         value = self.figure(history)
         if value is None or not isfinite(value):
             return None
-        alarm = self._bound_alarm(value) or self._change_alarm(value, history)
-        return Finding(value, None if self.is_excused(history) else alarm)
-
-    def _bound_alarm(self, value: float) -> str | None:
         if self.above is not None and value > self.above:
-            return f"{value:.3g}, above {self.above:g}"
-        if self.below is not None and value < self.below:
-            return f"{value:.3g}, below {self.below:g}"
-        return None
+            alarm: str | None = f"{value:.3g}, above {self.above:g}"
+        elif self.below is not None and value < self.below:
+            alarm = f"{value:.3g}, below {self.below:g}"
+        else:
+            alarm = self._change_alarm(value, history)
+        return Finding(value, None if self.is_excused(history) else alarm)
 
     def _change_alarm(self, value: float, history: History) -> str | None:
         start, standard_error = self.compared(history)
@@ -201,17 +200,17 @@ class Detector(Config):
 
 
 def derived(row: Row) -> dict[str, float]:
-    """Add the figures that are computed from several metrics, where these were measured.
+    """Add the figures computed from several metrics, where these were measured.
 
     - `judge/youden`: J = TPR − FPR of judges.
-    - `pairs/gained`, `pairs/lost`: the value that guiding to the right answer gains over natural
-      states, and that guiding to a wrong one loses.
-    - `pairs/truth`: right chosen replies minus right rejected ones, as shares of the pairs.
-    - `pairs/smaller_side`: the share of the pairs on the side with fewer: chosen replies that agree
-      or object, answers that are right or wrong.
-    - `largest_stream`: of the streams with a share in the gradient, the largest; absent for one.
+    - `pairs/gained`, `pairs/lost`: the gain of value over natural states by guiding to the right
+      answer, and the loss by guiding to a wrong answer.
+    - `pairs/truth`: right chosen replies minus right rejected replies, as shares of the pairs.
+    - `pairs/smaller_side`: the share of the pairs on the side with fewer: chosen replies in
+      agreement or objection, right or wrong answers.
+    - `largest_stream`: the largest share of a stream in the gradient; absent for a single stream.
     - `kept_right`, `turned_right`: in an evaluation on the dev split, the share of right answers
-      after a right one, and after a wrong one, of the same agent in the round before.
+      after a right answer, and after a wrong answer, of the same agent in the round before.
     """
     figures: dict[str, float] = {}
     for name, (more, less) in DIFFERENCES.items():
@@ -221,21 +220,20 @@ def derived(row: Row) -> dict[str, float]:
     shares = [float(row[name]) for name in PAIR_SIDE_SHARES if row.get(name) is not None]
     if shares and num_pairs >= FEWEST_PAIRS:
         figures["pairs/smaller_side"] = min(min(share, 1 - share) for share in shares)
-    stream_shares = [
-        float(share) for name, share in row.items() if _is_stream_share(name) and share
-    ]
+    stream_shares = []
+    prefix = "optim/gradient_share/"
+    for name, share in row.items():
+        # The shares of agents are of the same gradient, divided in another way.
+        is_stream = name.startswith(prefix) and not name.startswith(f"{prefix}agent_")
+        if is_stream and share:
+            stream_shares.append(float(share))
     if len(stream_shares) > 1:
         figures["largest_stream"] = max(stream_shares)
     return {**row, **figures, **_transitions(row)}
 
 
-def _is_stream_share(name: str) -> bool:
-    prefix = "optim/gradient_share/"
-    return name.startswith(prefix) and not name.startswith(f"{prefix}agent_")
-
-
 def _transitions(row: Row) -> dict[str, float]:
-    """Compute the shares of answers that stay right, and that become right, over all rounds."""
+    """Compute the shares of right answers that stay right, and of wrong answers made right."""
     lost_share = row.get("eval/flips/right_to_wrong")
     won_share = row.get("eval/flips/wrong_to_right")
     accuracies = []
@@ -257,9 +255,9 @@ def _transitions(row: Row) -> dict[str, float]:
 
 
 class EvaluationDetector(Detector):
-    """The base class of detectors that compare an evaluation on the dev split with the start's.
+    """The base class of detectors of evaluations on the dev split, compared with the start's.
 
-    They are for phases that learn from pairs, whose steps play no debates.
+    Only phases of pairs need them: their steps play no debates.
     """
 
     due: ClassVar[Due] = "evaluation"
@@ -269,12 +267,12 @@ class EvaluationDetector(Detector):
         return history.evaluations[-1].get(self.metric) if history.facts.pairs else None
 
     def compared(self, history: History) -> tuple[float | None, float]:
-        """Read the evaluation of the phase's start; its standard error is not known."""
+        """Read the evaluation of the phase's start, without a standard error."""
         return (history.start or {}).get(self.metric), 0.0
 
 
 class SetDetector(Detector):
-    """The base class of figures of a phase's set of examples, which are known from step 1 on."""
+    """The base class of figures of a phase's set of examples, known from step 1 on."""
 
     def figure(self, history: History) -> float | None:
         """Read the last step: a phase has one set."""
@@ -401,6 +399,7 @@ class SelfPlayStrength(Detector):
 
     def _change_alarm(self, value: float, history: History) -> str | None:
         # At its start the policy is as strong as that start.
+        # The comparison is with the reward at the policy's strongest evaluation.
         best_strength = 0.0
         reward_then = history.begun("reward/total")
         strengths = [_strength(row) for row in history.evaluations]

@@ -13,7 +13,6 @@ from debate_train.monitoring.detectors import (
     Detector,
     Due,
     Facts,
-    Finding,
     History,
     Metric,
     Row,
@@ -43,10 +42,10 @@ DetectorChoice = Annotated[Detector, DETECTORS]
 
 
 class Health(Config):
-    """What is watched while a phase learns from samples or pairs, and what stops it."""
+    """Detectors of a phase that learns from samples or pairs, and alarms that stop the run."""
 
     enabled: bool = True
-    """Whether anything is watched."""
+    """Whether the run has a health monitor."""
     window: int = Field(8, ge=2)
     """Steps whose mean is judged, and steps at a phase's start that it is compared with."""
     stop_on: tuple[str, ...] = ()
@@ -91,14 +90,14 @@ class Health(Config):
 
 
 class HealthWatch:
-    """The monitor of one phase. A resumed phase reads its rows again, so nothing is saved.
+    """The monitor of one phase, without a state on disk: a resumed phase reads its rows again.
 
     Phases that imitate have no monitor.
 
     Args:
         name: The phase.
         health: The recipe's settings.
-        facts: Facts of the phase that detectors need.
+        facts: Facts of the phase for the detectors.
         rows: All rows of the run so far, in order.
         start: Number of steps of the run before the phase.
     """
@@ -109,26 +108,25 @@ class HealthWatch:
         self._detectors = {} if facts.imitates else dict(health.chosen())
         self._name = name
         self._stop_on = health.stop_on
-        self._start = start
+        self._start_step = start
         self._history = History(health.window, facts)
         self._alarmed: set[str] = set()
         self._stop_reason: str | None = None
-        if self._detectors:
-            for row in rows:
-                self._replay(row)
-
-    def _replay(self, row: Row) -> None:
-        due: Due = "evaluation" if is_evaluation(row) else "step"
-        if row["step"] > self._start:
-            self._history.add(derived(row), due)
-            self._alarmed |= {key.removeprefix(ALARM) for key in row if key.startswith(ALARM)}
-        elif row["step"] == self._start and due == "evaluation":
-            # The last evaluation of the phase before is of the same weights.
-            self._history.start = derived(row)
+        if not self._detectors:
+            return
+        for row in rows:
+            due: Due = "evaluation" if is_evaluation(row) else "step"
+            if row["step"] > start:
+                self._history.add(derived(row), due)
+                # Alarms before a resume are not raised again.
+                self._alarmed |= {key.removeprefix(ALARM) for key in row if key.startswith(ALARM)}
+            elif row["step"] == start and due == "evaluation":
+                # The last evaluation of the phase before is of the same weights.
+                self._history.start = derived(row)
 
     def know_start(self, measured: Mapping[str, float]) -> None:
-        """Take the evaluation of the phase's start, which has no row in the metrics."""
-        self._history.start = derived({"step": self._start, **measured})
+        """Set the evaluation of the phase's start, as the metrics have no row of it."""
+        self._history.start = derived({"step": self._start_step, **measured})
 
     def see(self, step: int, metrics: Row, due: Due = "step") -> tuple[dict[str, float], list[str]]:
         """Judge a new row.
@@ -146,7 +144,7 @@ class HealthWatch:
         if not self._detectors:
             return health_metrics, lines
         where = f"{self._name} {step}"
-        if due == "step" and step == self._start + 1:
+        if due == "step" and step == self._start_step + 1:
             warnings = first_step_warnings(self._history.facts, metrics)
             lines += [f"warning: {where}: {warning}" for warning in warnings]
         # Values as the metrics file has them, so that a resumed run judges the same.
@@ -165,24 +163,22 @@ class HealthWatch:
             if finding is None:
                 continue
             health_metrics[PREFIX + name] = finding.value
-            if finding.alarm is not None and name not in self._alarmed:
-                health_metrics[ALARM + name] = 1.0
-                lines.append(self._raise_alarm(name, detector, finding, where))
+            if finding.alarm is None or name in self._alarmed:
+                continue
+            # Only the first alarm of a detector is raised.
+            self._alarmed.add(name)
+            health_metrics[ALARM + name] = 1.0
+            problem = f"{detector.metric} {finding.alarm}".strip()
+            line = f"{where}: health: {name}: {problem}"
+            stops_run = name in self._stop_on or detector.stops
+            if stops_run and self._stop_reason is None:
+                self._stop_reason = line
+            advice = f"; {detector.advice}" if detector.advice else ""
+            lines.append(f"warning: {line}{advice}")
         return health_metrics, lines
 
-    def _raise_alarm(self, name: str, detector: Detector, finding: Finding, where: str) -> str:
-        """Remember a detector's first alarm, and write its warning."""
-        self._alarmed.add(name)
-        problem = f"{detector.metric} {finding.alarm}".strip()
-        line = f"{where}: health: {name}: {problem}"
-        stops_run = name in self._stop_on or detector.stops
-        if stops_run and self._stop_reason is None:
-            self._stop_reason = line
-        advice = f"; {detector.advice}" if detector.advice else ""
-        return f"warning: {line}{advice}"
-
     def refuse_alarms(self) -> None:
-        """Stop the run after an alarm that the recipe stops on.
+        """Stop the run after an alarm in `stop_on`, or of a detector with `stops`.
 
         Raises:
             RunFailure: There was such an alarm.

@@ -1,4 +1,4 @@
-"""Whether a start can learn: figures of a policy before a phase, each with its bounds."""
+"""Whether a start can learn: figures of a policy before a phase, with bounds."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ LARGE_CONTEXT = "lower rollout.max_tokens, or set debate.history_rounds: 1 or ma
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A figure of a start and its bounds: beyond `red` do not start, beyond `amber` look first."""
+    """A figure of a start and bounds: beyond `red` do not start, beyond `amber` look first."""
 
     name: str
     metrics: tuple[str, ...]
@@ -240,7 +240,7 @@ CHECKS = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a check; `bound` is the bound that it missed, if any."""
+    """The result of a check; `bound` is the missed bound, if any."""
 
     name: str
     status: Status
@@ -254,7 +254,7 @@ class Result:
 def results(
     facts: Facts, figures: Mapping[str, float], intervals: Mapping[str, Interval]
 ) -> Iterator[Result]:
-    """Yield the result of each check that applies to the phase and has a measured figure."""
+    """Yield the results of checks of the phase with a measured figure."""
     for check in CHECKS:
         applies = not check.when or getattr(facts, check.when)
         measured = [metric for metric in check.metrics if metric in figures]
@@ -264,11 +264,12 @@ def results(
 
 
 def judged(check: Check, value: float, interval: Interval | None = None) -> Result:
-    """Compare a figure with its bounds; amber too where its interval reaches `red`."""
+    """Compare a figure with the bounds; amber also where the interval reaches `red`."""
     low, high = interval or (None, None)
     worst = value
     if interval is not None:
         worst = interval[1] if check.above else interval[0]
+    # In order of severity: the first missed bound decides.
     comparisons: tuple[tuple[float, float | None, Status], ...] = (
         (value, check.red, "red"),
         (value, check.amber, "amber"),
@@ -300,13 +301,13 @@ def verdict(check_results: Sequence[Result]) -> Status:
 
 
 def wanted(result: Result) -> str:
-    """Write the bound that a check missed."""
+    """Describe the missed bound of a check."""
     check = next(check for check in CHECKS if check.name == result.name)
     return f"{'at most' if check.above else 'at least'} {result.bound:g}"
 
 
 def first_step_warnings(facts: Facts, row: Mapping[str, float]) -> Iterator[str]:
-    """Yield a line for each check that a phase's first step, played by its start, misses by red.
+    """Yield a line for each red check of a phase's first step, played by the phase's start.
 
     A step of fewer than 16 debates gets no warnings.
     """

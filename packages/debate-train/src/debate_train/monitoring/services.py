@@ -1,6 +1,6 @@
 """The services that follow a run: W&B and TensorBoard.
 
-What may leave the machine is decided here: `shareable` and `shareable_page`.
+`shareable` and `shareable_page` remove all secrets and paths before data leaves the machine.
 """
 
 import json
@@ -41,7 +41,7 @@ TURNS = "transcripts/turns"
 WANDB_HOST = "api.wandb.ai"
 # Seconds in which a server must answer, or the run stays offline: `WANDB_INIT_TIMEOUT`.
 WANDB_START_S = 4
-# Seconds that the end of a run waits for data that is still to be sent.
+# Longest wait of a run's end for unsent data, in seconds.
 WANDB_FINISH_S = 120
 # Folders of wandb's copies until they are sent, in the run's folder unless the user names others.
 WANDB_FOLDERS = {
@@ -105,13 +105,13 @@ def _paths(value: object) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """One row as trackers take it.
+    """A row of metrics for trackers.
 
     Attributes:
         number: Number of the row in `metrics.jsonl`, from 0.
         phase: Phase of the run.
         step: Step of the whole run, from 1.
-        metrics: Metrics, each with a group before its first `/`.
+        metrics: Metrics, each name with a group before the first `/`.
         turns: Rows of the table of turns, with the `COLUMNS`; empty on most steps.
     """
 
@@ -142,7 +142,7 @@ class Start:
 
 
 class Service:
-    """One place where a run is tracked; it may raise anything."""
+    """A place to track a run; every method may raise anything."""
 
     name = ""
     """As users know it."""
@@ -154,16 +154,16 @@ class Service:
         """Set final values."""
 
     def keep(self, report: Path | None, checkpoint: Path | None) -> None:
-        """Send files; a service that takes none leaves them in the run directory."""
+        """Send files, if the service takes files."""
 
     def close(self, failed: bool) -> None:
         """End the run there."""
 
 
 class WandbRun(Service):
-    """A run of Weights & Biases; row k of it is row k of `metrics.jsonl`, drawn over its `step`.
+    """A run of Weights & Biases; row k is row k of `metrics.jsonl`, drawn over `step`.
 
-    All its files are in the folder `wandb` of the run, so that `wandb sync` has them.
+    All files are in the folder `wandb` of the run, ready for `wandb sync`.
     """
 
     name = "W&B"
@@ -184,31 +184,26 @@ class WandbRun(Service):
         self._num_sent = int(self._count_file.read_text()) if has_sent_rows else 0
         for variable, name in WANDB_FOLDERS.items():
             os.environ.setdefault(variable, str(folder.resolve() / name))
-        self._run = self._open_run()
-        self._run.define_metric("step")
-        self._run.define_metric("*", step_metric="step")
-        if not self.offline:
-            print(f"W&B: {self._run.url}", file=sys.stderr)
-
-    def _open_run(self) -> Any:
-        wandb = self._library
         mode = "online" if _is_online() else "offline"
         settings = {
             "id": self.id,
-            "dir": str(self._start.folder),
-            "config": self._start.recipe,
-            **self._start.shown,
+            "dir": str(start.folder),
+            "config": start.recipe,
+            **start.shown,
         }
         try:
-            return wandb.init(**settings, **_init_settings(wandb, mode))
+            self._run: Any = wandb.init(**settings, **_init_settings(wandb, mode))
         except Exception as error:
             if mode == "offline":
                 raise
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             wandb.teardown()  # The process that serves wandb would still hold the run's ID.
-            run = wandb.init(**settings, **_init_settings(wandb, "offline"))
+            self._run = wandb.init(**settings, **_init_settings(wandb, "offline"))
             print(f"W&B cannot be reached ({reason}): the run is kept offline", file=sys.stderr)
-            return run
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+        if not self.offline:
+            print(f"W&B: {self._run.url}", file=sys.stderr)
 
     @property
     def offline(self) -> bool:
@@ -216,7 +211,7 @@ class WandbRun(Service):
         return bool(self._run.settings._offline)
 
     def log(self, row: Logged) -> None:
-        """Send one row; rows that an earlier part of this run sent are not sent again."""
+        """Send a row, unless an earlier part of this run has sent it."""
         if row.number < self._num_sent:
             return
         values: dict[str, object] = {**row.metrics, "phase": row.phase, "step": row.step}
@@ -233,6 +228,7 @@ class WandbRun(Service):
 
     def keep(self, report: Path | None, checkpoint: Path | None) -> None:
         """Send the recipe, the report and, if the recipe says so, the last checkpoint."""
+        # Hashes of the weights are no key of a recipe.
         recipe = {key: value for key, value in self._start.recipe.items() if key != "weights"}
         text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
         self._keep_text("recipe", "recipe.yaml", text)
@@ -265,10 +261,7 @@ def _is_online() -> bool:
         return False
     if mode in ("online", "run", "shared"):
         return True
-    return _has_key()
-
-
-def _has_key() -> bool:
+    # Without a mode, a key decides: wandb would ask for one on the terminal.
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     path = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
@@ -303,15 +296,17 @@ def _init_settings(wandb: Any, mode: str) -> dict[str, Any]:
 class TensorBoardRun(Service):
     """Writes one event file for each start of the run.
 
-    A resumed run says at its start which steps are written again, so that none is drawn twice.
+    Args:
+        start: The start of the run.
+        last: The last step to keep, None for a new run.
     """
 
     name = "TensorBoard"
 
     def __init__(self, start: Start, last: int | None) -> None:
-        """`last` is the last step to keep, None for a run that begins."""
         from torch.utils.tensorboard import SummaryWriter
 
+        # A resumed run writes later steps again: without a purge they would be drawn twice.
         first_step = 0 if last is None else last + 1
         folder = str(start.folder / "tensorboard")
         self._writer: Any = SummaryWriter(folder, purge_step=first_step)

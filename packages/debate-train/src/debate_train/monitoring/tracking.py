@@ -1,4 +1,4 @@
-"""Services that follow a run beside its directory, and the turns that they show."""
+"""Services that follow a run beside its directory, and the table of turns."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ from debate_train.monitoring.services import (
 
 # Names of metrics that trackers show in another group.
 RENAMED = {"loss": "optim/loss", "tokens_per_s": "time/tokens_per_s"}
-# Characters of a turn in the table.
+# Most characters of a turn in the table.
 MOST_TEXT = 8_000
 
 View = Callable[[str, Step], Sequence[Sequence[Cell]]]
@@ -34,10 +34,14 @@ View = Callable[[str, Step], Sequence[Sequence[Cell]]]
 
 
 class Tracker:
-    """Hands rows to services; a service that fails is left out from there on, with one warning."""
+    """Hands rows to services; after a failure a service is left out, with one warning.
+
+    Args:
+        rows: Number of earlier rows of a resumed run.
+        view: Builds the table of turns of a step.
+    """
 
     def __init__(self, rows: int = 0, view: View = lambda phase, step: ()) -> None:
-        """`rows` is the number of rows that a resumed run has already."""
         self._services: list[Service] = []
         self._num_rows = rows
         self._view = view
@@ -49,38 +53,31 @@ class Tracker:
 
     @property
     def names(self) -> list[str]:
-        """The services that have not failed."""
+        """Names of the services in use."""
         return [service.name for service in self._services]
 
     def log(
         self, phase: str, step: int, metrics: Mapping[str, object], made: Step | None = None
     ) -> None:
         """Send one row, with the debates and the advantages of its step, if any."""
+        # Counted even without services, because row k of a tracker is row k of metrics.jsonl.
         number = self._num_rows
         self._num_rows += 1
         if not self._services:
             return
-        sent_metrics = {
-            grouped(name): value for name, value in metrics.items() if value is not None
-        }
-        row = Logged(
-            number=number,
-            phase=phase,
-            step=step,
-            metrics=sent_metrics,
-            turns=self._turn_table(phase, made),
-        )
+        turns: Sequence[Sequence[Cell]] = []
+        if made is not None and self._shows_turns:
+            try:
+                turns = self._view(phase, made)
+            except Exception as error:  # Debates of other packages may raise anything.
+                self._shows_turns = False
+                _warn(f"no turns are tracked from here on ({_reason(error)})")
+        sent_metrics = {}
+        for name, value in metrics.items():
+            if value is not None:
+                sent_metrics[grouped(name)] = value
+        row = Logged(number=number, phase=phase, step=step, metrics=sent_metrics, turns=turns)
         self._call_all(lambda service: service.log(row))
-
-    def _turn_table(self, phase: str, step: Step | None) -> Sequence[Sequence[Cell]]:
-        if step is None or not self._shows_turns:
-            return []
-        try:
-            return self._view(phase, step)
-        except Exception as error:  # Debates of other packages may raise anything.
-            self._shows_turns = False
-            _warn(f"no turns are tracked from here on ({_reason(error)})")
-            return []
 
     def summarise(self, values: Mapping[str, object]) -> None:
         """Set final values of the run."""
@@ -101,7 +98,7 @@ class Tracker:
                 self._services.remove(service)
 
     def _attempt(self, name: str, act: Callable[[], object]) -> bool:
-        """Call a service; whether it did not fail."""
+        """Call a service; return False where it failed."""
         try:
             act()
         except Exception as error:  # Of any kind: a run of days is worth more than its curves.
@@ -143,7 +140,7 @@ class Tracking(Config):
     name: str | None = None
     """Shown name of the run; the recipe's by default."""
     notes: str | None = None
-    """What is said about the W&B run."""
+    """Notes of the W&B run."""
     turns: int = Field(20, ge=0)
     """Most rows of the table of turns that a step sends; 0 sends none."""
     turns_every: int = Field(10, ge=1)
@@ -158,14 +155,13 @@ class Tracking(Config):
     ) -> Tracker:
         """Start the tracked run, or go on with it when the run directory is resumed.
 
-        W&B is offline without a key (`WANDB_API_KEY` or a login in `.netrc`), and in the mode that
-        `WANDB_MODE` names if that is set. An online run that cannot be started is kept offline;
-        `wandb sync` sends it later. A service that cannot be started at all is left out with a
-        warning.
+        W&B is offline without a key (`WANDB_API_KEY` or a login in `.netrc`); `WANDB_MODE` may
+        name another mode. An online run that fails to start stays offline, and `wandb sync` sends
+        it later. A service that does not start at all is left out with a warning.
 
         Args:
-            run_directory: Its folders `wandb` and `tensorboard` take all files of these.
-            name: Shown name of the run, unless `tracking.name` says another.
+            run_directory: The services write into its folders `wandb` and `tensorboard`.
+            name: Displayed name of the run, unless `tracking.name` has another.
             resolved: The recipe; secrets of the environment and places on the disk are left out.
         """
         labels = {
@@ -185,7 +181,13 @@ class Tracking(Config):
             checkpoints=self.checkpoints,
         )
         rows = run_directory.metrics.rows()
-        tracker = Tracker(len(rows), self._view)
+
+        def due_turns(phase: str, step: Step) -> list[list[Cell]]:
+            number = step.number + 1
+            is_due = self.turns > 0 and (number == 1 or number % self.turns_every == 0)
+            return turn_table(phase, step, self.turns) if is_due else []
+
+        tracker = Tracker(len(rows), due_turns)
         last_step: Any = rows[-1]["step"] if rows else None
         is_disabled = os.environ.get("WANDB_MODE", "").strip().lower() == "disabled"
         if self.wandb and not is_disabled:
@@ -202,17 +204,12 @@ class Tracking(Config):
                 f"{install_command('debate-train[tensorboard]')}, or leave it out"
             )
 
-    def _view(self, phase: str, step: Step) -> list[list[Cell]]:
-        number = step.number + 1
-        is_due = self.turns > 0 and (number == 1 or number % self.turns_every == 0)
-        return turn_table(phase, step, self.turns) if is_due else []
-
 
 def turn_table(phase: str, step: Step, most: int) -> list[list[Cell]]:
     """Build rows of `COLUMNS` for the first `most` turns of a step.
 
-    `credit` is the reward of the whole turn in each stream; `advantage` is the mean over its
-    tokens, None for a turn that is not trained on.
+    `credit` is the reward of the whole turn in each stream; `advantage` is the mean over the
+    turn's tokens, None for an untrained turn.
     """
     table: list[list[Cell]] = []
     debates = zip(step.transcripts, step.scores, strict=False)
@@ -221,6 +218,7 @@ def turn_table(phase: str, step: Step, most: int) -> list[list[Cell]]:
         for turn in debate.turns:
             credit_values, runs = earned(turn, score, rows)
             credit = ", ".join(f"{name} {value:.3g}" for name, value in credit_values.items())
+            # A run is a number of successive tokens with one advantage.
             num_tokens = sum(length for length, _, _ in runs)
             mean_advantage = None
             if num_tokens:
@@ -246,5 +244,5 @@ def turn_table(phase: str, step: Step, most: int) -> list[list[Cell]]:
 
 
 def _encodable(text: str) -> str:
-    """Cut a text to `MOST_TEXT`, and replace characters that services cannot encode."""
+    """Cut a text to `MOST_TEXT`, and replace characters without an encoding."""
     return text[:MOST_TEXT].encode("utf-8", "replace").decode()
