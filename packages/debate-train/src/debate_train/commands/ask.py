@@ -1,4 +1,4 @@
-"""`debate-ask`: one question, debated by any models."""
+"""`debate-ask`: a question, debated by any models."""
 
 import argparse
 import json
@@ -136,10 +136,10 @@ def ask(
     """Let the agents of a recipe debate a question.
 
     Args:
-        recipe: Its model, debate and rollout are used; its gates never stop a debate.
+        recipe: Model, debate and rollout to use; no gate of the recipe stops a debate.
         question: The question to debate.
         on_turn: Called with each turn when its reply arrives.
-        decision: The rule to answer by; None is the rule of judges, or the peers' vote, or
+        decision: The rule to answer by. The default is the rule of judges, or the peers' vote, or
             without comparisons the majority.
         until_agreed: End the debate after the first round with equal answers.
 
@@ -240,8 +240,8 @@ def summarize(transcript: Transcript, rule: str | None, seed: int) -> dict[str, 
 def explain(debate: ReadDebate, rule: str, answer: str | None) -> list[str]:
     """Explain how the decision was made, and name the last answers where they differ from it.
 
-    In the quickstart's test debates the votes on earlier answers were right more often than agents
-    who all agreed in the end, so agreement does not overrule votes.
+    In the quickstart's test debates the votes on earlier answers were right more often than a
+    unanimous end, so agreement does not overrule votes.
     """
     question = debate.transcript.question
     lines = []
@@ -267,7 +267,7 @@ def explain(debate: ReadDebate, rule: str, answer: str | None) -> list[str]:
 
 
 class Printer:
-    """Prints turns as they come, the answer alone, or one JSON object."""
+    """Prints turns as they come, only the answer, or a JSON object."""
 
     def __init__(self, recipe: Recipe, as_json: bool) -> None:
         self._protocol = recipe.debate.protocol()
@@ -312,12 +312,12 @@ class Printer:
 
 
 def _printable(text: str) -> str:
-    """Escape control characters, so that a model's text cannot act on the terminal."""
+    """Escape control characters: a model's text must not act on the terminal."""
     return "\n".join(escaped(line) for line in text.splitlines())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
+    """Run the command and return the exit code."""
     return command("debate-ask", ask_parser(), argv, _main)
 
 

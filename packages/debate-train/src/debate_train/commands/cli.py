@@ -57,7 +57,7 @@ _ECHO_S = 5.0
 
 
 def _init(arguments: argparse.Namespace) -> int:
-    """Write a commented recipe to begin with, made of one that ships."""
+    """Write a commented recipe to begin with, made of a shipped recipe."""
     path: Path = arguments.file
     text = template(arguments.like, path.stem, arguments.overrides)
     try:
@@ -104,7 +104,7 @@ PARTS: Mapping[str, Callable[[argparse.Namespace], int]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
+    """Run the command and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in PARTS:
         name, *rest = argv
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str], arguments: argparse.Namespace) -> int:
-    """Launch the processes of a run, or be one of them: the first leads, the others serve it."""
+    """Launch the processes of a run, or act as a process: the first leads, the others serve."""
     if not arguments.plan:
         for option in ("gpus", "gpu_memory"):
             if getattr(arguments, option) is not None:
@@ -216,7 +216,7 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
 
 
 def _opening(arguments: argparse.Namespace, loaded: LoadedRecipe[Recipe]) -> list[str]:
-    """Describe a run, its time and its directory, after checking that the directory can take it.
+    """Check that the directory can take a run, and describe the run with time and directory.
 
     Raises:
         UsageError: The directory cannot take this run.

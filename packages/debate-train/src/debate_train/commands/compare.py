@@ -60,7 +60,7 @@ def read_results(path: Path) -> PolicyResults:
     """Read `results.json` of the folder of an evaluation.
 
     Raises:
-        UsageError: There is none, it is not finished, or its files are not as they were written.
+        UsageError: The file is missing or changed, or the evaluation is not finished.
     """
     file = path / RESULTS
     if not file.is_file():
@@ -77,7 +77,7 @@ def read_results(path: Path) -> PolicyResults:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One policy of one evaluation."""
+    """A policy of an evaluation."""
 
     label: str
     policy: str
@@ -86,7 +86,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """One figure of a side beside the baseline's."""
+    """A figure of a side beside the baseline's."""
 
     figure: str
     title: str
@@ -96,7 +96,7 @@ class ComparedRow:
 
 
 def compare_main(argv: Sequence[str]) -> int:
-    """Run `debate-eval compare` and return its exit code."""
+    """Run `debate-eval compare` and return the exit code."""
     return command("debate-eval compare", compare_parser(), argv, _compare)
 
 
@@ -160,12 +160,12 @@ def sides_of(texts: Sequence[str]) -> list[Side]:
 
 
 def compare_sides(before: Side, after: Side, *, all_: bool = False) -> list[ComparedRow]:
-    """Compare the figures that two policies have in common, on the same questions.
+    """Compare the common figures of two policies, on the same questions.
 
     Args:
         before: The baseline.
         after: Has the higher figures where the difference is positive.
-        all_: Also compare figures that tables do not list.
+        all_: Also compare figures without a place in tables.
 
     Raises:
         UsageError: The evaluations have different questions.
@@ -233,7 +233,7 @@ def chosen_benchmarks(texts: Sequence[str]) -> dict[str, list[str]]:
     """Parse `NAME[,key=value…]` into the changes of the recipe for each benchmark, by name.
 
     Raises:
-        UsageError: There is no such benchmark, or one is named twice.
+        UsageError: There is no such benchmark, or a benchmark is named twice.
     """
     changes: dict[str, list[str]] = {}
     for text in texts:

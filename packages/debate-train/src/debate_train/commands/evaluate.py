@@ -1,4 +1,4 @@
-"""`debate-eval`: its arguments, and the policies that they name."""
+"""`debate-eval`: arguments, and the policies to measure."""
 
 import argparse
 import hashlib
@@ -45,7 +45,7 @@ def named_policies(texts: Sequence[str]) -> list[NamedPolicy]:
     """Find the policies of `[NAME=]RUN_DIR[@STEP]|CHECKPOINT|MODEL|recipe`, in order.
 
     Raises:
-        UsageError: There is no such policy, or two have one name.
+        UsageError: There is no such policy, or two have the same name.
     """
     policies = [named_policy(text) for text in texts or (RECIPE,)]
     name_counts = Counter(policy.name for policy in policies)
@@ -60,7 +60,7 @@ def named_policies(texts: Sequence[str]) -> list[NamedPolicy]:
 
 
 def named_policy(text: str, option: str = "--policy") -> NamedPolicy:
-    """Find the policy that a text names; refusals call it by its `option`."""
+    """Find the policy that a text names; `option` is for refusals."""
     if "\0" in text or text.encode(errors="replace").decode() != text:
         raise UsageError(f"{option}: found {text[:200]!a}, which is not UTF-8; expected text")
     name, equals, source = text.partition("=")
@@ -114,7 +114,7 @@ def _locate_weights(source: str, option: str) -> tuple[str, str]:
 
 
 def _nearest_folder(path: str) -> str:
-    """Suggest the nearest name among the folders beside a missing one."""
+    """Suggest the nearest name among the folders beside a missing folder."""
     parent = Path(path).parent
     try:
         names = [entry.name for entry in parent.iterdir() if entry.is_dir()]
@@ -124,7 +124,7 @@ def _nearest_folder(path: str) -> str:
 
 
 def _find_checkpoint(run: Path, step: str, option: str) -> Path:
-    """Find the checkpoint of a run after a step, its best or, without either, its last."""
+    """Find the checkpoint of a run after a step, the best or, without either, the last."""
     folder = run / "checkpoints"
     checkpoints = {}
     for path in folder.iterdir():
@@ -186,7 +186,7 @@ def weights_hash(model: str, option: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
+    """Run the command and return the exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:1] == ["compare"]:
         return compare_main(argv[1:])
@@ -223,7 +223,7 @@ def _main(arguments: argparse.Namespace) -> int:
 def _plan(
     arguments: argparse.Namespace, overrides: Sequence[str]
 ) -> "tuple[Evaluating, str] | None":
-    """Check an evaluation; return it with its recipe's text, None if only that was wanted."""
+    """Check an evaluation; return it with the recipe's text, None after --check and the like."""
     evaluating: Evaluating | None = None
     planned: tuple[Evaluating, str] | None = None
 

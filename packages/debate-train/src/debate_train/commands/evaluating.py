@@ -1,4 +1,4 @@
-"""One call of `debate-eval`: every policy is measured in every mode, and results are written."""
+"""A call of `debate-eval`: every policy is measured in every mode, and results are written."""
 
 import os
 from collections.abc import Sequence
@@ -55,8 +55,8 @@ _WEIGHT_CAPABILITIES = ("full_weights", "lora")
 class Serving:
     """Serves policies of a recipe; close it.
 
-    Checkpoints of the recipe's model are loaded into one engine. A model of another shape, or an
-    adapter of another model, is opened in an engine of its own, after that before it is closed.
+    Checkpoints of the recipe's model share an engine. A model of another shape, or an adapter of
+    another model, gets a new engine after the previous engine is closed.
 
     Args:
         recipe: The model, engine and other policies to use.
@@ -76,7 +76,7 @@ class Serving:
         """Whether the engine serves a model of another shape."""
 
     def serve(self, policy: NamedPolicy, version: int) -> Engine:
-        """Open or update the engine, so that it samples from this policy.
+        """Open the engine, or load it with this policy's weights.
 
         Args:
             policy: The policy to sample from.
@@ -157,7 +157,7 @@ def _other_model(recipe: Recipe, name: str) -> PretrainedModel:
 
 @dataclass(frozen=True, slots=True)
 class Evaluating:
-    """An evaluation to make: which policies, on which questions, in which modes."""
+    """An evaluation to make: policies, questions and modes."""
 
     recipe: Recipe
     """A phase; its `evaluation.questions` is the largest number of questions."""
@@ -168,9 +168,9 @@ class Evaluating:
 
 
 def measured_phase(recipe: Recipe, num_questions: int | None) -> Recipe:
-    """Select the last phase of a recipe, which a run measures, and limit its questions.
+    """Select the last phase of a recipe, as a run does, and limit the questions.
 
-    Where its debates are demonstrated, policies answer through the engine of the other phases.
+    In a phase of demonstrations, policies answer through the engine of the other phases.
     """
     phase = list(recipe.phase_recipes().values())[-1]
     if not phase.rollout.engine.is_sampled:
@@ -183,10 +183,10 @@ def measured_phase(recipe: Recipe, num_questions: int | None) -> Recipe:
 
 
 def with_opponents(recipe: Recipe, opponents: Sequence[NamedPolicy]) -> Recipe:
-    """Add a mode for each opponent, in which it has all seats but one.
+    """Add a mode for each opponent, with the opponent in all seats but the policy's.
 
     Raises:
-        UsageError: An opponent's name is taken, or too long for a mode's name.
+        UsageError: An opponent's name is taken, or longer than a mode's may be.
     """
     policies = dict(recipe.rollout.policies)
     modes = dict(recipe.evaluation.modes)
@@ -222,11 +222,11 @@ def run_evaluation(
         evaluating: Policies, questions and modes.
         recipe_text: The recipe as the folder has it.
         output: The folder; None makes `runs/NAME-eval-TIME`.
-        resume: Go on with an evaluation in that folder.
-        all_figures: Print also the figures that the table does not list.
+        resume: Go on with an evaluation in the folder.
+        all_figures: Print also the figures without a place in the table.
 
     Raises:
-        UsageError: The folder cannot be used, or there is nothing to measure.
+        UsageError: The folder cannot be used, or the split has no question.
     """
     recipe = evaluating.recipe
     path = output or new_folder(f"{recipe.name}-eval")
@@ -272,7 +272,7 @@ def run_evaluation(
 
 
 def _plan(evaluating: Evaluating, questions: Sequence[Question]) -> Plan:
-    """Describe the evaluation, so that resuming can recognize the same one."""
+    """Describe the evaluation; resuming compares the descriptions."""
     recipe = evaluating.recipe
     phase = recipe.model_dump(mode="json")
     decisive = {key: phase[key] for key in _DECISIVE_KEYS}
@@ -306,7 +306,7 @@ def _describe_policy(policy: NamedPolicy, recipe: Recipe) -> dict[str, str]:
 
 
 def check_evaluating(evaluating: Evaluating) -> CheckReport:
-    """Check the keys of a recipe that an evaluation uses; load no weights, download nothing."""
+    """Check the recipe's keys for an evaluation, without weights and downloads."""
     recipe = evaluating.recipe
     engine = recipe.rollout.engine
     report = CheckReport()

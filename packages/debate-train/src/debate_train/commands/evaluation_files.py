@@ -1,8 +1,8 @@
 """Files of an evaluation's folder: replies, results of each policy, and results of all.
 
-An evaluation follows from its replies. One that was stopped plays its debates again from the start,
-takes known replies from its journal, and samples the others: the calls of a batch engine are then
-those of an uninterrupted evaluation.
+An evaluation follows from the replies. After a stop it plays all debates again from the start,
+takes known replies from the journal, and samples the others: a batch engine gets the same calls as
+in an uninterrupted evaluation.
 """
 
 import json
@@ -74,16 +74,16 @@ class NamedPolicy:
 
 
 class ResumableFolder:
-    """A folder that a command fills, one process at a time; use it in `with`.
+    """A folder with the files of a command, for a single process at a time; use it in `with`.
 
     Args:
-        path: A new or empty folder, or one with the file `mark`.
-        mark: The first file in the folder, which says that the folder is this command's.
-        content: Of that file.
-        folders: Names of folders to make in it.
+        path: A new or empty folder, or a folder with the file `mark`.
+        mark: The first file in the folder; it marks the folder as this command's.
+        content: Content of `mark`.
+        folders: Names of folders to make inside.
 
     Raises:
-        UsageError: The folder holds anything else, cannot be written, or another process writes.
+        UsageError: The folder has other files, cannot be written, or another process writes.
     """
 
     def __init__(self, path: Path, mark: str, content: bytes, folders: Sequence[str] = ()) -> None:
@@ -103,7 +103,7 @@ class ResumableFolder:
             raise not_writable(path, error) from error
 
     def record_environment(self, *, resumed: bool) -> None:
-        """Write versions and device of the first call; append later calls that say `resumed`."""
+        """Write versions and device of the first call; append calls with `resumed`."""
         path = self.path / ENVIRONMENT
         environment = describe_environment()
         if not path.exists():
@@ -130,15 +130,15 @@ class ResumableFolder:
 
 
 class ReplyJournal:
-    """A file with one line for each call of the engine: its replies by `turn_request_key`.
+    """A file with a line for each call of the engine: replies by `turn_request_key`.
 
-    A line is complete or absent, so the replies of one call are lost or recovered together.
+    A line is complete or absent, so the replies of a call are lost or recovered together.
 
     Args:
-        path: The file, which need not exist.
+        path: The file, new or of an earlier call.
 
     Raises:
-        UsageError: A line of it is not as it was written.
+        UsageError: A line has changed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -159,7 +159,7 @@ class ReplyJournal:
         self._file = path.open("ab")
 
     def append(self, replies: Iterable[tuple[str, Reply]]) -> None:
-        """Write the replies of one call; of two with one key the first."""
+        """Write the replies of a call; of two with the same key the first."""
         values: dict[str, object] = {}
         for key, reply in replies:
             values.setdefault(key, asdict(reply))
@@ -174,7 +174,7 @@ class ReplyJournal:
 
 
 def journaled(engine: Engine, journal: ReplyJournal) -> HeardEngine:
-    """Wrap an engine, so that its replies are written before any debate sees them."""
+    """Wrap an engine, to write replies before any debate sees them."""
     return HeardEngine(
         engine,
         lambda replies: journal.append(
@@ -184,10 +184,10 @@ def journaled(engine: Engine, journal: ReplyJournal) -> HeardEngine:
 
 
 class EvaluationDirectory(ResumableFolder):
-    """The files of one evaluation.
+    """The files of an evaluation.
 
     Args:
-        path: A new or empty folder; with `resume` that of an evaluation that was stopped.
+        path: A new or empty folder; with `resume` the folder of a stopped evaluation.
         plan: Description of the evaluation.
         resolved_yaml: The recipe, if there is one.
         resume: Go on with an evaluation, wherever it stopped.
@@ -213,7 +213,7 @@ class EvaluationDirectory(ResumableFolder):
         self.record_environment(resumed=False)
 
     def read_measured(self, name: str) -> PolicyResults | None:
-        """Read the results of a policy; None where it is still to be measured."""
+        """Read the results of a policy, if it was measured."""
         path = self.path / "policies" / f"{name}.json"
         if not path.exists():
             return None
@@ -223,13 +223,13 @@ class EvaluationDirectory(ResumableFolder):
         return results
 
     def journal(self, name: str) -> ReplyJournal:
-        """Open the replies of a policy that is being measured."""
+        """Open the journal of a policy."""
         return ReplyJournal(self._journal_path(name))
 
     def save(
         self, results: PolicyResults, played: Mapping[str, Sequence[Transcript]] | None = None
     ) -> None:
-        """Write the results of a policy and its debates in each mode, and remove its journal.
+        """Write the results and debates of a policy, and remove the journal.
 
         The results follow the debates: with them the policy counts as measured.
         """
@@ -248,7 +248,7 @@ class EvaluationDirectory(ResumableFolder):
 
 
 def read_policy_results(path: Path, name: str) -> PolicyResults:
-    """Read the results of one policy.
+    """Read the results of a policy.
 
     Raises:
         UsageError: The file is of another policy, or not as it was written.
@@ -276,7 +276,7 @@ def _refuse_another_plan(path: Path, plan: Plan) -> None:
 
 
 def policy_results(policy: NamedPolicy, measures: Measures, num_runs: int) -> PolicyResults:
-    """Collect figures, values and curves of a policy, as its file has them."""
+    """Collect figures, values and curves of a policy for the policy's file."""
     figures = {}
     for name, measure in measures_json(measures).items():
         figures[name] = measure | {"runs": num_runs}
@@ -355,7 +355,7 @@ def print_table(
 def curves_at_equal_tokens(results: PolicyResults) -> dict[int, dict[str, PolicyResults]]:
     """Select the point of each curve within the tokens of each round of a debate.
 
-    A curve is one way to answer: more replies, or more rounds. Its costliest point within a budget
+    A curve is a way to answer: more replies, or more rounds. The costliest point within a budget
     counts.
 
     Returns:

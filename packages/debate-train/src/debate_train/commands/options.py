@@ -1,6 +1,6 @@
 """The arguments of each command of this package.
 
-The module imports no library, so that help, versions and mistyped options are answered at once.
+Without imports of libraries, help, versions and refusals of mistyped options come at once.
 """
 
 import argparse
@@ -142,8 +142,8 @@ def recipe_parser(program: str, description: str, epilog: str) -> argparse.Argum
     add_overrides(parser)
     check = "say what the recipe would do and whether it can, then stop; loads no weights"
     add("--check", action="store_true", help=check)
-    whole = "print the whole recipe, with what it extends, overrides and defaults, then stop"
-    add("--print", action="store_true", help=whole)
+    resolved = "print the whole recipe, with what it extends, overrides and defaults, then stop"
+    add("--print", action="store_true", help=resolved)
     add(
         "--explain", metavar="KEY", help="say what a key means, such as reward.components, and stop"
     )
@@ -350,10 +350,10 @@ def refuse_misuse(command: str, argv: Sequence[str]) -> None:
 
     Args:
         command: `train`, `eval`, `ask`, `rollout` or `preflight`.
-        argv: Its arguments.
+        argv: Arguments of the command.
 
     Raises:
-        SystemExit: Something was printed; the command has nothing to do.
+        SystemExit: A text was printed, and the command is finished.
     """
     part = argv[0] if argv else None
     if command == "train" and part in TRAIN_PARTS:

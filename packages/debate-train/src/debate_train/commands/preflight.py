@@ -41,7 +41,7 @@ _UNBOUNDED = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
+    """Run the command and return the exit code."""
     return command("debate-preflight", preflight_parser(), argv, _main)
 
 
@@ -91,10 +91,10 @@ def _act(arguments: argparse.Namespace, checked: CheckedRecipe) -> int:
 
 
 def _phase(recipe: "Recipe", name: str | None) -> "tuple[str, Recipe]":
-    """Look up a phase by its name, or the first that plays debates with the policy.
+    """Look up a phase by name, or the first phase with debates of the policy.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no such phase.
     """
     playing = {
         phase_name: phase

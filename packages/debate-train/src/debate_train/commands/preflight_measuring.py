@@ -1,4 +1,4 @@
-"""What a preflight measures: debates on some training questions, direct replies, one update."""
+"""Measurements of a preflight: debates on some training questions, direct replies, an update."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -38,25 +38,25 @@ from debate_train.running.step_metrics import step_metrics
 
 @dataclass(slots=True)
 class Measured:
-    """Figures of a start by name, with the intervals of those that are means over questions."""
+    """Figures of a start by name, with intervals for means over questions."""
 
     figures: dict[str, float] = field(default_factory=dict)
     intervals: dict[str, Interval] = field(default_factory=dict)
     questions: int = 0
     replay: RewardReplay | None = None
-    """How far the values of the reward follow the truth; None for sets of examples."""
+    """Agreement of the reward's values with the truth; None for sets of examples."""
 
 
 def measure(
     phase: Recipe, num_questions: int, policy: NamedPolicy | None, *, with_update: bool
 ) -> Measured:
-    """Play, score and learn from some training questions of a phase; nothing is saved.
+    """Play, score and learn from some training questions of a phase, without saving.
 
     Args:
         phase: Plays debates with the policy.
         num_questions: Training questions to play.
-        policy: The weights to measure, None for the recipe's.
-        with_update: Make one update, which shows its memory and time.
+        policy: The weights to measure, by default the recipe's.
+        with_update: Make an update, to measure memory and time.
     """
     data = phase.data.model_copy(update={"batch_size": num_questions})
     small_phase = phase.model_copy(update={"data": data})
@@ -65,6 +65,7 @@ def measure(
     if policy is not None and policy.model is not None:
         refuse_other_base(Path(policy.model), loaded)
         load_policy(Path(policy.model), loaded)
+    # After loading, which draws random numbers for new layers: a run seeds at the same place.
     seed_all(small_phase.seed)
 
     with closing(open_engine(small_phase, loaded)) as engine, Progress() as progress:
@@ -97,7 +98,7 @@ def measure(
 
 
 def _phase_seconds(phase: Recipe, num_played: int, play_s: float, train_s: float) -> float:
-    """Scale the time of some questions, and of one update of these, to the whole phase."""
+    """Scale the time of some questions, and of their update, to the whole phase."""
     num_played = max(1, num_played)
     if phase.offline is None:
         num_questions = phase.steps * phase.data.batch_size
@@ -124,7 +125,7 @@ def _add_direct(
 def _score(
     measured: Measured, phase: Recipe, played: Sequence[Transcript], loaded: LoadedModel
 ) -> Step:
-    """Score the debates as a step does, or take examples of them; measure what they can teach."""
+    """Score the debates as a step does, or take examples of them; measure their signal."""
     for name, estimate in debate_statistics(played).items():
         metric = name if name.startswith("judge/") else f"train/{name}"
         measured.intervals[metric] = (estimate.low, estimate.high)
@@ -153,14 +154,14 @@ def _score(
 def _take_examples(
     measured: Measured, offline: OfflineSettings, played: Sequence[Transcript]
 ) -> Step:
-    """Take the examples of the debates, and measure what these would teach."""
-    taken = offline.take(played)
-    rows = [example.to_json() for example in taken.examples]
-    counts = summed([{**counted(taken, ExampleSet(), played), "examples": rows}])
-    measured.intervals |= intervals_of(derived(counts), len(taken.examples))
-    questions = {example.meta["question"] for example in taken.examples}
+    """Take the examples of the debates, and measure their signal."""
+    example_set = offline.take(played)
+    rows = [example.to_json() for example in example_set.examples]
+    counts = summed([{**counted(example_set, ExampleSet(), played), "examples": rows}])
+    measured.intervals |= intervals_of(derived(counts), len(example_set.examples))
+    questions = {example.meta["question"] for example in example_set.examples}
     measured.figures["signal/value"] = len(questions) / max(1, measured.questions)
-    with_tokens = [example for example in taken.examples if example.chosen.token_ids]
+    with_tokens = [example for example in example_set.examples if example.chosen.token_ids]
     batch = example_batch(with_tokens[: offline.batch_size], 0)
     scores = [Score(())] * len(played)
     return Step(0, played, scores, batch, counts, {}, time.perf_counter())
@@ -172,10 +173,11 @@ def signal(
     advantages: Advantages,
     weights: Mapping[str, float],
 ) -> float:
-    """Compute the share of questions that teach more than that some turns failed.
+    """Compute the share of questions with a signal beyond penalties of failed turns.
 
-    Turns of these have advantages other than 0, and not because of penalties alone.
+    Their turns have advantages other than 0, and different credits apart from penalties.
     """
+    # A penalty lowers failed turns below the others: such a difference teaches the format alone.
     has_advantage = dict.fromkeys((transcript.question.id for transcript in played), False)
     values: dict[str, set[float]] = {question: set() for question in has_advantage}
     values_without_penalties: dict[str, set[float]] = {question: set() for question in values}
@@ -199,7 +201,7 @@ def signal(
 
 
 def _add_update(measured: Measured, phase: Recipe, step: Step, loaded: LoadedModel) -> float | None:
-    """Make one update and time it in seconds; None without one, or where it does not fit."""
+    """Make an update and time it in seconds; None if the phase has no update or memory is short."""
     if (phase.loss.learns_from != "samples" and phase.offline is None) or not step.batch.rows:
         return None
     learner = replace(loaded, training=trained_adapters(phase.model.lora, phase.debate))

@@ -31,7 +31,7 @@ _WRONG_PATH = {errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, err
 
 @dataclass(frozen=True, slots=True)
 class CheckedRecipe:
-    """A recipe that can be run, and its resolved text without the values of the environment."""
+    """A runnable recipe, and the resolved text without values of the environment."""
 
     recipe: Recipe
     text: str
@@ -43,7 +43,7 @@ def command(
     argv: Sequence[str] | None,
     act: Callable[[argparse.Namespace], int],
 ) -> int:
-    """Parse the arguments of a command, run it, and return its exit code."""
+    """Parse the arguments of a command, run it, and return the exit code."""
     arguments = parser.parse_intermixed_args(argv)
     heed_options(arguments)
     # A run that is resumed has its recipe in its folder.
@@ -78,7 +78,7 @@ def run_recipe(
         arguments: Of the command line.
         check: Looks for problems, and writes the plan.
         act: Does the work of the command and returns the exit code.
-        opening: Lines in the place of the plan, which then only --check prints.
+        opening: Lines in the place of the plan; then only --check prints the plan.
 
     Raises:
         UsageError: The recipe is wrong, or cannot be run here.
@@ -120,7 +120,7 @@ def run_recipe(
 
 
 def say_loading() -> None:
-    """Say that loading takes the next seconds, in which nothing else is printed."""
+    """Announce the loading of libraries, several seconds without other output."""
     if not is_quiet():
         print("loading libraries and model …", file=sys.stderr, flush=True)
 
@@ -136,14 +136,14 @@ def _explain(key: str, loaded: LoadedRecipe[Recipe] | None) -> int:
 
 
 def _printable(text: str) -> str:
-    """Escape control characters, and characters that not every terminal can encode."""
+    """Escape control characters, and characters beyond the terminal's encoding."""
     return escaped(text).encode(errors="backslashreplace").decode()
 
 
 def exit_code(program: str, act: Callable[[], int]) -> int:
-    """Run a command and return its exit code; print a message where it failed.
+    """Run a command and return the exit code; print a message where it failed.
 
-    Output that cannot be written, to a pipe that was closed or a full disk, changes nothing.
+    Lost output, to a closed pipe or a full disk, changes neither.
     """
     with steady_streams():
         try:
@@ -162,7 +162,7 @@ def exit_code(program: str, act: Callable[[], int]) -> int:
 
 
 def _failure(error: Exception) -> tuple[int, str]:
-    """Choose the exit code and the message of a failure; "" for an unforeseen one."""
+    """Choose the exit code and the message of a failure; "" for an unforeseen failure."""
     if isinstance(error, REFUSALS):
         return BAD_USAGE, str(error)
     if isinstance(error, EngineFailure):

@@ -1,4 +1,4 @@
-"""`debate-train recipes`: the recipes that a name can call."""
+"""`debate-train recipes`: names and headings of recipes."""
 
 import argparse
 import sys
@@ -11,14 +11,14 @@ from debate_train.recipe_names import headings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
+    """Run the command and return the exit code."""
     arguments = part_parser("recipes").parse_args(sys.argv[2:] if argv is None else argv)
     heed_options(arguments)
     return run_command(TRAIN, lambda: list_recipes(arguments))
 
 
 def list_recipes(arguments: argparse.Namespace) -> int:
-    """Print each recipe with the word in its name or heading."""
+    """Print each recipe with the word in name or heading."""
     matches = {}
     for name, heading in headings().items():
         if arguments.word in name + heading:

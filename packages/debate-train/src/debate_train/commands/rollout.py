@@ -45,10 +45,10 @@ NamedRun = tuple[str, DebateRun]
 
 
 class Collection(ResumableFolder):
-    """Debates in `transcripts.jsonl`, each once and of one process at a time; use it in `with`.
+    """Debates in `transcripts.jsonl`, each once, of a single process; use it in `with`.
 
     Args:
-        path: A new or empty folder, or that of an earlier call with the same recipe.
+        path: A new or empty folder, or the folder of an earlier call with the same recipe.
         resolved_yaml: The recipe as the folder has it.
 
     Raises:
@@ -77,7 +77,7 @@ class Collection(ResumableFolder):
             raise
 
     def append(self, transcript: Transcript) -> None:
-        """Write one debate and flush it to the file."""
+        """Write a debate and flush it to the file."""
         self._file.write(json_line(to_json(transcript)))
         self._file.flush()
         self.ids.add(transcript.id)
@@ -89,7 +89,7 @@ class Collection(ResumableFolder):
 
 
 def _refuse_another_recipe(path: Path, resolved_yaml: str) -> None:
-    """Refuse a recipe whose debates would differ from those in the folder."""
+    """Refuse a recipe for different debates than in the folder."""
     for key in recipe_changes(path.read_text(encoding="utf-8"), resolved_yaml):
         if key.startswith(_FREE_KEYS):
             _log.warning("%s is another than before", key)
@@ -115,15 +115,15 @@ def _read_ids(path: Path) -> set[str]:
 
 
 def collect(recipe: Recipe, resolved_yaml: str, output: Path) -> None:
-    """Play the debates of `steps` × `data.batch_size` questions that `output` does not hold yet.
+    """Play the debates of `steps` × `data.batch_size` questions, without those in `output`.
 
-    A debate's id and seed follow from its step, question and copy, so an interruption at any point
+    A debate's id and seed follow from step, question and copy, so an interruption at any point
     changes no debate.
 
     Args:
-        recipe: Questions, debates, policies and engine; its phases are left out.
+        recipe: Questions, debates, policies and engine; phases have no effect.
         resolved_yaml: The recipe as `output` has it.
-        output: A new or empty folder, or that of an earlier call.
+        output: A new or empty folder, or the folder of an earlier call.
 
     Raises:
         UsageError: `output` cannot be used, or holds debates of another recipe.
@@ -161,7 +161,7 @@ def collect(recipe: Recipe, resolved_yaml: str, output: Path) -> None:
 def _play(
     recipe: Recipe, engine: Engine, steps: Sequence[Sequence[NamedRun]]
 ) -> Iterator[Transcript]:
-    """Play step by step in lock-step, so that some debates end soon; else all at once."""
+    """Play step by step in lock-step, for early ends of some debates; else all at once."""
     rollout = recipe.rollout
     if streaming(engine) is not None and rollout.driver.lets_overtake:
         steps = [[named for step in steps for named in step]]
@@ -196,7 +196,7 @@ def _write_debates(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
+    """Run the command and return the exit code."""
     return command("debate-rollout", rollout_parser(), argv, _main)
 
 

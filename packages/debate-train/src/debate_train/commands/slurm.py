@@ -88,7 +88,7 @@ def _server(recipe: Recipe, num_nodes: int, num_processes: int) -> tuple[list[st
     """Build the command of a server, and count its GPUs.
 
     Raises:
-        UsageError: The engine or the model cannot be served, or a policy needs its own server.
+        UsageError: The engine or the model cannot be served, or a policy needs another server.
     """
     engine = recipe.rollout.engine
     # A model from scratch has no base, and is on no disk.

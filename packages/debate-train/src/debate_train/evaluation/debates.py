@@ -218,6 +218,7 @@ class Opponents(DebateChanges, EvaluationMode):
         if len(roles) == 1:
             equal_settings = settings.get(roles[0].name, RoleSettings())
             return self._seats_of_equals(form.num_agents, equal_settings)
+        # Roles of other policies stay as they are in every seat.
         learned_names = [role.name for role in roles if role.policy == TRAINED]
         opposing = {"policy": self.opponent, "adapter": None, "train": None}
         seats: list[Mapping[str, RoleSettings]] = []
@@ -309,6 +310,7 @@ class Opponents(DebateChanges, EvaluationMode):
         """Describe the number of turns and seats."""
         plays = self.plays(form)
         turns_of_seats = [each.form.turn_count() for each in plays]
+        # In turn, a question has one seat only; the costliest bounds it.
         num_turns = max(turns_of_seats, default=0) if self.in_turn else sum(turns_of_seats)
         seats = f"one of {len(plays)} seats" if self.in_turn else f"{len(plays)} seats"
         return f"{num_turns:,} turns of debate against {self.opponent} in {seats}"
@@ -460,6 +462,7 @@ class Listening(DebateChanges, EvaluationMode):
                 curves[f"{audience}/majority"] = audience_curves["debate/majority"]
             if audience == "nobody":
                 alone = audience_curves.get("debate/agent", ())
+        # The curve's cost is of all agents, and self-correction needs only one of them.
         num_agents = max((debate.protocol.num_agents for debate in played[-1]), default=1)
         self_correction = []
         for point in alone:

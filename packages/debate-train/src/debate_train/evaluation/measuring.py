@@ -105,6 +105,7 @@ def evaluate(
     values: dict[str, Mapping[str, float]] = {}
     played: dict[str, Sequence[Transcript]] = {}
     curves: dict[str, Sequence[CurvePoint]] = {}
+    # Modes share turns: a debate's first replies may also be another mode's.
     shared = SharedTurns() if shared is None else shared
     for mode_name, mode in setup.modes.items():
         runs: list[list[Sequence[Transcript]]] = [[] for _ in range(setup.runs)]
@@ -126,6 +127,7 @@ def evaluate(
             for run_transcripts in transcripts_of_plays:
                 mode_transcripts += run_transcripts
         played[mode_name] = mode_transcripts
+        # A mode without plays cannot measure this form.
         if not runs[0]:
             continue
         for figure, measure, by_question in _measure_mode(mode, runs, mode.figures(setup.form)):
@@ -194,6 +196,7 @@ def _measure_mode(
             run_deviation=_deviation(run_means),
         )
         yield name, measure, by_question
+    # Ratios have no value for a question: numerators and denominators are summed first.
     for name in figures:
         sums_of_samples = []
         pooled_of_samples = []

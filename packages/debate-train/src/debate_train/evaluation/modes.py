@@ -142,6 +142,7 @@ def reply_curves(replies: Sequence[Transcript], most: int) -> Curves:
     agreed: list[dict[str, float]] = [{} for _ in range(most)]
     lengths: dict[str, float | None] = {}
     for question, debates in _group_by_question(answers_given(replies)).items():
+        # All points of a curve are over the same questions.
         if len(debates) < most:
             continue
         is_right: list[bool] = []
@@ -155,6 +156,7 @@ def reply_curves(replies: Sequence[Transcript], most: int) -> Curves:
         for answer_class, answer_is_right in zip(classes, is_right, strict=True):
             if answer_is_right and answer_class is not None:
                 right_classes.add(answer_class)
+        # In expectation over subsets: a single draw of k replies would add noise.
         expected = majority_of_subsets(classes, frozenset(right_classes), most)
         num_right = sum(is_right)
         for index, value in enumerate(expected):
@@ -242,6 +244,7 @@ def _outcomes_after(debate: AnswersGiven, round: int) -> dict[str, float]:
     if rules.topology == "central":
         center = rules.center or 0
         center_answers = [key for key in is_right if key.agent == center and key.round <= round]
+        # A center without an answer so far is wrong.
         center_is_right = False
         if center_answers:
             center_is_right = is_right[max(center_answers, key=lambda key: key.round)]

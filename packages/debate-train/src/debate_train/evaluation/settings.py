@@ -161,6 +161,7 @@ class Setup:
 
     def measured(self) -> list[str]:
         """List the full names of the figures of all modes with plays."""
+        # A mode that plays nothing has no values for its figures.
         modes = {name: self.modes[name] for name, _ in self.plays()}
         return list(replace(self, modes=modes).figures())
 
@@ -305,6 +306,7 @@ class Evaluation(DebateChanges):
         Raises:
             ValueError: The form takes no such change.
         """
+        # Zeros are settings, too: top_k 0 switches off the training's top_k.
         changes: dict[str, float] = {}
         if self.top_p is not None:
             changes["top_p"] = self.top_p
@@ -370,6 +372,7 @@ class ExitCriterion(Config):
             steps: the phase's `steps`.
             completed: completed steps of the phase.
         """
+        # Evaluations are at steps, steps + every, steps + 2 every, …, and at max_steps.
         num_looks = max(0, math.ceil((completed - steps) / self.every))
         return min(steps + num_looks * self.every, self.max_steps)
 

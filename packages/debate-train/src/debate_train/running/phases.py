@@ -36,6 +36,7 @@ def run_phases(run: RunContext) -> int:
     checkpoint = run.start
     if checkpoint is not None:
         load_policy(checkpoint, run.loaded)
+        # A finished run may measure again at once, before any phase gives the engine weights.
         run.engine.load(export_weights(run.loaded, state.step))
         load_random_states(checkpoint)
         if state.phase == len(phases):
@@ -68,6 +69,7 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
     trainer = recipe.trainer.open(learner, recipe.loss, recipe.steps)
     try:
         phase = open_phase(run, name, recipe, trainer)
+        # The checkpoint at a phase's start is of the phase before, with another optimizer.
         if checkpoint is not None and state.step > state.phase_start:
             trainer.load(checkpoint)
             phase.rollouts.load(checkpoint)
@@ -92,6 +94,7 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
             score_start(run, phase, examples)
 
         run.progress.start(name, recipe.steps)
+        # keep_if decides within: a failure of its evaluation must not lose the last steps.
         with saving.checkpoint_on_failure():
             stop_reason = train(run, phase, saving, examples)
             is_interrupted = stop_reason == "interrupted"
@@ -165,6 +168,7 @@ def decide_keeping(run: RunContext, phase: Phase, saving: Saving) -> bool | None
             f"warning: {phase.name}: kept, as keep_if was not in the recipe when it began"
         )
         return True
+    # The last step may have had an evaluation anyway.
     is_measured = state.last_eval is not None and state.last_eval[:2] == (phase.name, state.step)
     if not is_measured and not evaluate_dev(run, phase, saving):
         return None
@@ -258,6 +262,7 @@ def _skips_later_phases(run: RunContext) -> bool:
     skips = False
     for name, is_met in run.state.exit_criteria.items():
         criterion = phases[name].exit_criterion
+        # A resumed run may have lost the criterion from its recipe.
         if is_met or criterion is None:
             continue
         if criterion.if_missed == "fail":
@@ -287,6 +292,7 @@ def _measure_test_split(run: RunContext, when: str) -> dict[str, Any] | None:
     last_phase, recipe = list(run.recipe.phase_recipes().items())[-1]
     setup = recipe.evaluated()
     engine = run.engine
+    # After self-play the policy is also measured against the last phase's start.
     mode = recipe.start_mode()
     if when == "after" and mode is not None:
         current = export_weights(run.loaded, state.step)
@@ -317,6 +323,7 @@ def _finish(run: RunContext) -> bool:
     elif state.before is None:  # A missed exit criterion skipped the phase before which it is due.
         state.before = after
     setup = list(run.recipe.phase_recipes().values())[-1].evaluated()
+    # Without a measurement before, no figure has changed.
     changes = {}
     if state.before is not after:
         changes = changes_of(run.directory, list(setup.listed()))

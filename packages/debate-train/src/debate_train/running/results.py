@@ -37,6 +37,7 @@ def changes_of(
     changes: dict[str, dict[str, Any] | None] = {}
     for figure in before.keys() & after.keys() & set(figures):
         limits = range_of(figure)
+        # Pairs cancel the difficulty of questions, which is most of the spread.
         compared_questions = before[figure].keys() & after[figure].keys()
         if not compared_questions:
             changes[figure] = None
@@ -66,6 +67,7 @@ def _last_values(directory: "RunDirectory", name: str) -> dict[str, dict[str, fl
     try:
         return _VALUES.validate_python(json.loads(path.read_bytes())["values"])
     except (OSError, ValueError, KeyError, TypeError):
+        # The results do without changes rather than fail at the end of a run.
         return {}
 
 
@@ -98,9 +100,11 @@ def in_words(rows: Sequence[Mapping[str, Any]], headline: Sequence[str]) -> str:
         rows: Of the table of results, each with `measure`, `name` and sometimes `change`.
         headline: Names of the measures to describe in full; the first row where none has a change.
     """
+    # Only shares can be written as points; lengths and effective numbers have no range.
     changed_rows = [row for row in rows if row.get("change") and range_of(row["name"])]
     main_rows = [row for row in changed_rows if row["name"] in headline] or changed_rows[:1]
     sentences = [_describe_change(row["measure"], row["change"]) for row in main_rows]
+    # Further figures are named only if they changed: a list of all would hide the main ones.
     others = []
     for row in changed_rows:
         change = row["change"]
@@ -231,6 +235,7 @@ def _rich_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         before = row["before"]["mean"]
         after = row["after"]["mean"]
+        # "z": no "-0.000" in the table.
         change_text = f"{after - before:+z.3f}"
         change = row.get("change")
         if change:
