@@ -75,7 +75,7 @@ def patch_sets(patch: pytest.MonkeyPatch) -> None:
     finish = offline_phase._Maker._finish
 
     def finished(self: Any, chunks: Sequence[Any]) -> None:
-        shutil.copy(self._unfinished, self._path.with_suffix(".chunks"))
+        shutil.copy(self._unfinished_path, self._path.with_suffix(".chunks"))
         finish(self, chunks)
 
     patch.setattr(AnswerPairs, "take", pairs)

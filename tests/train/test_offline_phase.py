@@ -122,7 +122,7 @@ def test_set_that_was_begun_is_ended(recipe, whole, run):
 
 def test_interrupt_while_a_set_is_made_keeps_what_was_played(recipe, whole, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    play_chunk = offline_phase._Maker._chunk
+    play_chunk = offline_phase._Maker._play_chunk
     with monkeypatch.context() as patch:
 
         def interrupted(maker, number):
@@ -130,7 +130,7 @@ def test_interrupt_while_a_set_is_made_keeps_what_was_played(recipe, whole, tmp_
                 os.kill(os.getpid(), signal.SIGINT)
             return play_chunk(maker, number)
 
-        patch.setattr(offline_phase._Maker, "_chunk", interrupted)
+        patch.setattr(offline_phase._Maker, "_play_chunk", interrupted)
         assert main([recipe, "--output", str(run)]) == 130
     assert len(lines(run / "offline/prefer-000000.unfinished")) == 1
     assert_resumed_as(whole, recipe, run)

@@ -1,4 +1,4 @@
-"""Drivers: run debates against an engine, in lock-step or each at its own pace."""
+"""Drivers: run debates against an engine, in lock-step or freely."""
 
 import time
 from collections import deque
@@ -73,7 +73,7 @@ RunnableDebates = deque[tuple[int, Sent | None]]
 
 @dataclass(frozen=True, slots=True)
 class DebateRequest:
-    """A request, with its debate and its position among the simultaneous requests of the debate."""
+    """A request, with debate and position among the debate's simultaneous requests."""
 
     debate: int
     position: int
@@ -97,8 +97,8 @@ class RequestBuilder:
 
     Args:
         renderer: The engine's; None for engines that take messages.
-        max_tokens: Limit of a reply whose turn request sets no limit.
-        sampling: Fields of `Sampling` that replace the settings of the turn requests.
+        max_tokens: Limit of a reply, where the turn request sets no limit.
+        sampling: Fields of `Sampling`, in place of the turn requests' settings.
 
     Raises:
         EngineConfigError: A name in `sampling` is no field of `Sampling`.
@@ -159,7 +159,7 @@ class DebateBatch:
         return len(self._runs)
 
     def advance(self, debate: int, sent: Sent | None) -> Sequence[TurnRequest] | Transcript | None:
-        """Start a debate, or send it the replies or the decision that it waits for.
+        """Start a debate, or send it the replies or the decision.
 
         Returns:
             The next turn requests, the transcript of an ended debate, or None for a debate at a
@@ -177,7 +177,7 @@ class DebateBatch:
         return step
 
     def answer_gates(self) -> list[tuple[int, GateDecision]]:
-        """Decide all open gates together, in order of debates; list the debates that go on.
+        """Decide all open gates together, in order of debates; list the continuing debates.
 
         Raises:
             EngineConfigError: `select` does not decide each gate.
@@ -205,7 +205,7 @@ class DebateBatch:
         return going_on
 
     def close(self) -> None:
-        """End every debate that is still under way."""
+        """End every debate under way."""
         for run in self._runs:
             run.close()
 
@@ -219,8 +219,8 @@ class _Attempt:
 class OpenRequests:
     """The requests without a reply.
 
-    A request that fails, or is older than `timeout_s`, is cancelled and tried once more, unless
-    its engine has retried it already (`RetriesExhaustedError`).
+    A failed request, or a request older than `timeout_s`, is cancelled and tried once more, unless
+    the engine has retried already (`RetriesExhaustedError`).
 
     Args:
         engine: Answers the requests.
@@ -239,7 +239,7 @@ class OpenRequests:
 
     @property
     def max_debates(self) -> float:
-        """Number of debates that fit into the engine's cache."""
+        """Number of debates with room in the engine's cache."""
         return inf if self._cache_use is None else self._cache_use.room.debates
 
     def submit(self, requests: Sequence[DebateRequest]) -> None:
@@ -263,8 +263,8 @@ class OpenRequests:
         """Wait for the first reply, at most about `patience_s`, and return all replies so far.
 
         Raises:
-            EngineFailure: A request has failed twice. Replies that came with the failure are
-                returned first; the next call raises.
+            EngineFailure: A request has failed twice. Replies beside the failure are returned
+                first; the next call raises.
         """
         earlier_failure = self._failure
         if earlier_failure is not None:
@@ -344,10 +344,10 @@ class OpenRequests:
 
 
 class _BatchQueue:
-    """Lets an engine that answers batches take single requests: `collect` is one call for all.
+    """Makes a queue of a batch engine: `collect` is a single call with all requests.
 
-    After a failed call, open requests are sent one by one: requests that failed as a batch may pass
-    singly, and the error of a second failure names its request.
+    After a failed call, open requests are sent singly: some may then pass, and the error of a
+    second failure names the request.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -386,7 +386,7 @@ class _BatchQueue:
 def _run_free(
     debates: DebateBatch, open_requests: OpenRequests, builder: RequestBuilder, in_flight: int
 ) -> Iterator[tuple[int, Transcript]]:
-    """Yield (debate, transcript) as debates end; each goes on when its own replies are in.
+    """Yield (debate, transcript) as debates end; each goes on when all replies to it are in.
 
     Debates under way go before debates not yet begun. Gates are answered when no debate can run.
 
@@ -448,7 +448,7 @@ def _advance(
     builder: RequestBuilder,
     pending: PendingReplies,
 ) -> Iterator[tuple[int, Transcript]]:
-    """Let the next debate go on: submit its requests, or yield its transcript when it has ended."""
+    """Let the next debate go on: submit its requests, or yield its transcript at the end."""
     debate, sent = runnable.popleft()
     step = debates.advance(debate, sent)
     if step is None:
@@ -495,11 +495,10 @@ def play(
     Args:
         runs: Started forms; each is run to its end or closed.
         engine: Samples the replies.
-        max_tokens: Limit of a reply whose turn request sets no limit.
-        sampling: Fields of `Sampling` that replace settings of turn requests, such as
-            `temperature`.
+        max_tokens: Limit of a reply, where the turn request sets no limit.
+        sampling: Fields of `Sampling`, such as `temperature`, in place of the turn requests'.
         select: Answers gates; by default every debate goes on.
-        driver: Decides for which replies a debate waits, and how long.
+        driver: Decides on waiting for other debates' replies, and on time limits.
 
     Returns:
         The transcripts in the order of `runs`, dropped debates left out.

@@ -1,4 +1,4 @@
-"""The pace of play: which debates wait for which, how long, and how many are under way at once."""
+"""The pace of play: waiting of debates for each other, time limits, and debates under way."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -76,7 +76,7 @@ class CacheRoom:
 
     @property
     def debates(self) -> int:
-        """Number of debates to have under way; at least one."""
+        """Number of debates to have under way, at least 1."""
         return max(1, int(self._capacity // self._tokens_per_debate))
 
     def of(self, num_first_requests: int) -> "CacheRoom":
@@ -84,13 +84,13 @@ class CacheRoom:
         return self._rooms_by_kind.setdefault(num_first_requests, CacheRoom(self._capacity))
 
     def add_upper_bound(self, tokens: int) -> None:
-        """Count a debate that fills `tokens` if each open request is answered at full length."""
+        """Count a debate of `tokens` with the open requests answered at full length."""
         # Bounds are far above what debates take, so a mean replaces them once there is one.
         if not self._num_ended:
             self._tokens_per_debate = max(self._tokens_per_debate, tokens)
 
     def add_ended(self, tokens: int) -> None:
-        """Count a debate that filled `tokens` at its end."""
+        """Count an ended debate of `tokens`."""
         self._num_ended += 1
         window = min(self._num_ended, AVERAGED_DEBATES)
         self._tokens_per_debate += (max(1, tokens) - self._tokens_per_debate) / window
@@ -133,7 +133,7 @@ class CacheUse:
         self.room.add_upper_bound(self._tokens(debate) + longest_replies)
 
     def add_reply(self, debate: int, agent: int, reply: Reply) -> None:
-        """Count a reply to one of a debate's agents."""
+        """Count a reply to an agent of a debate."""
         self._contexts[debate][agent].reply_lengths.append(len(reply.token_ids))
 
     def end_debate(self, debate: int) -> None:

@@ -1,4 +1,4 @@
-"""One engine of several policies: each request goes to the engine of its policy."""
+"""An engine of several policies: each request goes to the engine of the request's policy."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ class ForwardingEngine:
         return self._engine.context_window
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Sample one reply a request, in order."""
+        """Sample a reply for each request, in order."""
         return self._engine.generate(requests)
 
     def load(self, weights: Weights) -> None:
@@ -74,11 +74,11 @@ class ForwardingEngine:
         self._engine.close()
 
     def submit(self, request: Request) -> int:
-        """Take a request and return its ticket."""
+        """Take a request and return a ticket."""
         return self._stream.submit(request)
 
     def collect(self, timeout_s: float) -> list[Finished]:
-        """Collect the requests that have ended since the last call."""
+        """Collect the requests ended since the last call."""
         return self._stream.collect(timeout_s)
 
     def cancel(self, ticket: int) -> None:
@@ -100,20 +100,20 @@ class HeardEngine(ForwardingEngine):
         self._open: dict[int, Request] = {}
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Sample one reply a request, in order."""
+        """Sample a reply for each request, in order."""
         replies = super().generate(requests)
         # Not strict: the driver refuses a wrong number of replies, with a better message.
         self._hear(list(zip(requests, replies, strict=False)))
         return replies
 
     def submit(self, request: Request) -> int:
-        """Take a request and return its ticket."""
+        """Take a request and return a ticket."""
         ticket = super().submit(request)
         self._open[ticket] = request
         return ticket
 
     def collect(self, timeout_s: float) -> list[Finished]:
-        """Collect the requests that have ended since the last call."""
+        """Collect the requests ended since the last call."""
         all_finished = super().collect(timeout_s)
         replies: list[tuple[Request, Reply]] = []
         for finished in all_finished:
@@ -131,9 +131,9 @@ class HeardEngine(ForwardingEngine):
 
 
 class RoutedEngine:
-    """Sends each request to the engine of its policy; `load` changes the trained policy alone.
+    """Sends each request to the engine of the request's policy; `load` changes the trained policy.
 
-    A batch makes one call of each engine, with all requests for its policy.
+    A batch makes one call of each engine, with all requests for the policy.
 
     Args:
         trained: Engine of the policy that learns.
@@ -158,7 +158,7 @@ class RoutedEngine:
         self._open: set[int] = set()
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Sample one reply a request, in order.
+        """Sample a reply for each request, in order.
 
         Raises:
             EngineConfigError: A request is for a policy without an engine.
@@ -182,13 +182,13 @@ class RoutedEngine:
         cast(SleepingEngine, self._engines[TRAINED]).sleep()
 
     def close(self) -> None:
-        """Close every engine, even if closing another one fails."""
+        """Close every engine, even if closing another fails."""
         with ExitStack() as closing:
             for engine in self._engines.values():
                 closing.callback(engine.close)
 
     def submit(self, request: Request) -> int:
-        """Take a request and return its ticket."""
+        """Take a request and return a ticket."""
         engine = self._engine(request.turn_request.policy)
         index = next(i for i, stream in enumerate(self._streams) if stream is engine)
         ticket = self._streams[index].submit(request) * len(self._streams) + index
@@ -196,7 +196,7 @@ class RoutedEngine:
         return ticket
 
     def collect(self, timeout_s: float) -> list[Finished]:
-        """Collect the requests of all engines that have ended since the last call."""
+        """Collect the requests of all engines ended since the last call."""
         num_streams = len(self._streams)
         deadline = time.monotonic() + timeout_s
         while True:

@@ -61,7 +61,7 @@ _OVERFLOW = re.compile(
 
 
 class HttpEngine(ABC):
-    """An engine that awaits replies on an event loop in its own thread.
+    """An engine with an event loop in a thread, for replies over HTTP.
 
     Args:
         name: Name of the thread.
@@ -84,11 +84,11 @@ class HttpEngine(ABC):
         """Close connections, when all requests have ended."""
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Sample one reply a request, in order."""
+        """Sample a reply for each request, in order."""
         return generate_by_streaming(self, requests)
 
     def submit(self, request: Request) -> int:
-        """Start a request and return its ticket."""
+        """Start a request and return a ticket."""
         if self._loop.is_closed():
             raise EndpointError("the engine is closed")
         ticket = next(self._tickets)
@@ -128,7 +128,7 @@ class HttpEngine(ABC):
         return finished
 
     def cancel(self, ticket: int) -> None:
-        """Give a request up and close its connection."""
+        """Give a request up and close the connection."""
         future = self._open.pop(ticket, None)
         if future is not None:
             future.cancel()
@@ -173,7 +173,7 @@ class HttpEngine(ABC):
 def key_hider(key: str | None) -> Callable[[str], str]:
     """Build a function that replaces a key by `[key]`.
 
-    A key as short as `EMPTY` is no secret, and its letters may occur in ordinary text.
+    A key as short as `EMPTY` is no secret, and may occur in ordinary text.
     """
     if key is None or len(key) < _SHORTEST_SECRET:
         return lambda text: text
@@ -336,7 +336,7 @@ class OpenAISampler(HttpEngine):
         return f"OpenAISampler({self._config.model!r} at {self._config.base_url})"
 
     def load(self, weights: Weights) -> None:
-        """Refuse: an endpoint serves its own weights."""
+        """Refuse: an endpoint serves weights from elsewhere."""
         raise EngineConfigError("the openai engine serves what its endpoint serves: no weights")
 
     async def _disconnect(self) -> None:

@@ -70,7 +70,7 @@ class ScriptedStream(ForwardingEngine):
         return self._engine.capabilities | {"streams"}
 
     def submit(self, request: Request) -> int:
-        """Take a request and return its ticket."""
+        """Take a request and return a ticket."""
         self._num_submitted += 1
         ticket = self._num_submitted
         # The reply is made now and delivered later, so it has the weights of this moment.
@@ -102,11 +102,11 @@ class ScriptedStream(ForwardingEngine):
         return finished
 
     def cancel(self, ticket: int) -> None:
-        """Forget a request; its slot stays taken until its time is over."""
+        """Forget a request; the slot stays taken until the end of the delay."""
         self._outcomes.pop(ticket, None)
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Sample one reply a request, in order, and wait for the slowest."""
+        """Sample a reply for each request, in order, and wait for the slowest."""
         return generate_by_streaming(self, requests)
 
 
@@ -131,7 +131,7 @@ class ScriptedEngine(EngineSettings):
     def capabilities(self) -> frozenset[Capability]:
         """Capabilities of the opened engine; without a tokenizer there are no `tokens`.
 
-        No `logps`: a script has no choice, so its log-probabilities are 0 and teach nothing.
+        No `logps`: a script has no choice, so log-probabilities are 0 and carry no signal.
         """
         capabilities: set[Capability] = {"tokens", "seeds"}
         if self.delay is not None:
@@ -186,7 +186,7 @@ class ScriptedPlayer:
         self._version = 0
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Look up one reply a request, in order.
+        """Look up a reply for each request, in order.
 
         Text ends at the first stop string, as a model's would. A tokenizer encodes the text, adds
         the end token where no stop string ended it, and cuts at `max_tokens`; log-probabilities

@@ -1,9 +1,8 @@
-"""Phases that learn from a set of examples: made once with the policy as it is at their start."""
+"""Phases that learn from a set of examples, made once with the policy of the phase's start."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +35,14 @@ from debate_train.playing import start_debates
 from debate_train.recipe import Recipe
 from debate_train.running.run_context import Phase, RunContext
 
-_DECIDES = ("seed", "model", "data", "debate", "offline")
-"""Keys of a phase that decide which examples there are, beside how replies are sampled."""
+# Keys of a phase that decide the set of examples, beside the sampling of replies.
+_DECISIVE_KEYS = ("seed", "model", "data", "debate", "offline")
 
 
 def open_examples(run: RunContext, phase: Phase) -> PhaseExamples | None:
-    """Return the examples of a phase; they are made where the run has none yet.
+    """Read the examples of a phase, after making them if the run has none yet.
 
-    None where a signal stops that: what was played is kept, and the same call goes on there.
+    After a signal the result is None; played debates are saved, and the next call goes on there.
 
     Raises:
         RunFailure: The debates gave no example.
@@ -56,205 +55,239 @@ def open_examples(run: RunContext, phase: Phase) -> PhaseExamples | None:
     maker = _Maker(run, phase, path)
     if not maker.is_made() and not maker.make():
         return None
-    apart = _held_out_path(path)
+    held_out_path = _held_out_path(path)
     try:
-        held_out = read_examples(apart) if apart.is_file() else []
-        found = PhaseExamples(read_examples(path), maker.counts(), held_out)
+        held_out = read_examples(held_out_path) if held_out_path.is_file() else []
+        examples = PhaseExamples(read_examples(path), maker.metrics(), held_out)
     except ValueError as error:
         raise RunFailure(f"{error}; remove the file to make the examples again") from error
-    for file in (path, apart):
+    for file in (path, held_out_path):
         if file.is_file():
             run.directory.note_record(file)
-    if not found.examples:
-        left_out = ", ".join(f"{k}: {v:g}" for k, v in found.counts.items() if "left_out" in k)
+    if not examples.examples:
+        reasons = [
+            f"{name}: {count:g}" for name, count in examples.counts.items() if "left_out" in name
+        ]
         raise RunFailure(
-            f"{phase.name}: found no example to learn from ({left_out}); expected debates that "
-            "differ more, more of them (offline.questions), or a lower bar, see docs/offline.md"
+            f"{phase.name}: found no example to learn from ({', '.join(reasons)}); expected "
+            "debates that differ more, more of them (offline.questions), or a lower bar, see "
+            "docs/offline.md"
         )
-    return found
+    return examples
 
 
 def score_start(run: RunContext, phase: Phase, examples: PhaseExamples) -> None:
-    """Note what the policy makes of held-out pairs before it learns, unless it has learned."""
+    """Score the held-out pairs by the untrained policy, at the first step of a phase."""
     if run.state.step == run.state.phase_start:
         held_out = example_batch(examples.held_out, 0)
         run.state.held_out_start = phase.trainer.score(held_out) if held_out.rows else []
 
 
 def measure_held_out(run: RunContext, phase: Phase, examples: PhaseExamples) -> None:
-    """Log, keep and say whether a phase that has ended prefers as its held-out pairs do."""
-    state, before = run.state, run.state.held_out_start
+    """Measure, record and print the preferences of an ended phase on the held-out pairs."""
+    state = run.state
+    scores_before = state.held_out_start
     state.held_out_start = []
-    if len(before) != 2 * len(examples.held_out) or not before:
+    # Each pair has two scores; a resumed run may have none, or those of another set.
+    if not scores_before or len(scores_before) != 2 * len(examples.held_out):
         return
-    after = phase.trainer.score(example_batch(examples.held_out, 0))
-    found = held_out_accuracies(examples.held_out, before, after)
-    state.held_out[phase.name] = found
-    run.directory.metrics.log(phase.name, state.step, found)
-    run.tracker.log(phase.name, state.step, found)
+    scores_after = phase.trainer.score(example_batch(examples.held_out, 0))
+    accuracies = held_out_accuracies(examples.held_out, scores_before, scores_after)
+    state.held_out[phase.name] = accuracies
+    run.directory.metrics.log(phase.name, state.step, accuracies)
+    run.tracker.log(phase.name, state.step, accuracies)
 
-    def shown(name: str) -> str:
-        mean, low, high = (found[f"held_out/{name}{end}"] for end in ("", "_low", "_high"))
+    def with_interval(name: str) -> str:
+        mean = accuracies[f"held_out/{name}"]
+        low = accuracies[f"held_out/{name}_low"]
+        high = accuracies[f"held_out/{name}_high"]
         return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
 
-    is_shown = found["held_out/preference_accuracy_low"] > 0.5
+    is_above_chance = accuracies["held_out/preference_accuracy_low"] > 0.5
     run.progress.note(
-        f"{phase.name}: on {found['held_out/pairs']:g} held-out pairs of "
-        f"{found['held_out/questions']:g} questions: preference accuracy "
-        f"{shown('preference_accuracy')}{'' if is_shown else ', NOT shown to be above 0.5'}; "
-        f"the chosen reply is the likelier one: {shown('likelihood_accuracy_before')} before, "
-        f"{shown('likelihood_accuracy')} after"
+        f"{phase.name}: on {accuracies['held_out/pairs']:g} held-out pairs of "
+        f"{accuracies['held_out/questions']:g} questions: preference accuracy "
+        f"{with_interval('preference_accuracy')}"
+        f"{'' if is_above_chance else ', NOT shown to be above 0.5'}; "
+        "the chosen reply is the likelier one: "
+        f"{with_interval('likelihood_accuracy_before')} before, "
+        f"{with_interval('likelihood_accuracy')} after"
     )
 
 
 class _Maker:
-    """Plays the debates of a phase in chunks of a batch of questions, and keeps each when it ends.
+    """Plays the debates of a phase in chunks of a batch of questions, and saves each chunk.
 
     A line of the unfinished file is one chunk; the finished file has one example a line.
     """
 
     def __init__(self, run: RunContext, phase: Phase, path: Path) -> None:
-        self._run, self._phase, self._path = run, phase, path
-        self._unfinished = path.with_name(f"{path.stem}.unfinished")
-        self._said = path.with_name(f"{path.stem}.json")
+        self._run = run
+        self._phase = phase
+        self._path = path
+        self._unfinished_path = path.with_name(f"{path.stem}.unfinished")
+        self._summary_path = path.with_name(f"{path.stem}.json")
         assert phase.recipe.offline is not None
         self._offline = phase.recipe.offline
         self._made_from = _made_from(phase.recipe, phase.name, run.state.phase_start)
 
     def is_made(self) -> bool:
-        """Return whether the finished files are there and were made by this recipe.
+        """Say whether the finished files exist and were made by this recipe.
 
-        Once the phase has made a step they are as they were written: its checkpoint was checked.
+        After a step of the phase they are intact: the resume has checked the checkpoint's files.
 
         Raises:
-            RunFailure: They are not as they were written.
+            RunFailure: A file has changed.
         """
         if self._run.state.step > self._run.state.phase_start:
             return True
-        said = read_as_written(self._said) or {}
-        files = {self._path.with_name(name): sha for name, sha in said.get("files", {}).items()}
-        if said.get(MADE_FROM) != self._made_from or not all(path.is_file() for path in files):
+        summary = read_as_written(self._summary_path) or {}
+        hashes = {}
+        for name, sha256 in summary.get("files", {}).items():
+            hashes[self._path.with_name(name)] = sha256
+        if summary.get(MADE_FROM) != self._made_from or not all(path.is_file() for path in hashes):
             return False
-        for path, sha in files.items():
-            if self._run.directory.note_record(path) != sha:
+        for path, sha256 in hashes.items():
+            if self._run.directory.note_record(path) != sha256:
                 raise RunFailure(
                     f"{path}: is not as it was written (SHA-256 differs); put it back, or remove "
                     "it to make the examples again"
                 )
         return True
 
-    def counts(self) -> dict[str, float]:
-        """Return what was counted and measured while the examples were taken, if it is there."""
-        return dict((read_as_written(self._said) or {}).get("metrics", {}))
+    def metrics(self) -> dict[str, float]:
+        """Read the counts and measures of the finished set, if they exist."""
+        return dict((read_as_written(self._summary_path) or {}).get("metrics", {}))
 
     def make(self) -> bool:
         """Make the files; return False where a signal stops it."""
-        run, recipe = self._run, self._phase.recipe
+        run = self._run
         if self._offline.path is not None:
             chunk = run.interrupts.stoppable(self._read_chunk)
             if chunk is not None:
                 self._finish([chunk])
             return chunk is not None
-        chunks = self._kept_chunks()
-        wanted = -(-(self._offline.questions or PLAYED) // recipe.data.batch_size)
-        run.progress.start(f"{self._phase.name}: examples", wanted, "batches of questions")
-        for number in range(len(chunks), wanted):
-            chunk = run.interrupts.stoppable(lambda number=number: self._chunk(number))  # type: ignore[misc]
+        chunks = self._read_unfinished()
+        num_questions = self._offline.questions or PLAYED
+        num_chunks = -(-num_questions // self._phase.recipe.data.batch_size)  # rounded up
+        run.progress.start(f"{self._phase.name}: examples", num_chunks, "batches of questions")
+        for number in range(len(chunks), num_chunks):
+            chunk = run.interrupts.stoppable(lambda number=number: self._play_chunk(number))  # type: ignore[misc]
             if chunk is None:
                 return False
-            with written(self._unfinished), self._unfinished.open("ab") as file:
-                file.write(_lines([with_hash(chunk)]))
+            with written(self._unfinished_path), self._unfinished_path.open("ab") as file:
+                file.write(_json_lines([with_hash(chunk)]))
             chunks.append(chunk)
             run.progress.step(number + 1, {})
         self._finish(chunks)
         return True
 
-    def _kept_chunks(self) -> list[dict[str, Any]]:
-        """Return the chunks of an earlier call by the same recipe, up to one that is damaged."""
-        lines = self._unfinished.read_bytes().split(b"\n") if self._unfinished.is_file() else []
-        found = (as_written(line) or {} for line in lines)
-        chunks = list(takewhile(lambda one: one.get(MADE_FROM) == self._made_from, found))
-        with written(self._unfinished):
-            write_whole(self._unfinished, _lines([with_hash(chunk) for chunk in chunks]))
+    def _read_unfinished(self) -> list[dict[str, Any]]:
+        """Read the chunks of an earlier call by the same recipe, up to a damaged chunk."""
+        chunks = []
+        if self._unfinished_path.is_file():
+            for line in self._unfinished_path.read_bytes().split(b"\n"):
+                chunk = as_written(line) or {}
+                if chunk.get(MADE_FROM) != self._made_from:
+                    break
+                chunks.append(chunk)
+        # New chunks are appended, so nothing may follow the last good one.
+        with written(self._unfinished_path):
+            content = _json_lines([with_hash(chunk) for chunk in chunks])
+            write_whole(self._unfinished_path, content)
         return chunks
 
-    def _chunk(self, number: int) -> dict[str, Any]:
-        """Play the debates of one batch of questions, and take their examples."""
-        run, phase, recipe = self._run, self._phase, self._phase.recipe
-        size = recipe.data.batch_size
+    def _play_chunk(self, number: int) -> dict[str, Any]:
+        """Play the debates of a batch of questions, and take their examples."""
+        run = self._run
+        phase = self._phase
+        recipe = phase.recipe
+        num_earlier = number * recipe.data.batch_size
+        num_questions = self._offline.questions or PLAYED
         questions = phase.source.batch(run.state.phase_start + number)
-        questions = questions[: (self._offline.questions or PLAYED) - number * size]
+        questions = questions[: num_questions - num_earlier]
         debates = start_debates(recipe, questions, f"offline/{phase.name}/{number}")
-        watched = run.progress.watch(debates, max(x.turn_count() for x in recipe.forms), "turns")
-        return self._taken(recipe.rollout.play(watched, phase.demonstrator or run.engine))
+        max_turns = max(form.turn_count() for form in recipe.forms)
+        watched = run.progress.watch(debates, max_turns, "turns")
+        engine = phase.demonstrator or run.engine
+        return self._take_examples(recipe.rollout.play(watched, engine))
 
     def _read_chunk(self) -> dict[str, Any]:
-        """Read the debates of the files that the set names, and take their examples."""
+        """Read the debates of the set's files, and take their examples."""
         run = self._run
         run.progress.note(f"{self._phase.name}: reading debates of {self._offline.path}")
         renderer = Renderer(run.loaded.tokenizer, run.loaded.template_kwargs)
-        sources, window = [run.source, self._phase.source], run.engine.context_window
-        found, left_out = learned_from(self._offline, sources, renderer, window)
-        chunk = self._taken(found)
+        sources = [run.source, self._phase.source]
+        window = run.engine.context_window
+        transcripts, left_out = learned_from(self._offline, sources, renderer, window)
+        chunk = self._take_examples(transcripts)
         chunk["counts"] |= left_out
         return chunk
 
-    def _taken(self, transcripts: Sequence[Transcript]) -> dict[str, Any]:
-        """Return the examples of debates as they are kept, with what was counted."""
+    def _take_examples(self, transcripts: Sequence[Transcript]) -> dict[str, Any]:
+        """Build a chunk: the examples of debates, first debates, counts."""
         recipe = self._phase.recipe
-        learned, kept_out = parted(transcripts, self._offline.held_out, recipe.seed)
-        taken, apart = self._offline.take(learned), self._offline.take(kept_out)
-        kept = transcripts[: recipe.recording.debates]
+        learned, held_out = parted(transcripts, self._offline.held_out, recipe.seed)
+        learned_set = self._offline.take(learned)
+        held_out_set = self._offline.take(held_out)
+        debates = []
+        for transcript in transcripts[: recipe.recording.debates]:
+            # The report needs no token ids, which would be most of the file.
+            turns = tuple(replace(turn, reply=None) for turn in transcript.turns)
+            debates.append(to_json(replace(transcript, turns=turns)))
         return {
             MADE_FROM: self._made_from,
-            "examples": [self._fitted(example).to_json() for example in taken.examples],
-            "held_out": [self._fitted(example).to_json() for example in apart.examples],
-            "debates": [to_json(_bare(transcript)) for transcript in kept],
-            **counted(taken, apart, transcripts),
+            "examples": [self._fit(example).to_json() for example in learned_set.examples],
+            "held_out": [self._fit(example).to_json() for example in held_out_set.examples],
+            "debates": debates,
+            **counted(learned_set, held_out_set, transcripts),
         }
 
-    def _fitted(self, example: Example) -> Example:
-        """Return an example with ids for a text that nobody sampled, and an adapter of this model.
-
-        Transcripts of another run may name adapters that this one has not.
-        """
-        lora = self._run.loaded.lora
-        if lora is None or example.adapter not in lora.adapters:
+    def _fit(self, example: Example) -> Example:
+        """Fit an example to the model: token ids for a text without sampled ids, and an adapter."""
+        loaded = self._run.loaded
+        # Transcripts of another run may name adapters that this model lacks.
+        if loaded.lora is None or example.adapter not in loaded.lora.adapters:
             example = replace(example, adapter=None)
         if example.chosen.token_ids:
             return example
-        loaded = self._run.loaded
         renderer = Renderer(loaded.tokenizer, loaded.template_kwargs)
         stop = self._phase.recipe.debate.contract_rules().stop
-        ids = text_ids(example.chosen.text, renderer, stop)
-        return replace(example, chosen=Completion(example.chosen.text, ids))
+        token_ids = text_ids(example.chosen.text, renderer, stop)
+        return replace(example, chosen=Completion(example.chosen.text, token_ids))
 
     def _finish(self, chunks: Sequence[Mapping[str, Any]]) -> None:
-        rows, apart = (
-            [{**row, MADE_FROM: self._made_from} for chunk in chunks for row in chunk[which]]
-            for which in ("examples", "held_out")
-        )
-        debates = [debate for chunk in chunks for debate in chunk["debates"]]
+        """Write the set, the held-out examples, first debates and the summary, and print it."""
+        examples = []
+        held_out = []
+        debates = []
+        for chunk in chunks:
+            examples += [{**row, MADE_FROM: self._made_from} for row in chunk["examples"]]
+            held_out += [{**row, MADE_FROM: self._made_from} for row in chunk["held_out"]]
+            debates += chunk["debates"]
         metrics = summed(chunks)
-        files = {self._path: rows} | (
-            {_held_out_path(self._path): apart} if self._offline.held_out else {}
-        )
+        files = {self._path: examples}
+        if self._offline.held_out:
+            files[_held_out_path(self._path)] = held_out
         hashes = {}
         with written(self._path):
-            write_whole(self._path.with_name(f"{self._path.stem}.debates.jsonl"), _lines(debates))
-            for path, content in files.items():
-                write_whole(path, _lines(content))
+            debates_path = self._path.with_name(f"{self._path.stem}.debates.jsonl")
+            write_whole(debates_path, _json_lines(debates))
+            for path, rows in files.items():
+                write_whole(path, _json_lines(rows))
                 hashes[path.name] = self._run.directory.note_record(path)
-            said = {MADE_FROM: self._made_from, "metrics": metrics, "files": hashes}
-            write_json(self._said, with_hash(said))
-            self._unfinished.unlink(missing_ok=True)
-        shown = ", ".join(
+            # The summary comes last: with it the set counts as made.
+            summary = {MADE_FROM: self._made_from, "metrics": metrics, "files": hashes}
+            write_json(self._summary_path, with_hash(summary))
+            self._unfinished_path.unlink(missing_ok=True)
+        counts = ", ".join(
             f"{name.removeprefix('offline/').replace('_', ' ')} {value:g}"
             for name, value in metrics.items()
             if "tokens" not in name
         )
-        self._run.progress.note(f"{self._phase.name}: {len(rows):,} examples ({shown})")
-        if (doubt := self._offline.doubt(metrics)) is not None:
+        self._run.progress.note(f"{self._phase.name}: {len(examples):,} examples ({counts})")
+        doubt = self._offline.doubt(metrics)
+        if doubt is not None:
             self._run.progress.note(f"warning: {self._phase.name}: {doubt}")
 
 
@@ -262,19 +295,15 @@ def _held_out_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}.held_out.jsonl")
 
 
-def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    return b"".join(
-        json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n" for row in rows
-    )
+def _json_lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    lines = [json.dumps(row, ensure_ascii=False, allow_nan=False).encode() for row in rows]
+    return b"".join(line + b"\n" for line in lines)
 
 
 def _made_from(recipe: Recipe, name: str, start: int) -> str:
-    """Return a hash of all that decides which examples a phase has."""
-    dumped = recipe.model_dump(mode="json", include=set(_DECIDES))
+    """Hash all settings and files that decide a phase's examples."""
+    settings = recipe.model_dump(mode="json", include=set(_DECISIVE_KEYS))
+    # Another engine or driver may finish the set: its replies have the same sampling.
     rollout = recipe.rollout.model_dump(mode="json", exclude={"engine", "driver"})
-    read = [] if recipe.offline is None else [files_digest(recipe.offline)]
-    return json_hash([name, start, dumped, rollout, *read])[:16]
-
-
-def _bare(transcript: Transcript) -> Transcript:
-    return replace(transcript, turns=tuple(replace(t, reply=None) for t in transcript.turns))
+    digests = [] if recipe.offline is None else [files_digest(recipe.offline)]
+    return json_hash([name, start, settings, rollout, *digests])[:16]

@@ -1,4 +1,4 @@
-"""The phases of a run, in order; a phase that made the policy worse is rolled back."""
+"""The phases of a run, in order; a phase is rolled back if it made the policy worse."""
 
 import time
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ INTERRUPTED = 130
 
 
 def run_phases(run: RunContext) -> int:
-    """Run all phases that are not complete, measure the policy, and compute the exit code."""
+    """Run the incomplete phases, measure the policy, and compute the exit code."""
     phases = list(run.recipe.phase_recipes().items())
     state = run.state
     checkpoint = run.start
@@ -59,7 +59,7 @@ def run_phases(run: RunContext) -> int:
 
 
 def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | None) -> StopReason:
-    """Run a phase to its end, from its start or from a checkpoint within it."""
+    """Run a phase to the end, from the start or from a checkpoint within the phase."""
     state = run.state
     if _measures_test_split_before(run, name):
         state.before = _measure_test_split(run, "before")
@@ -124,7 +124,7 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
 
 
 def measure_starts(run: RunContext, phase: Phase) -> bool:
-    """Measure the dev split for each phase with a `keep_if` that compares with this phase's start.
+    """Measure the dev split for each phase with a `keep_if` about this phase's start.
 
     The measures are no row of metrics, because these rows belong to steps.
 
@@ -239,7 +239,7 @@ def _open_phase_start(run: RunContext, phase: Phase, *, is_new: bool) -> PhaseSt
 
 
 def _note_exit(run: RunContext, phase: Phase, stop_reason: StopReason) -> None:
-    """Record and print whether a phase met its exit criterion."""
+    """Record and print whether a phase met the exit criterion."""
     state = run.state
     criterion = phase.recipe.exit_criterion
     if criterion is None or state.last_eval is None:

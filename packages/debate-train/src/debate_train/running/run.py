@@ -1,4 +1,4 @@
-"""One run from recipe to report, by command and from Python: `debate_train.train`."""
+"""A run from recipe to report, by command and from Python: `debate_train.train`."""
 
 import json
 import logging
@@ -135,7 +135,7 @@ def run(
 
 @contextmanager
 def _cleaning_up(directory: RunDirectory, is_new: bool) -> Iterator[None]:
-    """Close the directory in the end; remove a new one that has no complete step."""
+    """Close the directory in the end; remove a new directory without a complete step."""
     # vLLM logs in this process, too: its lines go to a file, not between those of the run.
     log = logging.FileHandler(directory.path / "vllm.log", delay=True)
     logging.getLogger("vllm").addHandler(log)
@@ -171,9 +171,9 @@ def _plan_start(
     *,
     resume: bool,
 ) -> tuple[Checkpoint | None, Callable[[], None]]:
-    """Find the checkpoint to go on from, None for the start, and a function that returns there.
+    """Find the checkpoint to go on from, None for the start, and a function to return there.
 
-    The function changes the run's files; it is called once no check can refuse the run any more.
+    The function changes the run's files; the caller waits until no check can refuse the run.
     """
     if not resume:
         return None, directory.begin
@@ -202,7 +202,7 @@ def _plan_start(
 
 
 def _write_report(directory: RunDirectory) -> Path | None:
-    """Write the report of a run that has begun; a failure does not hide the run's own end."""
+    """Write the report of a begun run; a failure does not hide the run's own end."""
     if not directory.has_begun:
         return None
     try:
@@ -217,9 +217,9 @@ class Trained:
     """Files and results of a run.
 
     Attributes:
-        directory: The run directory, with its report and checkpoints.
-        results: Contents of `results.json`; empty where nothing was measured.
-        metrics: The rows of `metrics.jsonl`, one for each step and each evaluation on dev.
+        directory: The run directory, with report and checkpoints.
+        results: Contents of `results.json`; empty without an evaluation.
+        metrics: The rows of `metrics.jsonl`, for each step and each evaluation on dev.
         checkpoint: The last complete checkpoint, None where there is none.
         finished: False where an interrupt stopped it; `resume=True` goes on.
     """

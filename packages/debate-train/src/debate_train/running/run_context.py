@@ -1,4 +1,4 @@
-"""The state and services of a run and its phases, and the records and checkpoints of steps."""
+"""The state and services of a run and of phases, and the records and checkpoints of steps."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ class StepEnd:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """The state and services that all phases of a run share."""
+    """The shared state and services of all phases of a run."""
 
     recipe: Recipe
     directory: RunDirectory
@@ -119,7 +119,7 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase that is being trained."""
+    """A phase in training."""
 
     name: str
     recipe: Recipe
@@ -178,7 +178,7 @@ class Phase:
         return criterion.is_due(self.recipe.steps, state.step - state.phase_start)
 
     def ended(self, state: RunState) -> StopReason | None:
-        """Find the reason for which the phase ends after the last step, None if it goes on."""
+        """Find the reason to end the phase after the last step, None to go on."""
         num_steps = state.step - state.phase_start
         criterion = self.recipe.exit_criterion
         if criterion is None:
@@ -278,7 +278,7 @@ def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> 
 
 
 def _open_source(run: RunContext, name: str, recipe: Recipe) -> DataSource:
-    """Open the questions of a phase, without questions that another stage is measured on."""
+    """Open the questions of a phase, without the held-out questions of other stages."""
     stages = {repr(run.recipe.data): run.recipe}
     for phase in run.recipe.phase_recipes().values():
         stages[repr(phase.data)] = phase
@@ -298,9 +298,9 @@ def _open_source(run: RunContext, name: str, recipe: Recipe) -> DataSource:
 
 
 def keep_sample(run: RunContext, phase: Phase, step: Step) -> None:
-    """Write the transcripts, credit and token rows of the step's first debates, if that is due.
+    """Write the transcripts, credit and token rows of the step's first debates, if due.
 
-    The loop calls it before the update: a step that cannot be recorded must not change weights.
+    The loop calls it before the update: without records a step must not change weights.
     """
     recording = phase.recipe.recording
     number = step.number + 1
@@ -333,10 +333,10 @@ def keep_sample(run: RunContext, phase: Phase, step: Step) -> None:
 
 
 class Saving:
-    """Writes the metrics and the checkpoints of a phase, each of its last complete step.
+    """Writes the metrics and the checkpoints of a phase, each of the last complete step.
 
-    A step is complete after its update. Its metrics are written before any checkpoint of it, so
-    that a resumed run has a row for each step.
+    A step is complete after the update. Metrics are written before any checkpoint of the step, so
+    a resumed run has a row for each step.
     """
 
     def __init__(self, run: RunContext, phase: Phase) -> None:
@@ -380,7 +380,7 @@ class Saving:
         self._random_states = random_states()
 
     def complete(self, step: Step) -> None:
-        """Count a step after its update: from here on a checkpoint may hold it."""
+        """Count a step after the update: from here on a checkpoint may hold it."""
         state = self._state
         self._unrecorded = step
         state.step = step.number + 1
@@ -417,7 +417,7 @@ class Saving:
             run.on_step_end(StepEnd(phase.name, number, metrics, step.transcripts, step.scores))
 
     def log_eval(self, means: dict[str, float], more: dict[str, float]) -> None:
-        """Write the means of the dev split; `more` goes to the files alone, not to the display."""
+        """Write the means of the dev split; `more` goes to the files, not to the display."""
         recipe = self._phase.recipe
         names = list(recipe.evaluated().listed())
         if recipe.exit_criterion is not None:
@@ -432,13 +432,13 @@ class Saving:
         for alarm in alarms:
             self._run.progress.note(alarm)
 
-    def _write(self, metrics: dict[str, float], due: Due, made: Step | None = None) -> list[str]:
-        """Write a row with the health monitor's additions; return its new alarms."""
+    def _write(self, metrics: dict[str, float], due: Due, trained: Step | None = None) -> list[str]:
+        """Write a row with the health monitor's additions; return the new alarms."""
         name = self._phase.name
         step = self._state.step
         health_metrics, alarms = self.watch.see(step, metrics, due)
         self._run.directory.metrics.log(name, step, metrics | health_metrics)
-        self._run.tracker.log(name, step, metrics | health_metrics, made)
+        self._run.tracker.log(name, step, metrics | health_metrics, trained)
         return alarms
 
     def is_due(self) -> bool:
@@ -474,7 +474,7 @@ class Saving:
         self._saved_at_s = time.monotonic()
 
     def checkpoint_if_new(self) -> None:
-        """Write a checkpoint unless the last complete step has one."""
+        """Write a checkpoint unless the last complete step has it."""
         if self._state.step != self._saved_step:
             self.checkpoint()
 

@@ -1,4 +1,4 @@
-"""Records of a run for its report: credit of tokens, and each evaluation's values and debates."""
+"""Records of a run for the report: credit of tokens, and each evaluation's values and debates."""
 
 import json
 from collections.abc import Mapping, Sequence

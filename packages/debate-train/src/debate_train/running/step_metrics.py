@@ -30,7 +30,7 @@ def step_metrics(step: Step, recipe: Recipe, seconds: float) -> tuple[dict[str, 
     """Compute all metrics of a step, and describe the problem if some cannot be measured.
 
     Args:
-        step: a step with its update, which no failure here may undo.
+        step: a step after the update; no failure here may undo the update.
         recipe: of the step's phase.
         seconds: wall time of the step.
     """
@@ -125,7 +125,7 @@ def paper_metrics(
     dataset: str,
     num_agents: int,
 ) -> dict[str, float]:
-    """Compute the metrics of a step's debates that have a name in a paper.
+    """Compute the metrics of a step's debates, under the names of papers.
 
     Args:
         transcripts: The debates of a step, single-turn replies beside them included.
@@ -152,7 +152,7 @@ def paper_metrics(
 
 
 def _replies_have_format(debate: ReadDebate) -> list[bool]:
-    """Check that each last answer is in a box, or on an answer line, as the prompts ask.
+    """Check each last answer: in a box, or on an answer line, as the prompts ask.
 
     The list is empty where the prompts ask for no format.
     """
@@ -227,7 +227,7 @@ def self_debate_metrics(debates: Sequence[ReadDebate], rows: Sequence[Row]) -> d
 
     Args:
         debates: All debates of the step; other forms are passed over.
-        rows: Rows of the step; their `debate` is the index of their transcript.
+        rows: Rows of the step; `debate` is the index of the transcript.
     """
     trained_agents = {(row.debate, row.agent) for row in rows if row.advantages.any()}
     num_prompts = 0
@@ -272,9 +272,9 @@ def self_debate_metrics(debates: Sequence[ReadDebate], rows: Sequence[Row]) -> d
 
 
 def role_rewards(step: Step) -> dict[str, float]:
-    """Compute the mean return of each role's agents; nothing where all agents are equals.
+    """Compute the mean return of each role's agents, if there are several roles.
 
-    Where a policy plays against another, the mean over both says nothing about either.
+    In debates of two policies, the mean over both is a figure of neither.
     """
     returns_by_role: dict[str, list[float]] = {}
     for transcript, score in zip(step.transcripts, step.scores, strict=True):
@@ -288,7 +288,7 @@ def role_rewards(step: Step) -> dict[str, float]:
 
 
 def staleness(step: Step) -> dict[str, float]:
-    """Compute the age, in steps, of the weights that sampled the step's tokens."""
+    """Compute the age, in steps, of the sampling weights of the step's tokens."""
     ages_of_rows = [step.number - row.versions for row in step.batch.rows]
     if not any(len(ages) for ages in ages_of_rows):
         return {}
@@ -300,7 +300,7 @@ def staleness(step: Step) -> dict[str, float]:
 
 
 def mean_metrics(metrics_of_debates: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Compute the mean of each metric over the debates that have it."""
+    """Compute the mean of each metric over the debates with a value."""
     values_by_name: dict[str, list[float]] = {}
     for metrics in metrics_of_debates:
         for name, value in metrics.items():
