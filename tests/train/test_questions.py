@@ -19,6 +19,7 @@ from debate_train.data import DataSource, Questions, SignsPuzzle
 from debate_train.data.questions import answered
 from debate_train.data.signs_puzzle import SignsPuzzleSource
 from debate_train.data.source import Split
+from debate_train.data.splits import hold_out
 from debate_train.errors import DataError
 from debate_train.recipe.check import check as check_recipe
 from debate_train.recipe.doubts import split_warnings
@@ -255,15 +256,28 @@ evaluation: {questions: 8, every: 1}
 """
 
 
-@pytest.mark.parametrize(("num_rows", "num_empty"), [(4, 1), (60, 0)])
-def test_check_warns_of_splits_without_questions(
-    num_rows: int, num_empty: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("num_rows", [4, 60])
+def test_check_warns_of_splits_without_questions(num_rows: int, tmp_path: Path) -> None:
     rows = [{"question": f"Tell of {n}."} for n in range(num_rows)]
     path = write_rows(tmp_path / "rows.jsonl", rows)
     recipe = recipe_of(RECIPE, f"data.type=questions data.path={path} data.batch_size=2")
     warnings = [text for text in check_recipe(recipe).warnings if "holds no question" in text]
-    assert ["the test split" in text for text in warnings] == [True] * num_empty
+    source = Questions(path=str(path)).open()
+    empty_splits = [name for name in ("dev", "test") if not source.split(name, num_rows)]
+    assert bool(empty_splits) == (num_rows == 4)
+    for text, name in zip(warnings, empty_splits, strict=True):
+        assert f"the {name} split" in text
+
+
+@pytest.mark.parametrize("text", ["b {}?", "What is {} + 1?", "{}", "Question {:03}: solve."])
+def test_numbered_questions_are_held_out_by_their_share(text: str) -> None:
+    questions = [Question(str(n), text.format(n), "1") for n in range(500)]
+    test, others = hold_out(questions, 0.2, 1)
+    dev, train = hold_out(others, 0.2, 0)
+    # Means 100 and 80; each bound is more than four standard deviations away.
+    assert 60 <= len(test) <= 140
+    assert 45 <= len(dev) <= 115
+    assert len(train) == 500 - len(test) - len(dev)
 
 
 class Overlapping(DataSource):

@@ -9,7 +9,6 @@ import json
 import math
 import re
 import unicodedata
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -30,6 +29,16 @@ def identity(question: Question) -> str:
     return json.dumps(parts) if len(parts) > 1 else question.text
 
 
+def position(salt: str, text: str) -> float:
+    """Draw a number in [0, 1) from a text, independent for each salt.
+
+    By a digest, no checksum: crc32 is linear, so that numbered texts fall together, and another
+    salt only moves them all by one constant.
+    """
+    digest = hashlib.sha256(f"{salt}/{text}".encode()).digest()
+    return int.from_bytes(digest[:6], "big") / 2**48
+
+
 def hold_out(
     questions: Sequence[Question], share: float, salt: int
 ) -> tuple[list[Question], list[Question]]:
@@ -37,10 +46,8 @@ def hold_out(
     held_out: list[Question] = []
     rest: list[Question] = []
     for question in questions:
-        # A checksum is uniform enough for shares, and each question is drawn on its own: a file
-        # that grows moves no question to the other side.
-        position = zlib.crc32(f"{salt}{identity(question)}".encode()) / 2**32
-        if position < share:
+        # Each question is drawn on its own: a file that grows moves none to the other side.
+        if position(f"holdout/{salt}", identity(question)) < share:
             held_out.append(question)
         else:
             rest.append(question)

@@ -19,7 +19,7 @@ from debate_rollout.rendering import Renderer
 from debate_train.batches.row_types import Batch, Row
 from debate_train.batches.rows import Step
 from debate_train.data.source import MOST_HELD_OUT, DataSource, Split
-from debate_train.data.splits import identity, normalized
+from debate_train.data.splits import identity, normalized, position
 from debate_train.errors import UsageError
 from debate_train.offline.offline_set import Completion, Example, OfflineSettings
 
@@ -156,8 +156,7 @@ def parted(
     learned = []
     held_out = []
     for transcript in transcripts:
-        draw = zlib.crc32(f"{seed}/held_out/{transcript.question.text}".encode()) / 2**32
-        if draw < share:
+        if position(f"held_out/{seed}", transcript.question.text) < share:
             held_out.append(transcript)
         else:
             learned.append(transcript)
