@@ -118,7 +118,7 @@ class CacheUse:
 
     def add_requests(self, debate: int, requests: Sequence[Request]) -> None:
         """Count the simultaneous requests of a debate."""
-        # Debates of one call have the same form, so the first requests tell their kind.
+        # Debates of one call have the same form, so the first requests show its shape.
         if not self._has_begun:
             self.room = self.room.of(len(requests))
             self._has_begun = True

@@ -132,7 +132,7 @@ def _main(argv: Sequence[str], arguments: argparse.Namespace) -> int:
         or arguments.check_data
         or arguments.slurm
     )
-    # Launched processes have --interrupts, so they are told apart from the one that launches.
+    # Launched processes have --interrupts, which sets them apart from the one that launches.
     is_launched = arguments.interrupts is not None
     if arguments.nproc and not is_launched and not needs_one_process:
         _refuse_before_launch(arguments)
