@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import logging
 import os
 import shutil
 import signal
@@ -35,6 +36,12 @@ def heeded_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def quiet_logs() -> None:
+    """Let each test begin with the usual level: a command that ran in this process may set it."""
+    logging.getLogger().setLevel(logging.WARNING)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -131,7 +131,8 @@ def test_completed_agrees_with_the_decoded_text_when_ids_are_arbitrary(
     text = token_text(tokenizer, ids).text
     begin = data.draw(st.integers(0, max(0, len(text) - 1)))
     stop = text[begin : begin + data.draw(st.integers(1, 4))]
-    if not stop or "�" in stop or begin == 0:  # the first space may be stripped from the text
+    # The first space may be stripped from the text.
+    if not stop or "�" in stop or begin == 0 or f" {text}".startswith(stop):
         return
     expected = next(k for k in range(len(ids)) if stop in token_text(tokenizer, ids[: k + 1]).text)
     assert first_stop(tokenizer, (stop,), ids) == expected

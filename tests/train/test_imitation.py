@@ -79,7 +79,7 @@ def steps_of(recipe: Recipe, steps: int = 2) -> list[Step]:
 def test_demonstrations_that_fail_or_are_wrong_weigh_nothing(tmp_path: Path) -> None:
     # A half is too long; of the others some are wrong, so that there is something to find.
     said = ["Six sevens.", TOO_LONG] * 30
-    wrong = 0
+    wrong = readable = 0
     rollout = {"engine": DEMONSTRATED | {"errors": True}, "max_tokens": 100}
     for step in steps_of(supervised(tmp_path / "q.jsonl", said, rollout=rollout)):
         texts = [t.turns[0].text for t in step.transcripts]
@@ -92,7 +92,8 @@ def test_demonstrations_that_fail_or_are_wrong_weigh_nothing(tmp_path: Path) -> 
         against = sum("{42}" not in text for text in texts)
         assert step.metrics["imitation/turns_against"] == against
         wrong += against - failed
-    assert 0 < wrong < 8
+        readable += len(texts) - failed
+    assert 0 < wrong < readable
 
 
 def test_no_stream_weight_trains_against_a_demonstration(tmp_path: Path) -> None:

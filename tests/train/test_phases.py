@@ -117,7 +117,7 @@ def test_run_is_as_one_without_the_condition_where_the_measure_has_not_fallen(
     monkeypatch.setattr(
         HealthWatch,
         "know_start",
-        lambda watch, figures: starts.append((watch._start, dict(figures))),
+        lambda watch, figures: starts.append((watch._start_step, dict(figures))),
     )
     let_dev_split_measure(monkeypatch, 0.5, 0.5, 0.6)
     conditional = run(tmp_path / "with")
