@@ -30,9 +30,10 @@ REFUSALS = (UsageError, EngineConfigError, MissingExtraError)
 
 @contextmanager
 def errors_only(library: str) -> Iterator[None]:
-    """Keep a library from logging warnings: our refusals say the same in a line.
+    """Keep a library from logging warnings.
 
-    The Hugging Face hub, `huggingface_hub`, is tried six times, with two lines for each.
+    An unreachable hub, for example, logs two lines for each of six attempts, and our refusal says
+    the same in one.
     """
     logger = logging.getLogger(library)
     level = logger.level

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from debate_protocol.types import Question, Transcript
+from debate_train.errors import errors_only
 from debate_train.evaluation.measuring import start_debates
 from debate_train.evaluation.settings import Setup, full_name
 from debate_train.recipe.recipe import Recipe
@@ -10,7 +11,6 @@ from debate_train.recipe.scripted_debates import (
     MAX_TURNS,
     ScriptedAgents,
     play_debate,
-    quiet_rewards,
     scripted_questions,
 )
 
@@ -31,7 +31,8 @@ def figure_warnings(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
     if not phase.evaluation.questions or not num_turns or 2 * num_turns > MAX_TURNS:
         return
     num_questions = min(MAX_QUESTIONS, MAX_TURNS // num_turns)
-    with quiet_rewards():
+    # Rewards warn of questions that they leave out, and these are made up.
+    with errors_only("debate_rewards"):
         measured = measured_figures(
             setup, scripted_questions(num_questions, answers=answers), phase.rollout.max_tokens
         )

@@ -1,9 +1,7 @@
 """Debates of scripted agents, small enough for a check to play."""
 
-import logging
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import combinations
 
 from debate_protocol.forms.judged import CHOICE
@@ -151,15 +149,3 @@ def _verdict(left_is_right: bool, right_is_right: bool, chance: random.Random) -
     if left_is_right == right_is_right or chance.random() < 0.2:
         return chance.choice(">=<")
     return ">" if left_is_right else "<"
-
-
-@contextmanager
-def quiet_rewards() -> Iterator[None]:
-    """Silence rewards about scripted questions that they leave out."""
-    logger = logging.getLogger("debate_rewards")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

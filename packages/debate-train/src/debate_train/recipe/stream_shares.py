@@ -11,12 +11,12 @@ from debate_rollout.rendering import TokenText
 from debate_train.advantages import Advantage
 from debate_train.batches.rows import stream_credit, turn_tokens
 from debate_train.data import DataSource
+from debate_train.errors import errors_only
 from debate_train.monitoring.detectors import LargestStream
 from debate_train.playing import named_debates
 from debate_train.recipe.recipe import Recipe
 from debate_train.recipe.scripted_debates import (
     play_debate,
-    quiet_rewards,
     scripted_step,
     small_recipe,
 )
@@ -84,7 +84,8 @@ def stream_share_lines(
     if len(valued) < 2 or phase.advantage.shares or small is None:
         return [], []
     for kind, transcripts in _playable_debates(small, source, answers):
-        with quiet_rewards():
+        # Rewards warn of questions that they leave out, and these are made up.
+        with errors_only("debate_rewards"):
             mass = credit_mass(small, transcripts)
         by_stream = dict.fromkeys(sorted(valued), 0.0)
         for stream, _ in mass:
