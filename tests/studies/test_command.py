@@ -82,6 +82,27 @@ def test_page_lies_where_the_study_says(tmp_path: Path, capfd: pytest.CaptureFix
     assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == ["own.md", "own.svg"]
 
 
+@pytest.mark.parametrize(
+    ("results", "code"),
+    [
+        ("../data/lines.jsonl", 0),
+        ("../data/deeper/lines.jsonl", 2),
+        ("../missing/lines.jsonl", 2),
+        ("../lines.jsonl", 2),
+        ("../../data/lines.jsonl", 2),
+    ],
+)
+def test_first_results_may_lie_in_a_folder_beside_the_studies(
+    results: str, code: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("data/deeper", "benchmarks/data/deeper", "benchmarks/studies"):
+        (tmp_path / name).mkdir(parents=True)
+    file = written(tmp_path / "benchmarks/studies", results=results)
+    assert debate_study([str(file), "--check"]) == code
+    expected = f"results: found '{results}'; expected a new file below {file.parent}, or in a"
+    assert (expected in capfd.readouterr().err) == bool(code)
+
+
 def test_failed_runs_are_named_with_their_logs_and_others_done(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

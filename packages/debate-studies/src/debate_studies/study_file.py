@@ -261,7 +261,8 @@ def loaded_runs(
 def output_problems(study: Study, folder: Path) -> Iterator[str]:
     """Yield why the files that a study names must not be written.
 
-    A study may come from a stranger: it must not replace other files.
+    A study may come from a stranger: it must not replace other files. New ones go below its folder,
+    or into a folder beside that one, as benchmarks/data is beside benchmarks/studies.
     """
     outputs = (
         ("page", study.page, ".md", f"# Study {study.name}\n"),
@@ -280,10 +281,19 @@ def output_problems(study: Study, folder: Path) -> Iterator[str]:
                 yield f"{key}: found {file_name!r}, a file that this study has not made"
             continue
         is_taken = os.path.lexists(path)
-        is_outside = not path.resolve().is_relative_to(folder.resolve())
         plot_is_taken = key == "page" and path.with_suffix(".svg").exists()
-        if is_taken or is_outside or plot_is_taken:
-            yield f"{key}: found {file_name!r}; expected a new file below {folder}"
+        if is_taken or plot_is_taken or not _is_within_reach(path, folder):
+            yield (
+                f"{key}: found {file_name!r}; expected a new file below {folder}, or in a folder "
+                "beside it"
+            )
+
+
+def _is_within_reach(path: Path, folder: Path) -> bool:
+    """Whether a file is below the study's folder, or in a folder that exists beside it."""
+    file, studies = path.resolve(), folder.resolve()
+    is_beside = file.parent.parent == studies.parent and file.parent.is_dir()
+    return is_beside or file.is_relative_to(studies)
 
 
 def _loaded(
