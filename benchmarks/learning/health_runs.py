@@ -24,7 +24,7 @@ import yaml
 
 from benchmarks.learning import health_failures as made
 from debate_train import train
-from debate_train.monitoring.detectors import OWN
+from debate_train.monitoring.detectors import ROWS
 from debate_train.monitoring.health import alarms_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +74,7 @@ JUDGED: Mapping[str, Failure] = {
     "judge_alone": Failure(("steps=60", "debate.opponent=none", "debate.max_rounds=2")),
 }
 READ = (
-    *(model().metric for model in OWN),
+    *(row.metric for row in ROWS.values()),
     *("eval/flips/right_to_wrong", "eval/flips/wrong_to_right"),
     *(f"eval/accuracy/round_{number}" for number in range(5)),
     *("offline/chosen_right_share", "offline/rejected_right_share"),

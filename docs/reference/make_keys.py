@@ -1,8 +1,10 @@
 """Writes keys.md beside it: every key of a recipe, from the recipe's own models.
 
 python docs/reference/make_keys.py
+python docs/reference/make_keys.py --count  # only counts pairs of a model and a key
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -81,5 +83,31 @@ def table(models: Sequence[type[BaseModel]], tags: dict[type[BaseModel], str]) -
         yield f"| {row} | {meaning} |"
 
 
+def models_of(schema: Schema) -> dict[type[BaseModel], None]:
+    """List each model of a recipe once."""
+    models: dict[type[BaseModel], None] = {}
+    schemas = [schema]
+    while schemas:
+        schema = schemas.pop()
+        if schema.values is not None:
+            schemas.append(schema.values)
+        for model in schema.models:
+            if model not in models:
+                models[model] = None
+                schemas += [
+                    schema_of(annotation_of(field)) for field in model.model_fields.values()
+                ]
+    return models
+
+
+def count_pairs() -> int:
+    """Count the pairs of a model and a key; `type` chooses the model and is no key."""
+    models = models_of(Schema((Recipe,)))
+    return sum(len(model.model_fields.keys() - {"type"}) for model in models)
+
+
 if __name__ == "__main__":
+    if "--count" in sys.argv:
+        print(f"{count_pairs()} pairs of a model and a key")
+        sys.exit()
     PAGE.write_text(page(), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +17,10 @@ from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.errors import RecipeError, RunFailure
 from debate_train.models.scratch import word_tokenizer
-from debate_train.monitoring.detectors import OWN, Facts
-from debate_train.monitoring.health import Health, HealthWatch, alarms_of, is_evaluation, results
+from debate_train.monitoring.detectors import ROWS
+from debate_train.monitoring.health import Health, HealthWatch, alarms_of, is_evaluation
+from debate_train.monitoring.history import Facts
+from debate_train.monitoring.preflight_checks import results
 from debate_train.recipe.scripted_debates import play_debate
 from debate_train.running.results import write_results
 from train.contexts import Trainer, context, trained
@@ -44,16 +47,15 @@ OF_PAIRS = {
     "answer_length",
 }
 """Detectors of phases that learn from pairs."""
-DETECTORS = {detector().type: detector() for detector in OWN}
 # Of debates before a judge; of metrics that are younger than the recorded rows.
 NOT_OF_QUICKSTART = OF_PAIRS | {"fooled_judge", "no_signal", "largest_stream"}
-STEP_FIGURES = {name for name, detector in DETECTORS.items() if detector.due == "step"}
+STEP_FIGURES = {name for name, row in ROWS.items() if row.due == "step"}
 
 
 @pytest.mark.parametrize(
     ("name", "figures"),
     [
-        ("good_0", DETECTORS.keys() - NOT_OF_QUICKSTART),
+        ("good_0", ROWS.keys() - NOT_OF_QUICKSTART),
         ("good_1", STEP_FIGURES - NOT_OF_QUICKSTART),
         ("pairs_good", OF_PAIRS | {"entropy"}),
         ("debate", None),
@@ -77,7 +79,7 @@ def test_watch_notices_a_run_that_was_made_to_fail(name: str) -> None:
 def test_each_detector_noticed_a_run_that_was_made_to_fail() -> None:
     noticed = {detector for alarms in ALARMS.values() for detector in alarms}
     # These two are younger than the runs, and have tests below.
-    assert noticed | {"no_signal", "largest_stream"} == DETECTORS.keys()
+    assert noticed | {"no_signal", "largest_stream"} == ROWS.keys()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_each_detector_noticed_a_run_that_was_made_to_fail() -> None:
 def test_watch_speaks_at_the_step_at_which_the_mean_passes_the_bound(
     metric: str, before: float, after: float, expected: dict[str, int]
 ) -> None:
-    without_noise = ", ".join(f"{name}: {{sigmas: 0}}" for name in DETECTORS)
+    without_noise = ", ".join(f"{name}: {{sigmas: 0}}" for name in ROWS)
     form = recipe(f"health.detectors='{{{without_noise}}}'")
     assert watched(changing(metric, before, after), form) == expected
 
@@ -382,6 +384,7 @@ def test_recipe_changes_adds_and_removes_detectors() -> None:
         ("health.stop_on=[entropy] health.detectors='{entropy: null}'", "found 'entropy'"),
         ("health.detectors.entropy.bellow=1", "bellow"),
         ("health.detectors.mine.type=entropi", "entropi"),
+        ("health.detectors.entropi.above=1", "entropi without a metric.*did you mean 'entropy'"),
         ("health.window=1", "window"),
     ],
 )
@@ -391,7 +394,8 @@ def test_recipe_refuses_what_is_not_watched(changes: str, message: str) -> None:
 
 
 def test_detector_that_fails_is_off_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OWN[0], "figure", lambda self, seen: 1 / 0)
+    failing = replace(ROWS["reward_accuracy"], figure=lambda metric, history: 1 / 0)
+    monkeypatch.setitem(ROWS, "reward_accuracy", failing)
     watch = watch_of(recipe(), [], 0)
     off = "warning: health: reward_accuracy is off: ZeroDivisionError: division by zero"
     assert watch.see(1, {"loss": 1.0})[1] == [off]

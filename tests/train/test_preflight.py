@@ -13,8 +13,8 @@ from debate_rollout.engines import ScriptedEngine
 from debate_train.advantages import Advantage, Advantages
 from debate_train.commands.preflight import main
 from debate_train.commands.preflight_measuring import signal
-from debate_train.monitoring.detectors import Facts, derived
-from debate_train.monitoring.health import (
+from debate_train.monitoring.history import Facts, derived
+from debate_train.monitoring.preflight_checks import (
     CHECKS,
     Check,
     first_step_warnings,

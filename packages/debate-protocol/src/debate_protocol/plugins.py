@@ -149,9 +149,10 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
         of: Callable[..., P] | None = None,
     ) -> None:
         self.group, self.protocol, self.models, self._of = group, protocol, own, of
-        self.own: Mapping[str, type[BaseModel]] = {
-            tag_of(model): model for model in cast(tuple[type[BaseModel], ...], own)
-        }
+        own_by_type: dict[str, type[BaseModel]] = {}
+        for model in cast(tuple[type[BaseModel], ...], own):
+            own_by_type |= dict.fromkeys(tags_of(model), model)
+        self.own: Mapping[str, type[BaseModel]] = own_by_type
 
     @cached_property
     def by_type(self) -> Mapping[str, type[BaseModel]]:
@@ -203,7 +204,7 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
     def __get_pydantic_core_schema__(
         self, _source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        models = list(self.values())
+        models = list(dict.fromkeys(self.values()))
         union = reduce(or_, models[1:], cast(Any, models[0]))
         marked = Annotated[union, Field(discriminator="type")] if len(models) > 1 else union
         return core_schema.no_info_wrap_validator_function(
@@ -269,7 +270,7 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
     def _problem(self, loaded: object, name: str | None = None) -> str | None:
         if not (isinstance(loaded, type) and issubclass(loaded, BaseModel)):
             return f"found {loaded!r}; expected a pydantic model"
-        if name is not None and tag_of(loaded) != name:
+        if name is not None and tags_of(loaded) != (name,):
             return f'expected a field type: Literal["{name}"] = "{name}" in {loaded.__name__}'
         base = self.protocol
         if not issubclass(loaded, base):
@@ -291,21 +292,20 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
 
 
 def variants_of(annotation: object) -> tuple[type[BaseModel], ...]:
-    """Return the models that an annotation made with `Variants` stands for; none for another."""
+    """List the models that an annotation made with `Variants` stands for; none for another."""
     if get_origin(annotation) is not Annotated:
         return ()
-    return tuple(
-        model
-        for mark in get_args(annotation)[1:]
-        if isinstance(mark, Variants)
-        for model in mark.values()
-    )
+    models: dict[type[BaseModel], None] = {}
+    for mark in get_args(annotation)[1:]:
+        if isinstance(mark, Variants):
+            models |= dict.fromkeys(mark.values())
+    return tuple(models)
 
 
-def tag_of(model: type[BaseModel]) -> str:
-    """Return the `type` that a variant is chosen by, empty where it has none."""
+def tags_of(model: type[BaseModel]) -> tuple[str, ...]:
+    """List the values of `type` that choose a variant, its default first; empty for none."""
     field = model.model_fields.get("type")
     if field is None or get_origin(field.annotation) is not Literal:
-        return ""
+        return ()
     tags = get_args(field.annotation)
-    return str(tags[0]) if len(tags) == 1 and tags[0] == field.default else ""
+    return tags if tags[0] == field.default else ()

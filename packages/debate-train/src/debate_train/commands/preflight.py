@@ -1,4 +1,4 @@
-"""`debate-preflight`: whether a start can learn, judged by `monitoring.health.CHECKS`."""
+"""`debate-preflight`: whether a start can learn, judged by `monitoring.preflight_checks.CHECKS`."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ from debate_train.commands.recipe_command import (
     run_recipe,
 )
 from debate_train.errors import UsageError
-from debate_train.monitoring.health import Result, results, verdict, wanted
+from debate_train.monitoring.preflight_checks import Result, results, verdict, wanted
 from debate_train.recipe.check import check
 from debate_train.recipe.refusals import Launch, refuse
 

@@ -8,33 +8,14 @@ from pydantic import Field, field_validator, model_validator
 from debate_protocol.plugins import Config, Variants, did_you_mean
 from debate_train.checkpoints.run_directory import plain
 from debate_train.errors import RunFailure
-from debate_train.monitoring.detectors import (
-    OWN,
-    Detector,
-    Due,
-    Facts,
-    History,
-    Metric,
-    Row,
-    derived,
-)
-
-# Preflight looks at the same figures before a phase starts; its names are re-exported.
-from debate_train.monitoring.preflight_checks import CHECKS as CHECKS
-from debate_train.monitoring.preflight_checks import Check as Check
-from debate_train.monitoring.preflight_checks import Interval as Interval
-from debate_train.monitoring.preflight_checks import Result as Result
-from debate_train.monitoring.preflight_checks import first_step_warnings as first_step_warnings
-from debate_train.monitoring.preflight_checks import intervals_of as intervals_of
-from debate_train.monitoring.preflight_checks import judged as judged
-from debate_train.monitoring.preflight_checks import results as results
-from debate_train.monitoring.preflight_checks import verdict as verdict
-from debate_train.monitoring.preflight_checks import wanted as wanted
+from debate_train.monitoring.detectors import ROWS, Detector, Metric
+from debate_train.monitoring.history import Due, Facts, History, Row, derived
+from debate_train.monitoring.preflight_checks import first_step_warnings
 
 PREFIX = "health/"
 ALARM = "health/alarm/"
 
-DETECTORS: Variants[Detector] = Variants("debate_train.detectors", Detector, Metric, *OWN)
+DETECTORS: Variants[Detector] = Variants("debate_train.detectors", Detector, Metric)
 """All detectors, those of other installed packages included."""
 
 DetectorChoice = Annotated[Detector, DETECTORS]
@@ -51,17 +32,14 @@ class Health(Config):
     stop_on: tuple[str, ...] = ()
     """Names of detectors whose first alarm ends the run, with a checkpoint and exit code 1."""
     detectors: dict[str, DetectorChoice | None] = Field(default_factory=dict)
-    """Detectors by name, beside ours, each under the name of its type; null leaves one of these
-    out, another one of the name takes its place. `type` may be left out where the name is one."""
+    """Detectors by name, beside ours (docs/health.md): NAME: null turns one of these off, and
+    NAME: {share: 0.5} changes a key of it. A new name needs a `type`, mostly `metric`."""
 
     def chosen(self) -> Mapping[str, Detector]:
         """Collect the detectors that are on, by name."""
         if not self.enabled:
             return {}
-        detectors: dict[str, Detector | None] = {}
-        for model in OWN:
-            detector = model()
-            detectors[detector.type] = detector
+        detectors: dict[str, Detector | None] = {name: Metric(type=name) for name in ROWS}
         detectors.update(self.detectors)
         return {name: detector for name, detector in detectors.items() if detector is not None}
 
@@ -76,6 +54,19 @@ class Health(Config):
                 settings = {"type": name, **settings}
             typed[name] = settings
         return typed
+
+    @field_validator("detectors")
+    @classmethod
+    def _metrics_are_named(
+        cls, detectors: dict[str, Detector | None]
+    ) -> dict[str, Detector | None]:
+        for name, detector in detectors.items():
+            if detector is not None and detector.type == "metric" and not detector.metric:
+                raise ValueError(
+                    f"found {name} without a metric; expected {name}.metric, or the name of one "
+                    f"of ours{did_you_mean(name, DETECTORS)}"
+                )
+        return detectors
 
     @model_validator(mode="after")
     def _stops_are_watched(self) -> "Health":

@@ -5,14 +5,8 @@ from dataclasses import dataclass
 from math import hypot, sqrt
 from typing import Literal
 
-from debate_train.monitoring.detectors import (
-    GUIDED,
-    Facts,
-    LargestStream,
-    PairSides,
-    PairTruth,
-    derived,
-)
+from debate_train.monitoring.detectors import ROWS
+from debate_train.monitoring.history import GUIDED, Facts, derived
 
 Status = Literal["red", "amber", "green"]
 Interval = tuple[float, float]
@@ -170,20 +164,20 @@ CHECKS = (
         metrics=("largest_stream",),
         amber=0.8,
         above=True,
-        advice=LargestStream().advice,
+        advice=ROWS["largest_stream"].advice,
     ),
     # Bounds and advice of the detectors, which look at the same figures while the phase runs.
     Check(
         name="smaller side of the pairs",
         metrics=("pairs/smaller_side",),
-        red=PairSides().below,
-        advice=PairSides().advice,
+        red=ROWS["pair_sides"].below,
+        advice=ROWS["pair_sides"].advice,
     ),
     Check(
         name="pairs for the truth",
         metrics=("pairs/truth",),
-        red=PairTruth().below,
-        advice=PairTruth().advice,
+        red=ROWS["pair_truth"].below,
+        advice=ROWS["pair_truth"].advice,
     ),
     Check(
         name="value gained by guiding to the right",

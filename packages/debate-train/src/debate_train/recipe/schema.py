@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from debate_protocol.plugins import did_you_mean, tag_of, variants_of
+from debate_protocol.plugins import did_you_mean, tags_of, variants_of
 
 # Values below this key are differences from the whole recipe.
 PHASES = "phases"
@@ -33,11 +33,9 @@ class Schema:
     @property
     def variants(self) -> dict[str, type[BaseModel]]:
         """The models by their `type`."""
-        variants = {}
+        variants: dict[str, type[BaseModel]] = {}
         for model in self.models:
-            tag = tag_of(model)
-            if tag:
-                variants[tag] = model
+            variants |= dict.fromkeys(tags_of(model), model)
         return variants
 
     def model(self, data: Mapping[str, object]) -> type[BaseModel] | None:

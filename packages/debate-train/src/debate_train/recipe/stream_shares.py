@@ -12,7 +12,6 @@ from debate_train.advantages import Advantage
 from debate_train.batches.rows import stream_credit, turn_tokens
 from debate_train.data import DataSource
 from debate_train.errors import errors_only
-from debate_train.monitoring.detectors import LargestStream
 from debate_train.playing import named_debates
 from debate_train.recipe.recipe import Recipe
 from debate_train.recipe.scripted_debates import (
@@ -120,7 +119,7 @@ def _describe(phase: Recipe, kind: str, by_stream: dict[str, float]) -> tuple[li
     line = f"  streams' shares of the gradient in {kind} debates: {listed}"
     largest = max(shares, key=lambda name: shares[name])
     # Where a recipe turns the detector off, the imbalance is on purpose.
-    detector = phase.health.chosen().get(LargestStream().type)
+    detector = phase.health.chosen().get("largest_stream")
     bound = None if detector is None else detector.above
     if bound is None or shares[largest] <= bound:
         return [line], []
