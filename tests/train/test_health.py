@@ -18,8 +18,8 @@ from debate_train.data import SignsPuzzle
 from debate_train.errors import RecipeError, RunFailure
 from debate_train.models.scratch import word_tokenizer
 from debate_train.monitoring.detectors import ROWS
+from debate_train.monitoring.figures import Facts
 from debate_train.monitoring.health import Health, HealthWatch, alarms_of, is_evaluation
-from debate_train.monitoring.history import Facts
 from debate_train.monitoring.preflight_checks import results
 from debate_train.recipe.scripted_debates import play_debate
 from debate_train.running.results import write_results

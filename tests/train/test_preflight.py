@@ -13,7 +13,7 @@ from debate_rollout.engines import ScriptedEngine
 from debate_train.advantages import Advantage, Advantages
 from debate_train.commands.preflight import main
 from debate_train.commands.preflight_measuring import signal
-from debate_train.monitoring.history import Facts, derived
+from debate_train.monitoring.figures import Facts, derived
 from debate_train.monitoring.preflight_checks import (
     CHECKS,
     Check,

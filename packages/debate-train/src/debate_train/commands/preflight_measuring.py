@@ -23,7 +23,7 @@ from debate_train.evaluation.measuring import evaluate
 from debate_train.evaluation.settings import DIRECT
 from debate_train.losses import divide_gradient
 from debate_train.models.loaded_model import LoadedModel, export_weights, trained_adapters
-from debate_train.monitoring.history import derived
+from debate_train.monitoring.figures import derived
 from debate_train.monitoring.preflight_checks import Interval, intervals_of
 from debate_train.monitoring.progress import Progress
 from debate_train.monitoring.throughput import peak_memory_gib

@@ -1,7 +1,8 @@
-"""What is watched and shown while a policy trains."""
+"""Detectors, progress, speed and trackers of a policy that trains."""
 
+# `health` imports the detectors of other packages, which import the names before it from here.
 from debate_train.monitoring.detectors import Detector, Finding
+from debate_train.monitoring.figures import History
 from debate_train.monitoring.health import DETECTORS, DetectorChoice, Health
-from debate_train.monitoring.history import History
 
 __all__ = ["DETECTORS", "Detector", "DetectorChoice", "Finding", "Health", "History"]

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from debate_protocol.plugins import Config
 from debate_report.nothing_learned import ZERO, why_nothing_learned
-from debate_train.monitoring.history import Due, History, Row
+from debate_train.monitoring.figures import Due, History, Row
 
 # Answers of a first round agree for a good reason where this share of them is right.
 MOSTLY_RIGHT = 0.9

@@ -9,7 +9,7 @@ from debate_protocol.plugins import Config, Variants, did_you_mean
 from debate_train.checkpoints.run_directory import plain
 from debate_train.errors import RunFailure
 from debate_train.monitoring.detectors import ROWS, Detector, Metric
-from debate_train.monitoring.history import Due, Facts, History, Row, derived
+from debate_train.monitoring.figures import Due, Facts, History, Row, derived
 from debate_train.monitoring.preflight_checks import first_step_warnings
 
 PREFIX = "health/"

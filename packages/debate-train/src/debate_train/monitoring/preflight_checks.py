@@ -6,7 +6,7 @@ from math import hypot, sqrt
 from typing import Literal
 
 from debate_train.monitoring.detectors import ROWS
-from debate_train.monitoring.history import GUIDED, Facts, derived
+from debate_train.monitoring.figures import GUIDED, Facts, derived
 
 Status = Literal["red", "amber", "green"]
 Interval = tuple[float, float]

@@ -26,8 +26,8 @@ from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
+from debate_train.monitoring.figures import Due
 from debate_train.monitoring.health import HealthWatch
-from debate_train.monitoring.history import Due
 from debate_train.monitoring.progress import Progress, timed
 from debate_train.monitoring.throughput import Speed
 from debate_train.monitoring.tracking import Tracker

@@ -16,7 +16,7 @@ from debate_rewards.reward import ReadDebate, read_debate
 from debate_train.batches.row_types import Row
 from debate_train.batches.rows import Step
 from debate_train.losses import gradient_shares
-from debate_train.monitoring.history import Facts
+from debate_train.monitoring.figures import Facts
 from debate_train.monitoring.throughput import peak_memory_gib
 from debate_train.recipe import Recipe
 
