@@ -1,15 +1,30 @@
 """Controls: votes drawn from the truth with given error rates, and shuffled values."""
 
+import random
+from collections import Counter, defaultdict
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
+from tests.rewards.debates import (
+    SILENT_FIVE,
+    debate_of,
+    numbers,
+    on_question,
+    round_values,
+    score_of,
+)
+from tests.rewards.second_reading import drawn_debates
 
 from debate_protocol.types import TurnKey
 from debate_rewards import V2, get_reward
 from debate_rewards.reward import read_debate
 from debate_rewards.votes import all_votes, ballots
 from debate_studies.controls import V2Control, VotesFrom
+from debate_train.advantages import Grouped
 
 TRUE_S0 = {"answer": "s0"}
 SILENT = [""] * 3
@@ -132,9 +147,13 @@ def test_votes_from_truth_need_answers_and_rates():
     needs = V2Control(votes_from=VotesFrom(tpr=1, fpr=0)).needs()
     assert needs.votes
     assert needs.answers
-    for settings in ({"tpr": 1.1, "fpr": 0}, {"tpr": 0.5}, {"tpr": 1, "fpr": 0, "errors": "some"}):
+    for rates_given in (
+        {"tpr": 1.1, "fpr": 0},
+        {"tpr": 0.5},
+        {"tpr": 1, "fpr": 0, "errors": "some"},
+    ):
         with pytest.raises(ValidationError):
-            V2Control(votes_from=settings)
+            V2Control(votes_from=rates_given)
 
 
 def test_v2_shuffle_keeps_each_rounds_values_and_spares_failures(hold):
@@ -196,3 +215,128 @@ def test_v2_control_without_a_control_is_v2_and_v2_has_no_controls(hold):
     for key in ("shuffle_votes", "shuffle_verdicts", "votes_from"):
         with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
             V2(**{key: True})
+
+
+# ---- centered shuffles ----------------------------------------------------------------------
+
+BY_LINE = {"consensus": "peer_prediction", "judge_credit": "line", "format_penalty": None}
+
+
+def line_values(score, stream="judge"):
+    """List the values of lines, without penalties."""
+    credits = [credit for credit in credits_of(score, stream) if credit.span is not None]
+    return [credit.value for credit in credits if credit.value is not None]
+
+
+def test_centered_values_are_those_without_their_mean():
+    # Agents 0 to 3 have 1½ of 2 votes, 1 of 1, 0 of 2 and ½ of 1: ½, 1, −1, 0 with the mean 1/8.
+    debate = debate_of("| | |", "A1>A2 | A0>A2 | A0=A3 |")
+    assert round_values(score_of(V2Control(), debate), 0) == numbers("1/2 1 -1 0")
+    dealt = round_values(score_of(V2Control(shuffle_votes=True, center=True), debate), 0)
+    assert sorted(dealt) == numbers("-9/8 -1/8 3/8 7/8")
+
+
+def test_judges_who_agree_earn_nothing_from_centered_verdicts():
+    # Judges 2, 3 and 4 agree in one debate; in the other one of them does not. Peer prediction:
+    #   agree   each 2/2 − (frequency of > elsewhere, 2/3) = 1/3
+    #   split   > : 1/2 − (3/3) = −1/2 twice, < : 0/2 − 0 = 0; the mean is −1/3
+    agree = debate_of(SILENT_FIVE, "| | A0>A1 | A0>A1 | A0>A1", id="agree")
+    split = debate_of(SILENT_FIVE, "| | A0>A1 | A0>A1 | A1>A0", id="split")
+    options = BY_LINE | {"shuffle_verdicts": True}
+    scores = V2Control(**options)([agree, split])
+    assert line_values(scores[0]) == numbers("1/3 1/3 1/3")
+    assert sorted(line_values(scores[1])) == numbers("-1/2 -1/2 0")
+    scores = V2Control(**options, center=True)([agree, split])
+    assert line_values(scores[0]) == [0.0, 0.0, 0.0]
+    assert sorted(line_values(scores[1])) == numbers("-1/6 -1/6 1/3")
+
+
+def judged_pairs(count):
+    """Build debates in which three judges each name the right one of two turns in .8 of cases."""
+    chance = random.Random(7)
+    debates = []
+    for number in range(count):
+        verdicts = ["A0>A1" if chance.random() < 0.8 else "A1>A0" for _ in range(3)]
+        # Agent 0 is right in every second debate, agent 1 in the others.
+        if number % 2:
+            verdicts = [verdict[3:] + ">" + verdict[:2] for verdict in verdicts]
+        lines = f"| | {' | '.join(verdicts)}"
+        debates.append(debate_of(SILENT_FIVE, lines, id=f"d{number}"))
+    return debates
+
+
+def test_shuffled_verdicts_are_independent_of_truth_only_if_centered():
+    debates = judged_pairs(1000)
+
+    def lead_of_right(center):
+        reward = V2Control(**BY_LINE, shuffle_verdicts=True, center=center)
+        values = {True: [], False: []}
+        for number, (debate, score) in enumerate(zip(debates, reward(debates), strict=True)):
+            right_line = "Agent 1>Agent 0" if number % 2 else "Agent 0>Agent 1"
+            for credit in credits_of(score, "judge"):
+                if credit.span is not None and credit.value is not None:
+                    text = debate.turns[5 + credit.agent].text
+                    is_right = text[slice(*credit.span)] == right_line
+                    values[is_right].append(credit.value)
+        return fmean(values[True]) - fmean(values[False])
+
+    # Values are −½ to ½; with 2,400 right and 600 wrong verdicts a difference of means has a
+    # standard error of at most .023.
+    assert lead_of_right(center=False) > 0.15
+    assert abs(lead_of_right(center=True)) < 0.09
+
+
+def dealt_values(scores):
+    """List the values of turns and lines by debate, stream and round, without failed turns."""
+    values = defaultdict(list)
+    for number, score in enumerate(scores):
+        for credit in score.credits:
+            is_of_vote = credit.span is not None or credit.stream == "generator"
+            if is_of_vote and credit.value is not None and not credit.penalty:
+                values[number, credit.stream, credit.round].append(credit.value)
+    return values
+
+
+def sums_of_advantages(transcripts, scores):
+    """Add up the advantages of each debate, stream and round under the usual baselines."""
+    sums = Counter()
+    grouped = Grouped(streams={"generator": {}, "judge": {}})
+    turns_by_debate = grouped.compute(transcripts, scores, {}).turns
+    for number, turns in enumerate(turns_by_debate):
+        for key, advantages in turns.items():
+            for advantage in advantages:
+                if advantage.span is not None or advantage.stream == "generator":
+                    sums[number, advantage.stream, key.round] += advantage.value
+    return sums
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(drawn_debates(), min_size=2, max_size=3))
+def test_centered_advantages_of_any_debates_sum_to_zero(drawn):
+    transcripts = []
+    for number, debate in enumerate(drawn):
+        transcripts.append(on_question(f"q{number}", debate.transcript()))
+    plain = dealt_values(V2Control(**BY_LINE)(transcripts))
+    control = V2Control(**BY_LINE, shuffle_votes=True, shuffle_verdicts=True, center=True)
+    scores = control(transcripts)
+    dealt = dealt_values(scores)
+    assert plain.keys() == dealt.keys()
+    for group, values in plain.items():
+        mean = fmean(values)
+        expected = sorted(value - mean for value in values)
+        assert sorted(dealt[group]) == pytest.approx(expected, abs=1e-9)
+    # A failed turn lowers its group's mean on purpose.
+    with_failures = {
+        (number, "generator", credit.round)
+        for number, score in enumerate(scores)
+        for credit in score.credits
+        if credit.penalty
+    }
+    for group, total in sums_of_advantages(transcripts, scores).items():
+        if group not in with_failures:
+            assert total == pytest.approx(0.0, abs=1e-9)
+
+
+def test_center_needs_something_that_is_shuffled():
+    with pytest.raises(ValidationError, match="center: found true without a shuffle"):
+        V2Control(center=True)

@@ -5,9 +5,9 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Literal, Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from debate_protocol.plugins import Config
 from debate_protocol.types import TurnKey
@@ -15,6 +15,7 @@ from debate_rewards import V2
 from debate_rewards.answer_rewards import usable_verdicts
 from debate_rewards.answers.questions import read_answer
 from debate_rewards.answers.reply import Unreadable
+from debate_rewards.group_advantages import group_mean
 from debate_rewards.reward import Credit, ReadDebate, RewardNeeds
 from debate_rewards.votes import Verdict, Vote
 
@@ -101,6 +102,11 @@ class V2Control(V2):
     verdicts. `votes_from`: the generator values come from verdicts that are drawn from the truth
     with given error rates, on the pairs that the judges compared. The judge stream keeps the
     judges' own verdicts.
+
+    A shuffled value still has the mean of its debate and round, and this mean depends on what was
+    said: judges who agree earn more together. Peer prediction has no baseline that would remove it,
+    so its shuffled values teach agreement. `center` removes the mean before the shuffle: whatever
+    the texts say, each value is then 0 on average over the permutations.
     """
 
     type: Literal["v2_control"] = "v2_control"  # type: ignore[assignment]
@@ -108,8 +114,19 @@ class V2Control(V2):
     """Shuffle the values of the votes of each round among agents."""
     shuffle_verdicts: bool = False
     """Shuffle what judges are paid in each round among their verdicts."""
+    center: bool = False
+    """Subtract the mean of each debate and round before a shuffle, so that it teaches nothing on
+    average."""
     votes_from: VotesFrom | None = None
     """Draw the votes from error rates in the place of what agents said."""
+
+    @model_validator(mode="after")
+    def _check_center(self) -> Self:
+        if self.center and not (self.shuffle_votes or self.shuffle_verdicts):
+            raise ValueError(
+                "center: found true without a shuffle; expected shuffle_votes or shuffle_verdicts"
+            )
+        return self
 
     def needs(self) -> RewardNeeds:
         """Describe needs: as `v2`, and answers where verdicts are drawn from the truth."""
@@ -123,7 +140,7 @@ class V2Control(V2):
         if not self.shuffle_verdicts:
             return values
         return [
-            shuffled_verdicts(debate_values, debate_votes, debate.transcript.id)
+            shuffled_verdicts(debate_values, debate_votes, debate.transcript.id, center=self.center)
             for debate_values, debate_votes, debate in zip(values, votes, debates, strict=True)
         ]
 
@@ -149,16 +166,26 @@ class V2Control(V2):
         credits = super().generator_credits(debate, votes)
         if votes is None or not self.shuffle_votes:
             return credits
-        return shuffled_credits(credits, debate.transcript.id)
+        return shuffled_credits(credits, debate.transcript.id, center=self.center)
 
 
-def shuffled_credits(credits: Sequence[Credit], transcript_id: str) -> list[Credit]:
-    """Permute the values of each round among the agents with a value; failures stay."""
+def shuffled_credits(
+    credits: Sequence[Credit], transcript_id: str, *, center: bool = False
+) -> list[Credit]:
+    """Permute the values of each round among the agents with a value; failures stay.
+
+    Args:
+        credits: Credits of one debate.
+        transcript_id: Its id, which decides the permutation.
+        center: Subtract the mean of each round first.
+    """
     indices_by_round: dict[int, list[int]] = {}
     for index, credit in enumerate(credits):
         if credit.value is not None and not credit.penalty:
             indices_by_round.setdefault(credit.round, []).append(index)
     values = [credit.value for credit in credits]
+    if center:
+        values = _centered(values, indices_by_round)
     shuffled_values = _shuffled(values, indices_by_round, transcript_id)
     return [
         replace(credit, value=value) for credit, value in zip(credits, shuffled_values, strict=True)
@@ -166,19 +193,48 @@ def shuffled_credits(credits: Sequence[Credit], transcript_id: str) -> list[Cred
 
 
 def shuffled_verdicts(
-    values: Sequence[float | None], votes: Sequence[Vote], transcript_id: str
+    values: Sequence[float | None],
+    votes: Sequence[Vote],
+    transcript_id: str,
+    *,
+    center: bool = False,
 ) -> list[float | None]:
-    """Permute the values of each round among its votes with a value."""
+    """Permute the values of each round among its votes with a value.
+
+    Args:
+        values: The value of each vote of one debate.
+        votes: The votes.
+        transcript_id: The debate's id, which decides the permutation.
+        center: Subtract the mean of each round first.
+    """
     indices_by_round: dict[int, list[int]] = {}
     for index, (value, vote) in enumerate(zip(values, votes, strict=True)):
         if value is not None:
             _, judge_round = vote.judge
             indices_by_round.setdefault(judge_round, []).append(index)
+    if center:
+        values = _centered(values, indices_by_round)
     return _shuffled(values, indices_by_round, f"{transcript_id}\nverdicts")
 
 
+def _centered(
+    values: Sequence[float | None], indices_by_round: Mapping[int, Sequence[int]]
+) -> list[float | None]:
+    """Subtract the mean of each round from its values."""
+    centered_values = list(values)
+    for indices in indices_by_round.values():
+        # A mean of equal values is exact here; rounding would leave each a tiny value.
+        round_values = [values[index] for index in indices]
+        mean = group_mean([value for value in round_values if value is not None])
+        for index in indices:
+            value = values[index]
+            if value is not None:
+                centered_values[index] = value - mean
+    return centered_values
+
+
 def _shuffled(
-    values: Sequence[_Value], indices_by_round: dict[int, list[int]], name: str
+    values: Sequence[_Value], indices_by_round: Mapping[int, Sequence[int]], name: str
 ) -> list[_Value]:
     shuffled = list(values)
     for round_, indices in indices_by_round.items():
