@@ -97,10 +97,15 @@ def measured(way: Way, options: argparse.Namespace) -> dict[str, float]:
     given = data(options.tokens, options)
     for leaf in given[:2]:
         leaf.grad = torch.zeros_like(leaf)
-    Path("/proc/self/clear_refs").write_text("5")  # Sets the peak back to what is held now.
+    forget_peak()
     before, began = resident("VmRSS"), time.process_time()
     run(way, given)
     return {"peak": resident("VmHWM") - before, "time": time.process_time() - began}
+
+
+def forget_peak() -> None:
+    """Set the peak of resident memory back to what is resident now."""
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def resident(kind: str) -> float:

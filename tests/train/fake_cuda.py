@@ -68,7 +68,7 @@ def case(loss: Any, rank: int, recompute: bool, share: Any) -> dict[str, int]:
     stats = StepStats()
     with mode, Calls() as calls:
         with torch.no_grad():
-            known = [KnownLogps(None, score(model, pack, loss)) for pack in packs]
+            known = [KnownLogps(None, logps) for _, logps in score(model, packs, loss)]
         scored = calls.varlen
         accumulate(model, packs, loss, known, lambda part: part.backward(), stats)
         waits = calls.to_host

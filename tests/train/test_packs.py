@@ -25,7 +25,13 @@ from debate_train.batches.packs import PrefixForest, make_layout, pack
 from debate_train.batches.row_types import Batch, Row, lexicographic, shared_length, weigh
 from debate_train.losses import PpoClip
 from debate_train.models.loaded_model import LoadedModel, with_adapter
-from debate_train.trainers.torch_session import KnownLogps, StepStats, accumulate, trainable
+from debate_train.trainers.torch_session import (
+    KnownLogps,
+    StepStats,
+    accumulate,
+    row_logps,
+    trainable,
+)
 
 pytestmark = pytest.mark.numeric
 
@@ -54,8 +60,8 @@ def test_sequences_share_what_they_begin_with(monkeypatch):
     layout = make_layout(forest)
     assert layout.starts == (0, 2, 3, 4, 6, 7, 8)
     assert layout.parents == (-1, 0, 1, 1, 0, -1)
-    # 1 2 is seen by all up to 7, and 3 by 4, 5 and 6.
-    assert layout.ancestor_blocks == ((0, 2, 7), (2, 3, 6))
+    # 1 2 is seen by the queries up to 7, and 3 by 4, 5 and 6.
+    assert layout.ancestor_blocks == ((0, 2, 2, 7), (2, 3, 3, 6))
     assert layout.keys_K.tolist() == [0, 1, 0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 4, 5, 0, 1, 6, 7]
     assert layout.key_starts_N.tolist() == [0, 2, 5, 9, 14, 17, 18]
     assert (layout.longest_run, layout.longest_path) == (2, 5)
@@ -213,7 +219,8 @@ def test_row_without_an_action_is_left_out(random_batch):
 def test_pair_stands_in_one_pack(random_batch, share):
     rows = random_batch(lengths=(20,) * 12).rows
     rows = [replace(row, pair=number % 6) for number, row in enumerate(rows)]
-    for rank_packs in pack_rows(make_batch(rows), 45, share=share, ranks=2):
+    ways = [{"ranks": 2}, {"with_trunks": True}]
+    for rank_packs in chain(*(pack_rows(make_batch(rows), 45, share=share, **way) for way in ways)):
         for one_pack in rank_packs:
             numbers = rows_in(one_pack)
             assert {(number + 6) % 12 for number in numbers} == numbers
@@ -229,10 +236,9 @@ def test_group_computes_its_prompt_once():
     assert sizes(pack_rows(make_batch(rows), 10**6, share="rows")[0]) == [32 * 124]
 
 
-@pytest.mark.parametrize(("num_agents", "num_rounds"), [(3, 2), (7, 4)])
-def test_debate_read_alike_is_computed_once_however_small_the_budget(num_agents, num_rounds):
+def debate_read_alike(num_agents, num_rounds, size):
+    """Make a debate's rows: all agents first read the same, a question and all earlier rounds."""
     rng = np.random.default_rng(0)
-    size = 20
     history = random_tokens(rng, size)
     rows = []
     for _ in range(num_rounds):
@@ -242,6 +248,13 @@ def test_debate_read_alike_is_computed_once_however_small_the_budget(num_agents,
             prompt = [*history, 200 + agent]
             rows.append(make_row(prompt + reply, [False] * len(prompt) + [True] * size))
         history = [*history, *chain(*replies)]
+    return rows
+
+
+@pytest.mark.parametrize(("num_agents", "num_rounds"), [(3, 2), (7, 4)])
+def test_debate_read_alike_is_computed_once_however_small_the_budget(num_agents, num_rounds):
+    size = 20
+    rows = debate_read_alike(num_agents, num_rounds, size)
     # The question and all rounds but the last, as read, and all replies, as said.
     num_shared = size * (1 + num_agents * (num_rounds - 1)) + num_rounds * num_agents * size
     for budget in (10**6, 2 * size, 1):
@@ -250,6 +263,36 @@ def test_debate_read_alike_is_computed_once_however_small_the_budget(num_agents,
         num_repeated = 0 if budget > num_shared else num_agents * size
         assert num_shared <= sum(pack_sizes) <= num_shared + num_repeated
         assert max(pack_sizes) <= max(budget, 2 * len(rows[-1]))
+
+
+def test_debate_beyond_the_budget_goes_behind_a_trunk():
+    rows = debate_read_alike(num_agents=7, num_rounds=4, size=20)
+    (rank_packs,) = pack_rows(make_batch(rows), 160, with_trunks=True)
+    *behind, first_answers = rank_packs
+    # The last round reads question and three rounds, 20 + 3·7·20 tokens. Rounds two to four are
+    # said behind them, 21 replies of 20 tokens; the first answers share too little and fit alone.
+    trunk = behind[0].trunk
+    assert trunk.tokens.tolist() == rows[-1].tokens[:440].tolist()
+    assert [one_pack.trunk for one_pack in behind] == [trunk] * len(behind)
+    assert sum(sizes(behind)) == 21 * 20
+    assert first_answers.trunk is None and sizes([first_answers]) == [20 + 7 * 20]
+    # A quarter of the 860 tokens goes forward twice. So fewer than half are held at once.
+    computed_twice, kept = trunk.runs
+    assert [run.tokens_1T.numel() for run in trunk.runs] == [215, 225]
+    assert kept.keeps_activations and not computed_twice.keeps_activations
+    assert kept.tokens_1T.numel() + max(sizes(behind)) == 225 + 40
+    actions = [number for one_pack in rank_packs for number in one_pack.rows_A.tolist()]
+    assert sorted(actions) == [number for number in range(28) for _ in range(20)]
+
+
+@pytest.mark.parametrize(("budget", "run_sizes"), [(400, [95, 345]), (500, [440])])
+def test_trunk_keeps_as_many_activations_as_the_budget_allows(budget, run_sizes):
+    rows = debate_read_alike(num_agents=7, num_rounds=4, size=20)
+    (rank_packs,) = pack_rows(make_batch(rows), budget, with_trunks=True)
+    *behind, _ = rank_packs
+    # Packs may have 440 / 8 = 55 tokens, or 60 up to 500.
+    assert [run.tokens_1T.numel() for run in behind[0].trunk.runs] == run_sizes
+    assert run_sizes[-1] + max(sizes(behind)) <= budget
 
 
 @pytest.mark.parametrize("num_turns", [2, 9])
@@ -322,12 +365,13 @@ def compute_by_rows(model, batch):
     return float(loss.detach()), gradient_of_parameters(model)
 
 
-def compute_packed(model, batch, budget=10**6, num_ranks=1, share="prefix"):
+def compute_packed(model, batch, budget=10**6, num_ranks=1, share="prefix", with_trunks=False):
     """Compute loss and gradient of all ranks' packs, summed."""
     model.zero_grad()
     batch, weights = weigh(batch, LOSS.aggregation)
     loss = 0.0
-    for rank_packs in pack(batch, weights, budget, ranks=num_ranks, share=share):
+    ways = {"ranks": num_ranks, "share": share, "with_trunks": with_trunks}
+    for rank_packs in pack(batch, weights, budget, **ways):
         stats = StepStats()
         logps = [KnownLogps()] * len(rank_packs)
         accumulate(model, rank_packs, LOSS, logps, lambda part: part.backward(), stats)
@@ -375,13 +419,14 @@ NETWORK = make_model().double()
     num_ranks=st.sampled_from([1, 2, 3]),
     share=st.sampled_from(["prefix", "rows", "none"]),
     shortest=st.sampled_from([1, 4]),
+    with_trunks=st.booleans(),
 )
 def test_loss_and_gradient_are_those_of_rows_alone_when_packed_in_any_way(
-    batch, budget, num_ranks, share, shortest
+    batch, budget, num_ranks, share, shortest, with_trunks
 ):
     with pytest.MonkeyPatch.context() as patch, in_float64():
         patch.setattr(packs, "MIN_SHARED", shortest)
-        computed = compute_packed(NETWORK, batch, budget, num_ranks, share)
+        computed = compute_packed(NETWORK, batch, budget, num_ranks, share, with_trunks)
         assert_equal(computed, compute_by_rows(NETWORK, batch))
 
 
@@ -401,7 +446,12 @@ def two_questions():
     return make_batch(rows)
 
 
-WAYS = [(10**6, 1, "prefix"), (40, 2, "prefix"), (10**6, 1, "rows")]
+WAYS = [
+    (10**6, 1, "prefix", False),
+    (40, 2, "prefix", False),
+    (10**6, 1, "rows", False),
+    (20, 1, "prefix", True),
+]
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -411,8 +461,8 @@ def test_every_architecture_is_packed_without_a_difference(kind):
     attention = model.config._attn_implementation
     with in_float64():
         expected = compute_by_rows(model, two_questions())
-        for budget, num_ranks, share in WAYS:
-            assert_equal(compute_packed(model, two_questions(), budget, num_ranks, share), expected)
+        for way in WAYS:
+            assert_equal(compute_packed(model, two_questions(), *way), expected)
     assert model.config._attn_implementation == attention
 
 
@@ -421,8 +471,8 @@ def test_packs_round_as_rows_alone_do(kind):
     _, plain = compute_by_rows(make_model(kind), two_questions())
     with in_float64():
         _, exact = compute_by_rows(make_model(kind).double(), two_questions())
-    for budget, num_ranks, share in WAYS:
-        _, rounded = compute_packed(make_model(kind), two_questions(), budget, num_ranks, share)
+    for way in WAYS:
+        _, rounded = compute_packed(make_model(kind), two_questions(), *way)
         assert_rounded(rounded, plain, exact)
 
 
@@ -432,6 +482,34 @@ def test_bfloat16_is_as_near_packed_as_padded():
     _, padded = compute_packed(make_model().bfloat16(), two_questions(), share="none")
     assert {slope.dtype for slope in shared.values()} == {torch.bfloat16}
     assert_rounded(shared, padded, exact, factor=2)
+
+
+@pytest.mark.parametrize("budget", [1, 60, 120])
+def test_debate_has_the_gradient_of_its_rows_behind_a_trunk(budget):
+    rows = debate_read_alike(num_agents=2, num_rounds=3, size=9)
+    # A row may end within the trunk.
+    rows.append(make_row(rows[-1].tokens[:20], [False] * 12 + [True] * 8))
+    rows = [replace(row, tokens=row.tokens % 60) for row in rows]
+    with in_float64():
+        computed = compute_packed(NETWORK, make_batch(rows), budget, with_trunks=True)
+        assert_equal(computed, compute_by_rows(NETWORK, make_batch(rows)))
+
+
+def test_copies_of_a_row_have_its_gradient_behind_a_trunk():
+    row = make_row(np.arange(1, 51), [False] * 10 + [True] * 40)
+    with in_float64():
+        computed = compute_packed(NETWORK, make_batch([row, row]), budget=10, with_trunks=True)
+        assert_equal(computed, compute_by_rows(NETWORK, make_batch([row, row])))
+
+
+def test_rows_score_alike_behind_a_trunk():
+    batch = make_batch([replace(row, tokens=row.tokens % 60) for row in debate_read_alike(3, 2, 9)])
+    with in_float64():
+        (packed,) = pack_rows(batch, 10**6)
+        (behind_trunk,) = pack_rows(batch, 30, with_trunks=True)
+        assert any(one_pack.trunk for one_pack in behind_trunk)
+        expected = row_logps(NETWORK, packed, LOSS)
+        assert row_logps(NETWORK, behind_trunk, LOSS) == pytest.approx(expected, abs=1e-12)
 
 
 def test_adapter_is_trained_alike_when_packed(tiny):
@@ -444,14 +522,14 @@ def test_adapter_is_trained_alike_when_packed(tiny):
     with in_float64():
         expected = compute_by_rows(model, two_questions())
         assert all("lora_" in name for name in expected[1])
-        for share in ("prefix", "rows", "none"):
-            assert_equal(compute_packed(model, two_questions(), share=share), expected)
+        for way in [*WAYS, (10**6, 1, "none", False)]:
+            assert_equal(compute_packed(model, two_questions(), *way), expected)
 
 
 def show_a_sibling(layout):
     """Widen one rectangle so that a child sees its sibling."""
-    start, end, until = layout.ancestor_blocks[0]
-    blocks = ((start, end + 3, until), *layout.ancestor_blocks[1:])
+    start, end, *queries = layout.ancestor_blocks[0]
+    blocks = ((start, end + 3, *queries), *layout.ancestor_blocks[1:])
     return replace(layout, ancestor_blocks=blocks)
 
 

@@ -23,7 +23,8 @@ def logps_of(random_batch):
 
     def compute(loaded):
         with torch.no_grad():
-            return score(loaded.model, pack, PpoClip())
+            ((_, logps),) = score(loaded.model, [pack], PpoClip())
+            return logps
 
     return compute
 

@@ -118,11 +118,32 @@ def test_values_and_gradients_of_a_forest_are_those_of_plain_attention(
         forest.add(length, num_common)
     layout = make_layout(forest)
     assert (max(layout.parents) >= 0) == (num_shared > 0)
+    assert_like_plain_attention(layout, kv_heads, scale, window)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("window", [None, 7])
+def test_values_and_gradients_behind_a_trunk_are_those_of_plain_attention(kv_heads, window):
+    # A trunk of 20 tokens, which two sequences leave at its end, one after 12 and one at once.
+    forest = PrefixForest()
+    depths = [20, 20, 12, 0]
+    forest.grow_trunk(20, depths)
+    for depth in depths:
+        forest.follow_trunk(depth)
+        forest.add(depth + 9, depth)
+    layout = make_layout(forest, trunk_tokens=20)
+    assert layout.parents == (-1, 0, 1, 1, 0, -1)
+    assert_like_plain_attention(layout, kv_heads, scale=None, window=window)
+
+
+def assert_like_plain_attention(layout, kv_heads, scale, window):
+    """Compare values and gradients of queries, keys and values with those of masked attention."""
     rng = np.random.default_rng(0)
-    size = layout.starts[-1]
-    heads = (4, kv_heads, kv_heads)
-    draws = [torch.from_numpy(rng.normal(size=(1, count, size, 8))) for count in heads]
-    loss_weights = torch.from_numpy(rng.normal(size=(1, size, 4, 8)))
+    num_keys = layout.starts[-1]
+    num_queries = num_keys - layout.trunk_tokens
+    shapes = [(4, num_queries), (kv_heads, num_keys), (kv_heads, num_keys)]
+    draws = [torch.from_numpy(rng.normal(size=(1, *shape, 8))) for shape in shapes]
+    loss_weights = torch.from_numpy(rng.normal(size=(1, num_queries, 4, 8)))
     results = []
     for attention in (varlen_attention, attend_packed):
         inputs = [tensor.clone().requires_grad_() for tensor in draws]

@@ -19,12 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from debate_train.batches.packs import Layout, Pack, make_pack
+from debate_train.batches.packs import Layout, Pack, Trunk, make_pack
 from debate_train.batches.row_types import Batch, Row, Share, let_speak
+from debate_train.batches.trunks import TrunkPass, language_model
 from debate_train.errors import ModelError, RecipeError, RunFailure
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedConfig
 
 
 NAME = "debate_packed"
@@ -62,7 +63,8 @@ def block_attention(
 
     Args:
         query: shape (1, heads, T, features of a head).
-        key: as the query, with as many heads or fewer (grouped queries).
+        key: as the query, with as many heads or fewer (grouped queries); behind a trunk, its S
+            keys come first.
         value: as the key.
         layout: the pack's.
         scale: factor of the products before the softmax; None is 1 / √features.
@@ -80,12 +82,14 @@ class _BlockAttention(torch.autograd.Function):
         sum_dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
         output = torch.empty_like(query, dtype=sum_dtype)
         log_sums = output.new_empty(query.shape[:3])
+        own_key = key[:, :, layout.trunk_tokens :]
+        own_value = value[:, :, layout.trunk_tokens :]
         # First every node against itself: one causal call for all nodes of about one length.
         for blocks in layout.blocks:
             block_output, block_log_sums = _flash(
                 blocks.gather(query),
-                blocks.gather(key),
-                blocks.gather(value),
+                blocks.gather(own_key),
+                blocks.gather(own_value),
                 0.0,
                 True,
                 scale=scale,
@@ -94,9 +98,9 @@ class _BlockAttention(torch.autograd.Function):
             blocks.scatter(block_log_sums, log_sums)
         # Then each node against all of its descendants at once, which follow it without a gap. Two
         # softmaxes over different keys are united by their log-sum-exps: no score is made twice.
-        for start, end, last_end in layout.ancestor_blocks:
-            descendants = slice(end, last_end)
+        for start, end, first_query, end_query in layout.ancestor_blocks:
             ancestor = slice(start, end)
+            descendants = slice(first_query, end_query)
             block_output, block_log_sums = _flash(
                 query[:, :, descendants],
                 key[:, :, ancestor],
@@ -124,14 +128,18 @@ class _BlockAttention(torch.autograd.Function):
         grad_key = torch.zeros_like(key)
         grad_value = torch.zeros_like(value)
         slope = grad_output.contiguous().transpose(1, 2)
+        layout = ctx.layout
+        own = slice(layout.trunk_tokens, None)
+        own_key = key[:, :, own]
+        own_value = value[:, :, own]
         # The united output and log-sum-exp make a block's share of the slope exact by itself.
         # Padding has a log-sum-exp of infinity: its probabilities, and so its slopes, are 0.
-        for blocks in ctx.layout.blocks:
+        for blocks in layout.blocks:
             block_query, block_key, block_value = _flash_backward(
                 blocks.gather(slope, 0.0),
                 blocks.gather(query),
-                blocks.gather(key),
-                blocks.gather(value),
+                blocks.gather(own_key),
+                blocks.gather(own_value),
                 blocks.gather(output),
                 blocks.gather(log_sums, float("inf")),
                 0.0,
@@ -139,11 +147,11 @@ class _BlockAttention(torch.autograd.Function):
                 scale=ctx.scale,
             )
             blocks.scatter(block_query, grad_query)
-            blocks.scatter(block_key, grad_key)
-            blocks.scatter(block_value, grad_value)
-        for start, end, last_end in ctx.layout.ancestor_blocks:
-            descendants = slice(end, last_end)
+            blocks.scatter(block_key, grad_key[:, :, own])
+            blocks.scatter(block_value, grad_value[:, :, own])
+        for start, end, first_query, end_query in layout.ancestor_blocks:
             ancestor = slice(start, end)
+            descendants = slice(first_query, end_query)
             block_query, block_key, block_value = _flash_backward(
                 slope[:, :, descendants],
                 query[:, :, descendants],
@@ -222,6 +230,9 @@ def packed_attention(
         PackedAttentionError: The layer asks for more than packs compute.
     """
     layout: Layout = settings["pack_layout"]
+    trunk: TrunkPass | None = settings.get("pack_trunk")
+    if trunk is not None:
+        key, value = trunk.extend(module, key, value)
     for name in _UNSUPPORTED_SETTINGS:
         setting = settings.get(name)
         if isinstance(setting, Tensor) or setting:
@@ -235,9 +246,11 @@ def packed_attention(
     if key.device.type == "cpu" and value.shape == key.shape and not window_cuts:
         return block_attention(query, key, value, layout, scale), None
     outputs = []
-    for node in range(len(layout.parents)):
+    for node in range(layout.trunk_nodes, len(layout.parents)):
         path = layout.path(node)
-        queries = query[:, :, path[-1]]
+        first_query = path[-1].start - layout.trunk_tokens
+        end_query = path[-1].stop - layout.trunk_tokens
+        queries = query[:, :, first_query:end_query]
         keys = torch.cat([key[:, :, run] for run in path], 2)
         values = torch.cat([value[:, :, run] for run in path], 2)
         fits_window = window is None or keys.shape[2] <= window
@@ -270,17 +283,18 @@ def _path_mask(num_queries: int, keys: Tensor, window: int | None) -> Tensor:
     return is_visible
 
 
-def forward_inputs(pack: Pack) -> dict[str, object]:
+def forward_inputs(pack: Pack, trunk: TrunkPass | None = None) -> dict[str, object]:
     """Collect the arguments of the model's forward."""
     inputs: dict[str, object] = {"input_ids": pack.tokens_BT, "use_cache": False}
     if pack.layout is not None:
         # Padded rows need neither: positions count from 0, and attention is plainly causal.
         inputs["position_ids"] = pack.positions_BT
         inputs["pack_layout"] = pack.layout
+        inputs["pack_trunk"] = trunk
     return inputs
 
 
-def attention_of(model: nn.Module, pack: Pack) -> AbstractContextManager[None]:
+def attention_of(model: nn.Module, pack: Pack | Trunk) -> AbstractContextManager[None]:
     """Activate a pack's adapter and attention for forward and backward passes."""
     let_speak(model, pack.adapter)
     return nullcontext() if pack.layout is None else attending_packs(model)
@@ -516,24 +530,27 @@ def hidden_logps(
     return logps_and_entropies
 
 
-def token_logps(model: nn.Module, pack: Pack) -> tuple[Tensor, Tensor]:
+def token_logps(
+    model: nn.Module, pack: Pack, trunk: TrunkPass | None = None
+) -> tuple[Tensor, Tensor]:
     """Compute the log-probability and the entropy of each action.
 
     Args:
         model: a causal language model of transformers, or peft around one; a flat pack needs
             `attending_packs` around this call and the backward pass.
         pack: on the model's device.
+        trunk: the pass over the pack's trunk, if it has one.
 
     Returns:
         logps and entropies in nats at each action's temperature, shape (A,); the entropy carries
         no gradient.
     """
-    base: PreTrainedModel = model
-    if hasattr(model, "get_base_model"):  # peft's wrapper; the adapters stay in the layers.
-        base = base.get_base_model()
-    hidden_BTD = base.base_model(**forward_inputs(pack)).last_hidden_state
+    base = language_model(model)
+    hidden_KD = base.base_model(**forward_inputs(pack, trunk)).last_hidden_state.flatten(0, 1)
+    if trunk is not None:
+        hidden_KD = torch.cat((trunk.hidden_SD, hidden_KD))
     # Only tokens that predict an action go through the head.
-    hidden_AD = hidden_BTD.flatten(0, 1)[pack.sources_A]
+    hidden_AD = hidden_KD[pack.sources_A]
     head = base.get_output_embeddings()
     cap = getattr(base.config.get_text_config(), "final_logit_softcapping", None)
     with _scoring(head, cap):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from debate_train.batches.row_types import (
     SHARED,
+    TRUNK_TO_PACK,
     Batch,
     Floats,
     Ints,
@@ -27,6 +29,10 @@ MIN_SHARED = 8
 """Fewest tokens that a node for two sequences must save; less costs more than it saves."""
 CONTEXT_COST = 8192
 """Tokens of context at which attending to them costs as much as all else a token goes through."""
+RECOMPUTED_SHARE = 0.25
+"""Most of a group's tokens that go forward twice: a twelfth of its time, as a forward pass is a
+third of an update (an eighth with adapters, where it is half)."""
+NO_TOKENS: Ints = np.zeros(0, np.int64)
 # Nodes at least this share of the longest are padded to it and computed together.
 _EVEN_LENGTH_SHARE = 0.8
 # Twenty halvings bring the cost limit within a millionth of the costliest pack.
@@ -58,6 +64,7 @@ class PrefixForest:
         self.nodes: list[Node] = []
         self.tokens = 0
         self._last_path: list[Node] = []
+        self._trunk_nodes: list[Node] = []
 
     def add(self, length: int, shared: int) -> int:
         """Add a sequence and count the tokens it adds to the flat sequence.
@@ -89,6 +96,22 @@ class PrefixForest:
             self.tokens += num_new
         self._last_path = path
         return num_new
+
+    def grow_trunk(self, length: int, depths: Sequence[int]) -> None:
+        """Begin with a sequence that others leave at `depths`: a run of nodes between these."""
+        ends = sorted({depth for depth in depths if 0 < depth < length} | {length})
+        parent = None
+        start = 0
+        for end in ends:
+            parent = Node(parent=parent, start=start, depth=start, length=end - start)
+            self._trunk_nodes.append(parent)
+            start = end
+        self.nodes += self._trunk_nodes
+        self.tokens = length
+
+    def follow_trunk(self, depth: int) -> None:
+        """Let the next sequence be compared with the trunk's first `depth` tokens alone."""
+        self._last_path = [node for node in self._trunk_nodes if node.start < depth]
 
     def positions(self) -> NDArray[np.int64]:
         """Compute the indices of the last sequence's tokens in the flat sequence."""
@@ -141,14 +164,18 @@ class AttentionBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Attention of a flat sequence: each node sees all ancestors and, causally, itself."""
+    """Attention of a flat sequence: each node sees all ancestors and, causally, itself.
+
+    Behind a trunk of S tokens, keys are those of the trunk, then those of the pack; queries are the
+    pack's alone.
+    """
 
     starts: tuple[int, ...]
-    """Start of each node; the last entry is the number of tokens."""
+    """Start of each node among the keys; the last entry is the number of keys."""
     parents: tuple[int, ...]
     """Index of each node's parent, -1 for a root; parents come first."""
     keys_K: Tensor
-    """Path of each node, one after the other, as indices of tokens in the pack."""
+    """Path of each of the pack's nodes, one after the other, as indices of keys."""
     query_starts_N: Tensor
     key_starts_N: Tensor
     """Starts of each node's queries and keys, and the end of the last: int32."""
@@ -157,8 +184,12 @@ class Layout:
 
     blocks: tuple[AttentionBlocks, ...]
     """Attention of every node to itself."""
-    ancestor_blocks: tuple[tuple[int, int, int], ...]
-    """Start and end of each node that has descendants, and the end of the last descendant."""
+    ancestor_blocks: tuple[tuple[int, int, int, int], ...]
+    """Keys of each node that has descendants, and the queries of all of these: starts and ends."""
+    trunk_tokens: int = 0
+    """S, the keys before the pack's own."""
+    trunk_nodes: int = 0
+    """Nodes of the trunk, which come first."""
 
     def to(self, device: torch.device) -> "Layout":
         """Copy the layout to a device."""
@@ -166,7 +197,7 @@ class Layout:
         return replace(self, blocks=blocks, **tensors_on(self, device))
 
     def path(self, node: int) -> list[slice]:
-        """List the runs of tokens from the root to a node."""
+        """List the runs of keys from the root to a node."""
         runs: list[slice] = []
         while node >= 0:
             runs.append(slice(self.starts[node], self.starts[node + 1]))
@@ -175,11 +206,44 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
+class TrunkRun:
+    """A run of a trunk's tokens, behind the runs before it."""
+
+    tokens_1T: Tensor
+    positions_1T: Tensor
+    layout: Layout
+    keeps_activations: bool
+    """Whether its backward pass has the activations of its forward pass, or computes them again."""
+
+    def to(self, device: torch.device) -> "TrunkRun":
+        """Copy the run to a device."""
+        return replace(self, layout=self.layout.to(device), **tensors_on(self, device))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trunk:
+    """Tokens that the rows of several packs begin with, all or some of them."""
+
+    tokens: Ints
+    runs: tuple[TrunkRun, ...]
+    adapter: str | None
+
+    @property
+    def layout(self) -> Layout:
+        """Attention of the last run."""
+        return self.runs[-1].layout
+
+    def to(self, device: torch.device) -> "Trunk":
+        """Copy the trunk to a device."""
+        return replace(self, runs=tuple(run.to(device) for run in self.runs))
+
+
+@dataclass(frozen=True, slots=True)
 class Pack:
     """A micro-batch: tokens to compute, and the sampled tokens (actions) with a loss.
 
     Every vector `_A` has an entry for each action. `sources_A` indexes the predicting tokens in the
-    flattened `tokens_BT`; a token may predict several actions.
+    flattened `tokens_BT`, behind those of a trunk; a token may predict several actions.
     """
 
     tokens_BT: Tensor
@@ -200,6 +264,8 @@ class Pack:
     pairs_A: Tensor
     adapter: str | None = None
     """Adapter of the trained policy that computes the pack."""
+    trunk: Trunk | None = None
+    """What its rows begin with, and other packs' rows, too."""
 
     def to(self, device: torch.device) -> "Pack":
         """Copy the pack to a device."""
@@ -215,11 +281,12 @@ class PackPlan:
     weights: tuple[Floats, ...]
     numbers: tuple[int, ...]
     share: Share
+    trunk: Trunk | None = None
 
     def build(self) -> Pack:
         """Build the pack."""
         batch = Batch(rows=self.rows, streams=(), sampled_tokens=0, turns=0)
-        pack = make_pack(batch, self.weights, range(len(self.rows)), self.share)
+        pack = make_pack(batch, self.weights, range(len(self.rows)), self.share, self.trunk)
         # The plan counts its own rows from 0; metrics need their numbers in the step.
         return replace(pack, rows_A=torch.tensor(self.numbers)[pack.rows_A])
 
@@ -272,36 +339,45 @@ def tensors_on(record: Any, device: torch.device) -> dict[str, Any]:
     return tensors
 
 
-def make_layout(forest: PrefixForest) -> Layout:
-    """Build the layout of a pack from the forest of prefixes."""
-    nodes = forest.in_order()
-    starts = [node.start for node in nodes] + [forest.tokens]
-    number_of = {id(node): number for number, node in enumerate(nodes)}
-    parents = []
+def make_layout(forest: PrefixForest, trunk_tokens: int = 0) -> Layout:
+    """Build the layout of a pack from the forest of prefixes.
+
+    Args:
+        forest: the nodes of the pack behind those of a trunk.
+        trunk_tokens: length of the trunk.
+    """
+    all_nodes = forest.in_order()
+    starts = [node.start for node in all_nodes] + [forest.tokens]
+    number_of = {id(node): number for number, node in enumerate(all_nodes)}
+    parents = [-1 if node.parent is None else number_of[id(node.parent)] for node in all_nodes]
+    nodes = [node for node in all_nodes if node.start >= trunk_tokens]
     keys = []
     path_lengths = []
     for node in nodes:
-        parents.append(-1 if node.parent is None else number_of[id(node.parent)])
         path = [node]
         while path[-1].parent is not None:
             path.append(path[-1].parent)
         for ancestor in reversed(path):
             keys.append(np.arange(ancestor.start, ancestor.start + len(ancestor)))
         path_lengths.append(node.depth + len(node))
+    trunk_nodes = len(all_nodes) - len(nodes)
+    query_starts = [start - trunk_tokens for start in starts[trunk_nodes:]]
     return Layout(
         starts=tuple(starts),
         parents=tuple(parents),
         keys_K=torch.from_numpy(np.concatenate(keys)),
-        query_starts_N=torch.tensor(starts, dtype=torch.int32),
+        query_starts_N=torch.tensor(query_starts, dtype=torch.int32),
         key_starts_N=torch.tensor([0, *np.cumsum(path_lengths)], dtype=torch.int32),
         longest_run=max(len(node) for node in nodes),
         longest_path=max(path_lengths),
-        blocks=_self_blocks(nodes),
-        ancestor_blocks=_ancestor_blocks(starts, parents),
+        blocks=_self_blocks(nodes, trunk_tokens),
+        ancestor_blocks=_ancestor_blocks(starts, parents, trunk_tokens),
+        trunk_tokens=trunk_tokens,
+        trunk_nodes=trunk_nodes,
     )
 
 
-def _self_blocks(nodes: Sequence[Node]) -> tuple[AttentionBlocks, ...]:
+def _self_blocks(nodes: Sequence[Node], trunk_tokens: int) -> tuple[AttentionBlocks, ...]:
     # One call for all nodes of about one length: a kernel's launch costs more than some padding.
     groups: list[list[Node]] = []
     for node in sorted(nodes, key=lambda node: -len(node)):
@@ -310,7 +386,7 @@ def _self_blocks(nodes: Sequence[Node]) -> tuple[AttentionBlocks, ...]:
         groups[-1].append(node)
     blocks = []
     for group in groups:
-        starts_N1 = np.array([[node.start] for node in group])
+        starts_N1 = np.array([[node.start - trunk_tokens] for node in group])
         lengths_N1 = np.array([[len(node)] for node in group])
         offsets_L = np.arange(len(group[0]))
         real_NL = offsets_L < lengths_N1
@@ -325,8 +401,8 @@ def _self_blocks(nodes: Sequence[Node]) -> tuple[AttentionBlocks, ...]:
 
 
 def _ancestor_blocks(
-    starts: Sequence[int], parents: Sequence[int]
-) -> tuple[tuple[int, int, int], ...]:
+    starts: Sequence[int], parents: Sequence[int], trunk_tokens: int
+) -> tuple[tuple[int, int, int, int], ...]:
     # Descendants follow their ancestor without a gap, so one end per node describes them all.
     # Children come after their parent: from the back, each passes on its last descendant's end.
     last_ends = list(starts[1:])
@@ -337,13 +413,19 @@ def _ancestor_blocks(
     blocks = []
     for node, last_end in enumerate(last_ends):
         node_end = starts[node + 1]
-        if last_end > node_end:
-            blocks.append((starts[node], node_end, last_end))
+        first_query = max(node_end - trunk_tokens, 0)
+        end_query = last_end - trunk_tokens
+        if end_query > first_query:
+            blocks.append((starts[node], node_end, first_query, end_query))
     return tuple(blocks)
 
 
 def make_pack(
-    batch: "Batch", weights: Sequence["Floats"], numbers: Sequence[int], share: Share
+    batch: "Batch",
+    weights: Sequence["Floats"],
+    numbers: Sequence[int],
+    share: Share,
+    trunk: Trunk | None = None,
 ) -> Pack:
     """Build the pack of some rows of the batch, in the order of their numbers.
 
@@ -352,6 +434,8 @@ def make_pack(
         weights: factors of the sampled tokens' losses, shape (A,) for each row of the batch.
         numbers: numbers of the rows to pack, all with the same adapter.
         share: `prefix` computes a common prefix of neighbors once; `none` pads.
+        trunk: what the rows begin with, computed before the pack; rows that have less of it in
+            common come later.
     """
     rows = [batch.rows[number] for number in numbers]
     # Tokens behind the last action predict nothing; one token is the least a model computes.
@@ -360,7 +444,9 @@ def make_pack(
         tokens_BT, positions_BT, flat_indices = _padded(inputs)
         layout = None
     else:
-        tokens_BT, positions_BT, flat_indices, layout = _flat(inputs, share == "prefix")
+        tokens_BT, positions_BT, flat_indices, layout = _flat(
+            inputs, share == "prefix", NO_TOKENS if trunk is None else trunk.tokens
+        )
 
     targets = []
     sources = []
@@ -393,6 +479,7 @@ def make_pack(
         rows_A=torch.from_numpy(np.repeat(numbers, num_actions)),
         pairs_A=torch.from_numpy(np.repeat([row.pair for row in rows], num_actions)),
         adapter=rows[0].adapter,
+        trunk=trunk,
     )
 
 
@@ -426,24 +513,40 @@ def _padded(inputs: Sequence["Ints"]) -> tuple[Tensor, Tensor, list["Ints"]]:
 
 
 def _flat(
-    inputs: Sequence["Ints"], shares_prefixes: bool
+    inputs: Sequence["Ints"], shares_prefixes: bool, trunk_tokens: Ints = NO_TOKENS
 ) -> tuple[Tensor, Tensor, list["Ints"], Layout]:
-    """Concatenate rows; list the indices of each row's tokens in the sequence."""
+    """Concatenate rows; list the indices of each row's tokens in the sequence behind a trunk."""
     forest = PrefixForest()
+    depths = [trunk_depth(trunk_tokens, tokens) for tokens in inputs]
+    if len(trunk_tokens):
+        forest.grow_trunk(len(trunk_tokens), depths)
     flat_indices: list[Ints] = []
-    previous: Ints = np.zeros(0, np.int64)
-    for tokens in inputs:
+    previous = NO_TOKENS
+    previous_depth = 0
+    for tokens, depth in zip(inputs, depths, strict=True):
         shared = shared_length(previous, tokens) if shares_prefixes else 0
+        if depth != previous_depth:
+            forest.follow_trunk(depth)
+            shared = depth
         forest.add(len(tokens), shared)
         flat_indices.append(forest.positions())
         previous = tokens
-    tokens_1T = np.zeros((1, forest.tokens), np.int64)
-    positions_1T = np.zeros_like(tokens_1T)
+        previous_depth = depth
+    tokens_1K = np.zeros((1, forest.tokens), np.int64)
+    positions_1K = np.zeros_like(tokens_1K)
     for tokens, indices in zip(inputs, flat_indices, strict=True):
-        tokens_1T[0, indices] = tokens
-        positions_1T[0, indices] = np.arange(len(tokens))
-    layout = make_layout(forest)
-    return torch.from_numpy(tokens_1T), torch.from_numpy(positions_1T), flat_indices, layout
+        tokens_1K[0, indices] = tokens
+        positions_1K[0, indices] = np.arange(len(tokens))
+    layout = make_layout(forest, len(trunk_tokens))
+    tokens_1T = torch.from_numpy(tokens_1K[:, len(trunk_tokens) :])
+    positions_1T = torch.from_numpy(positions_1K[:, len(trunk_tokens) :])
+    return tokens_1T, positions_1T, flat_indices, layout
+
+
+def trunk_depth(trunk_tokens: "Ints", tokens: "Ints") -> int:
+    """Count the tokens that a row takes from a trunk, all but its last at most."""
+    # A pack without a token would have nothing to compute.
+    return min(shared_length(trunk_tokens, tokens), len(tokens) - 1)
 
 
 def pack(
@@ -453,6 +556,7 @@ def pack(
     *,
     ranks: int = 1,
     share: Share = "prefix",
+    with_trunks: bool = False,
 ) -> list[Packs]:
     """Pack the rows of a step for every rank: the same number of packs, of even cost.
 
@@ -467,6 +571,8 @@ def pack(
             longest row: another pack would compute the shared part again.
         ranks: number of processes.
         share: sharing between rows; see `make_pack`.
+        with_trunks: divide packs beyond the budget into packs behind a trunk. Only for a single
+            process: ranks with other trunks would make other passes.
     """
     plans_of_ranks: list[list[PackPlan]] = [[] for _ in range(ranks)]
     for adapter in dict.fromkeys(row.adapter for row in batch.rows):
@@ -487,8 +593,86 @@ def pack(
         idle_plan = empty(batch.rows[adapter_rows[0]], share)
         new_plans = _deal(plans, ranks, idle_plan)
         for rank in range(ranks):
-            plans_of_ranks[rank] += new_plans[rank]
+            for plan in new_plans[rank]:
+                if with_trunks and share == "prefix":
+                    plans_of_ranks[rank] += divide(plan, token_budget)
+                else:
+                    plans_of_ranks[rank].append(plan)
     return [Packs(plans) for plans in plans_of_ranks]
+
+
+def divide(plan: PackPlan, token_budget: int) -> list[PackPlan]:
+    """Divide a pack beyond the budget into packs behind a trunk, where that saves memory."""
+    inputs = [row.tokens[: max(1, needed_tokens(row))] for row in plan.rows]
+    num_tokens = _flat(inputs, shares_prefixes=True)[3].starts[-1]
+    if num_tokens <= token_budget:
+        return [plan]
+    # The longest beginning of two neighbors: in a debate that all agents read alike, what they
+    # read in the last round. Other rows share a part of it.
+    trunk_tokens = NO_TOKENS
+    for tokens, next_tokens in pairwise(inputs):
+        shared = shared_length(tokens, next_tokens)
+        if shared > len(trunk_tokens):
+            trunk_tokens = tokens[:shared]
+    depths = [trunk_depth(trunk_tokens, tokens) for tokens in inputs]
+    units = _units_behind_trunk(plan, depths)
+    unit_sizes = [sum(len(inputs[row]) - depths[row] for row in rows) for rows in units]
+
+    # Packs far smaller than their trunk save little memory, and each costs a pass.
+    trunk_size = len(trunk_tokens)
+    pack_size = max(token_budget - trunk_size, trunk_size // TRUNK_TO_PACK, *unit_sizes)
+    excess = max(trunk_size + pack_size - token_budget, 0)
+    num_recomputed = min(excess, trunk_size, int(RECOMPUTED_SHARE * num_tokens))
+    if max(trunk_size - num_recomputed + pack_size, num_recomputed) >= num_tokens:
+        return [plan]
+    trunk = _make_trunk(trunk_tokens, num_recomputed, plan.rows[0].adapter)
+    num_packs = math.ceil(sum(unit_sizes) / pack_size)
+    even_size = max(sum(unit_sizes) / num_packs, *unit_sizes)
+    rows_of_packs: list[list[int]] = [[]]
+    size = 0
+    for rows, unit_size in zip(units, unit_sizes, strict=True):
+        if rows_of_packs[-1] and size + unit_size > even_size:
+            rows_of_packs.append([])
+            size = 0
+        rows_of_packs[-1] += rows
+        size += unit_size
+    return [_select(plan, rows, depths, trunk) for rows in rows_of_packs]
+
+
+def _units_behind_trunk(plan: PackPlan, depths: Sequence[int]) -> list[list[int]]:
+    """Order rows for packs behind a trunk, by falling depth; rows of a pair stay together."""
+    rows_of_unit: dict[int, list[int]] = {}
+    for number in sorted(range(len(depths)), key=lambda number: -depths[number]):
+        pair = plan.rows[number].pair
+        # Negative keys, below those of pairs, are free for rows of no pair.
+        rows_of_unit.setdefault(pair if pair >= 0 else -1 - number, []).append(number)
+    return list(rows_of_unit.values())
+
+
+def _make_trunk(tokens: "Ints", num_recomputed: int, adapter: str | None) -> Trunk:
+    """Build a trunk of two runs, or of one: the first is computed again in its backward pass."""
+    runs = []
+    for start, end in ((0, num_recomputed), (num_recomputed, len(tokens))):
+        if start < end:
+            tokens_1T, positions_1T, _, layout = _flat([tokens[:end]], False, tokens[:start])
+            keeps_activations = start == num_recomputed
+            runs.append(TrunkRun(tokens_1T, positions_1T, layout, keeps_activations))
+    return Trunk(tokens, tuple(runs), adapter)
+
+
+def _select(
+    plan: PackPlan, numbers: Sequence[int], depths: Sequence[int], trunk: Trunk
+) -> PackPlan:
+    """Select rows for a pack behind a trunk."""
+    # What descends from a node must follow without a gap: who shares most comes first.
+    ordered = sorted(numbers, key=lambda number: -depths[number])
+    return PackPlan(
+        rows=tuple(plan.rows[number] for number in ordered),
+        weights=tuple(plan.weights[number] for number in ordered),
+        numbers=tuple(plan.numbers[number] for number in ordered),
+        share=plan.share,
+        trunk=trunk,
+    )
 
 
 def _deal(

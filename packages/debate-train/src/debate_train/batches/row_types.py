@@ -23,6 +23,8 @@ Share = Literal["prefix", "rows", "none"]
 SHARED = 2
 """Longest rows that a pack may hold where rows share prefixes: a debate whose agents read the same
 in every round has no more tokens than that."""
+TRUNK_TO_PACK = 8
+"""How many times as long as the packs behind it a trunk may be."""
 PER_TOKEN: Mapping[str, tuple[float, type[np.generic], type[np.generic]]] = {
     "tokens": (0, np.int64, np.int32),
     "mask": (0.0, np.float32, np.float32),

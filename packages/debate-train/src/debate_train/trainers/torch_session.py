@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
@@ -17,8 +18,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from debate_protocol.plugins import install_command
 from debate_rollout.engine import Weights
 from debate_train.batches.forward import attention_of, check_packing, token_logps
-from debate_train.batches.packs import Pack
+from debate_train.batches.packs import Pack, Trunk
 from debate_train.batches.row_types import Batch
+from debate_train.batches.trunks import TrunkPass
 from debate_train.checkpoints.policy_files import load_policy, save_policy, write_tensors
 from debate_train.checkpoints.trainer_state import (
     Counts,
@@ -207,20 +209,45 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def score(model: nn.Module, pack: Pack, loss: Loss) -> Tensor:
-    """Compute the log-probabilities of a pack's actions as a loss takes them, shape (A,)."""
-    with attention_of(model, pack):
-        device_pack = pack.to(next(model.parameters()).device)
-        logps_A, _ = token_logps(model, _at_loss_temperature(device_pack, loss))
-        return logps_A.detach()
+def with_trunks(
+    model: nn.Module, packs: Sequence[Pack], backward: Callable[[Tensor], object] | None = None
+) -> Iterator[tuple[Pack, TrunkPass | None]]:
+    """Yield each pack on the model's device, with the pass over its trunk.
+
+    A trunk goes forward before the first of its packs and, with `backward`, back after the last.
+    """
+    device = next(model.parameters()).device
+    trunk: Trunk | None = None
+    trunk_pass: TrunkPass | None = None
+    for pack in chain(packs, [None]):
+        next_trunk = None if pack is None else pack.trunk
+        if trunk is not None and next_trunk is not trunk:
+            if trunk_pass is not None and backward is not None:
+                with attention_of(model, trunk):
+                    trunk_pass.backward(backward)
+            trunk_pass = None
+        if next_trunk is not None and next_trunk is not trunk:
+            with attention_of(model, next_trunk):
+                trunk_pass = TrunkPass(model, next_trunk.to(device))
+        trunk = next_trunk
+        if pack is not None:
+            yield pack.to(device), trunk_pass
+
+
+def score(model: nn.Module, packs: Sequence[Pack], loss: Loss) -> Iterator[tuple[Pack, Tensor]]:
+    """Yield each pack with the log-probabilities of its actions as a loss takes them, (A,)."""
+    for pack, trunk in with_trunks(model, packs):
+        with attention_of(model, pack):
+            logps_A, _ = token_logps(model, _at_loss_temperature(pack, loss), trunk)
+        yield pack, logps_A.detach()
 
 
 def row_logps(model: nn.Module, packs: Sequence[Pack], loss: Loss) -> dict[int, float]:
     """Sum the log-probabilities of each row's actions, by the row's number."""
     sums: dict[int, float] = {}
     with torch.no_grad():
-        for pack in packs:
-            logps = score(model, pack, loss).double().tolist()
+        for pack, logps_A in score(model, packs, loss):
+            logps = logps_A.double().tolist()
             for row, logp in zip(pack.rows_A.tolist(), logps, strict=True):
                 sums[row] = sums.get(row, 0.0) + logp
     return sums
@@ -234,7 +261,12 @@ def _at_loss_temperature(pack: Pack, loss: Loss) -> Pack:
 
 
 def pack_loss(
-    model: nn.Module, pack: Pack, loss: Loss, known: KnownLogps, stats: StepStats
+    model: nn.Module,
+    pack: Pack,
+    trunk: TrunkPass | None,
+    loss: Loss,
+    known: KnownLogps,
+    stats: StepStats,
 ) -> Tensor:
     """Compute a pack's share of the update's loss, a scalar with a gradient.
 
@@ -243,7 +275,7 @@ def pack_loss(
     from: every rank then skips the update.
     """
     pack = _at_loss_temperature(pack, loss)
-    logps_A, entropies_A = token_logps(model, pack)
+    logps_A, entropies_A = token_logps(model, pack, trunk)
     old_logps_A = pack.sampler_logps_A
     if known.old_A is not None:
         old_logps_A = known.old_A
@@ -287,12 +319,12 @@ def accumulate(
     stats: StepStats,
 ) -> None:
     """Run forward and backward over this process's packs of an update."""
-    device = next(model.parameters()).device
-    for pack, known_logps in zip(packs, known, strict=True):
+    passes = with_trunks(model, packs, backward)
+    for (pack, trunk), known_logps in zip(passes, known, strict=True):
         # Around the backward pass, too: it may compute layers again.
         with attention_of(model, pack):
             adapter_stats = stats.of(pack.adapter)
-            backward(pack_loss(model, pack.to(device), loss, known_logps, adapter_stats))
+            backward(pack_loss(model, pack, trunk, loss, known_logps, adapter_stats))
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +384,7 @@ class UpdateLoop:
     def _score_all(self, minibatches: Sequence[Sequence[Pack]]) -> list[list[Tensor | None]]:
         logps: list[list[Tensor | None]] = []
         for packs in minibatches:
-            logps.append([score(self.model, pack, self.loss) for pack in packs])
+            logps.append([logps_A for _, logps_A in score(self.model, packs, self.loss)])
         return logps
 
 

@@ -14,7 +14,15 @@ from debate_protocol.forms import DebateForm
 from debate_protocol.plugins import Config, Variants
 from debate_rollout.engine import Weights
 from debate_rollout.engines.transformers import Device
-from debate_train.batches.row_types import SHARED, Batch, Share, minibatches, part_count, weigh
+from debate_train.batches.row_types import (
+    SHARED,
+    TRUNK_TO_PACK,
+    Batch,
+    Share,
+    minibatches,
+    part_count,
+    weigh,
+)
 from debate_train.losses import Loss
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers.optimizers import (
@@ -110,6 +118,8 @@ class TrainerSettings(Config):
     """Whether LoRA adapters are trained in float32 whatever the model's type."""
     adapters_at_once: ClassVar[int] = 0
     """Most named adapters that it trains together; 0 where it knows no names."""
+    with_trunks: ClassVar[bool] = False
+    """Whether what the rows of several packs begin with is computed once for all of them."""
 
     type: str = ""
     """The name by which recipes choose the trainer."""
@@ -134,7 +144,7 @@ class TrainerSettings(Config):
     tokens_per_micro_batch: int = Field(8192, ge=1)
     """Most tokens in one forward and backward pass; changes speed and memory, not results.
 
-    Rows that begin alike may take more: up to twice the longest row."""
+    Rows that begin alike may take more: up to twice the longest row, with `torch` nine eighths."""
     gradient_checkpointing: bool = False
     """Compute each layer again for its gradient: less memory, a third more work, same results."""
     use_liger_kernel: bool = False
@@ -151,7 +161,7 @@ class TrainerSettings(Config):
         # Rows of a shared conversation begin alike, and such packs may grow beyond one row.
         shares_prefixes = self.packing == "prefix"
         if shares_prefixes and getattr(form, "conversation", "") == "shared":
-            row *= SHARED
+            row = math.ceil(row * (1 + 1 / TRUNK_TO_PACK)) if self.with_trunks else row * SHARED
         return max(self.tokens_per_micro_batch, row)
 
     @property
@@ -205,6 +215,7 @@ class TrainerSettings(Config):
             self.tokens_per_micro_batch,
             ranks=ranks,
             share=self.packing,
+            with_trunks=self.with_trunks,
         )
 
     def rate_factor(self, step: int, total_steps: int) -> float:
@@ -231,6 +242,7 @@ class TorchTrainer(TrainerSettings):
     """Plain PyTorch in this process."""
 
     adapters_at_once: ClassVar[int] = sys.maxsize
+    with_trunks: ClassVar[bool] = True
 
     type: Literal["torch"] = "torch"
     device: Device = "auto"
