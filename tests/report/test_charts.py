@@ -9,25 +9,21 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jinja2 import DictLoader, UndefinedError
+from jinja2 import DictLoader
 
 from debate_report import report_main
+from debate_report.before_after import headline_of, results
 from debate_report.charts import (
     DIGIT,
-    LEFT,
-    MAX_HOVER,
     WIDTH,
-    Bound,
     Chart,
     Marks,
     Series,
     line_chart,
-    parts_of,
 )
 from debate_report.curves import curves, picture
-from debate_report.figure_files import as_csv, as_images, overlaid
+from debate_report.figure_files import as_csv, as_images
 from debate_report.page_templates import render, template_environment
-from debate_report.stages import stages
 from debate_report.timeline import phase_axis, plain_axis, ticks
 from json_lines import write_rows
 from report.report_runs import HOSTILE, fill, run_of
@@ -43,13 +39,6 @@ PHASES_RECIPE = {
     },
 }
 TITLED = template_environment().from_string('<p title="{{ text }}">{{ text }}</p>')
-
-
-def test_ticks_are_round_and_inside():
-    assert ticks(0.0, 1.0, 4) == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert ticks(0.03, 0.21, 4) == [0.05, 0.1, 0.15, 0.2]
-    assert ticks(1, 3, 5, whole=True) == [1, 2, 3]
-    assert ticks(-1.2e-5, 1.2e-5, 4) == [-1e-5, 0.0, 1e-5]
 
 
 @given(NUMBER, st.floats(1e-9, 1e9))
@@ -72,26 +61,6 @@ def test_line_chart_keeps_every_point_inside_the_frame(points):
         x, y = map(float, point.split(","))
         assert 0 <= x <= 360
         assert 0 <= y <= 190
-
-
-def test_line_chart_hover_says_the_values_and_stays_small():
-    points = tuple((step, step / 10_000) for step in range(10_000))
-    chart = line_chart(Chart("T", "", [Series("a", points), Series("b", points[::2])], "number"))
-    titles = re.findall(r'<g data-note="([^"]*)">', chart)
-    assert len(titles) <= MAX_HOVER
-    assert titles[0] == "step 0\na: 0.000\nb: 0.000"
-    assert len(chart) < 60_000
-
-
-def test_line_chart_thins_many_points_to_their_means():
-    # 600 points 0, 1, 0, 1, … drawn as 60 means of ten neighbours: each is 0.5.
-    points = tuple((step, float(step % 2)) for step in range(600))
-    chart = line_chart(Chart("T", "", [Series("a", points)], "number"))
-    path = re.search(r'<path d="M([^"]*)" class="line s1"', chart)
-    assert path is not None
-    heights = {point.split(",")[1] for point in path[1].split("L")}
-    assert len(path[1].split("L")) == 60
-    assert len(heights) == 1
 
 
 @pytest.fixture
@@ -124,51 +93,6 @@ def test_a_template_escapes_text_once_and_writes_numbers_short(filled):
         "{{ inner }}{{ n }}{{ x }}{{ inner if no }}", inner=inner, n=2, x=1 / 3, no=0
     ) == ("<b>a &amp; b</b>20.333333")
     assert filled('<p class="{{ a }}">', a='x" onload="y') == '<p class="x&#34; onload=&#34;y">'
-
-
-@pytest.mark.parametrize(("source", "error"), [("{{ nothing }}", UndefinedError),
-                                               ("{{ odd.missing }}", UndefinedError),
-                                               ("{{ odd }}", TypeError)])  # fmt: skip
-def test_a_template_refuses_what_it_was_not_given_and_what_is_no_text(filled, source, error):
-    with pytest.raises(error):
-        filled(source, odd=object())
-
-
-def test_every_template_compiles_and_is_used():
-    environment = template_environment()
-    names = set(environment.list_templates())
-    sources = [environment.loader.get_source(environment, name)[0] for name in names]
-    folder = Path(render.__code__.co_filename).parent
-    sources += [path.read_text() for path in folder.rglob("*.py")]
-    assert names
-    assert names == {name for name in names if f'"{name}"' in "".join(sources)}
-    for name in names - {"style.css"}:
-        environment.get_template(name)
-
-
-def test_the_legend_says_where_the_line_ends():
-    # 0 and 1 in turn, at last 1: the line is of means of neighbours, which end near a half.
-    series = [Series("noisy", tuple((step, float(step % 2)) for step in range(1, 200)))]
-    chart = line_chart(Chart("Noise", "", series, "share"))
-    legend = chart[chart.index('<ul class="legend">') : chart.index("</ul>")]
-    assert "100.0 %" not in legend
-    assert re.search(r"noisy <b>(4|5|6)\d\.\d %</b>", legend)
-
-
-def test_lines_beyond_six_stand_in_another_chart():
-    series = [Series(str(k), ((1, 0.1), (2, 0.2))) for k in range(8)]
-    assert [(title, len(lines)) for title, lines in parts_of("Many", series)] == [
-        *(("Many (1 of 2)", 6), ("Many (2 of 2)", 2))
-    ]
-    assert [title for title, _ in parts_of("Few", series[:6])] == ["Few"]
-
-
-def test_a_criterion_that_the_first_step_met_is_marked_there():
-    # Its position is 0, which is the left end of the axis.
-    bound = Bound(start=0.0, end=1.0, value=0.5, met=0.0)
-    series = [Series("a", ((0.0, 0.6), (1.0, 0.7)))]
-    chart = line_chart(Chart("T", "", series, "share", bounds=[bound]))
-    assert f'<circle cx="{LEFT}"' in chart
 
 
 def phase_rows(*, settled=0.9):
@@ -231,13 +155,6 @@ def test_what_was_missed_or_taken_back_is_marked(results, outcome):
     assert ">1 warm_start ✓</text>" in page
 
 
-def test_a_phase_under_way_has_not_missed_its_criterion():
-    under_way = [row for row in phase_rows(settled=0.8) if row["phase"] != "self_play"]
-    settle = stages(run_of(under_way, PHASES_RECIPE))[-1]
-    assert settle.criterion == "not yet met: eval/judge/accuracy ≥ 0.85"
-    assert settle.outcome == ""
-
-
 TESTED_RESULTS = {
     "before": {"eval/accuracy/round_0": {"mean": 0.25}, "eval/judge/accuracy": 0.7},
     "after": {"eval/accuracy/round_0": {"mean": 0.75}, "eval/judge/accuracy": 0.8},
@@ -280,34 +197,6 @@ def test_test_questions_stand_on_charts_before_and_after_the_run():
     assert judge.count('class="line s2"') - 1 == 1
 
 
-@pytest.mark.parametrize("results", [None, {"before": {"eval/judge/accuracy": 0.7}}])
-def test_without_both_measurements_no_test_questions_are_drawn(results):
-    if results:
-        results = results | {"after": results["before"]}  # a run that never got there
-    page = curves(run_of(self_play_rows(), {"steps": 60}, results))
-    assert 'class="ring' not in page
-
-
-def test_what_changed_most_comes_first():
-    rows = self_play_rows()
-    for number, row in enumerate(rows):
-        row["train/maj/first"] = row["train/maj/last"] = 0.5 + 0.01 * number
-        row["reward/total"] = 0.5
-    titles = re.findall(r"<strong>([^<]+)</strong>", curves(run_of(rows, {})))
-    # .5 to .69, then the rewards of the fixture: 41/60 to 1, both of which change more.
-    assert titles[:2] == ["Reward", "Majority, first and last round"]
-    page = curves(run_of(rows, {}, TESTED_RESULTS))
-    titles = re.findall(r"<strong>([^<]+)</strong>", page)
-    # .25 to .75 of at most .75 is the largest change under the first heading.
-    assert titles[0] == "Accuracy by round"
-    # Under the second, judging is beyond chance.
-    assert titles[titles.index("Judge accuracy") - 1] in {
-        "Reward",
-        "Majority, first and last round",
-    }
-    assert "Under each heading the chart that changed most comes first" in page
-
-
 def test_imitation_before_self_play_is_folded_after_it():
     phases = PHASES_RECIPE["phases"]
     imitating = {name: phase | {"loss": {"type": "sft"}} for name, phase in phases.items()}
@@ -321,35 +210,6 @@ def test_imitation_before_self_play_is_folded_after_it():
     assert 'class="ring' not in folded
     # The table has all phases.
     assert "3 self_play" in folded
-
-
-@pytest.mark.parametrize("before", ["warm_start", "self_play"])
-def test_imitation_stays_in_sight_where_the_run_is_measured_from_it_on(before):
-    recipe = {
-        "loss": {"type": "ppo_clip"},
-        "evaluation": {"before": before},
-        "phases": {"warm_start": {"loss": {"type": "sft"}}, "settle": {}, "self_play": {}},
-    }
-    page = curves(run_of(phase_rows(), recipe, TESTED_RESULTS))
-    assert ('<details class="imitation">' in page) == (before == "self_play")
-
-
-def test_streams_of_weight_0_are_not_drawn():
-    page = curves(run_of(phase_rows(), PHASES_RECIPE))
-    assert "</svg>generator <b>" in page
-    assert "</svg>judge <b>" not in page
-    heavy = PHASES_RECIPE | {"advantage": {"streams": {"judge": {"weight": 0.5}}}}
-    assert "</svg>judge <b>" in curves(run_of(phase_rows(), heavy))
-    # A phase's own weight comes before that of the recipe.
-    phases = {"self_play": {"advantage": {"streams": {"judge": {"weight": 0.1}}}}}
-    page = chart_of(curves(run_of(phase_rows(), PHASES_RECIPE | {"phases": phases})), "Reward")
-    assert page.count('class="line s2"') - 1 == 1
-
-
-def test_what_is_0_throughout_is_named_and_not_drawn():
-    page = curves(run_of(phase_rows(), PHASES_RECIPE))
-    assert "0 throughout: staleness." in page
-    assert "<strong>Staleness</strong>" not in page
 
 
 def test_a_health_alarm_stands_at_its_step():
@@ -391,22 +251,6 @@ def test_phases_share_the_axis_in_order_and_none_vanishes(lengths):
         assert along.stretch_index(stretch.at(stretch.first)) == index
         assert along.stretch_index(stretch.at(stretch.last)) == index
         assert stretch.step(stretch.at(stretch.last)) == pytest.approx(stretch.last)
-
-
-def test_measures_are_drawn_by_name_where_they_are_there():
-    named = {
-        "Model-FLOP utilisation": {"time/mfu": 0.3},
-        "Throughput": {"tokens_per_s": 9.0, "tokens_per_s/trained": 99.0},
-        "No advantage, by cause": {"advantage/zero/no_value": 0.2, "advantage/zero/share": 0.3},
-        "Questions left out": {"sampling/all_right": 3},
-        "Staleness": {"rollout/staleness_max": 2},
-        "Changed answers": {"train/flips/right_to_wrong": 0.1},
-        "Cut off": {"rollout/truncated_fraction": 0.1},
-    }
-    for title, row in named.items():
-        page = curves(run_of([{"phase": "p", "step": step, **row} for step in (1, 2)]))
-        assert f"<strong>{title}</strong>" in page
-        assert page.count('<figure class="panel">') == 1, title
 
 
 def plot(title: str, *values: float, label: str = "reward") -> tuple[Chart, object]:
@@ -466,14 +310,6 @@ def test_files_of_rollouts_lie_over_each_other(tmp_path: Path) -> None:
     assert "second.jsonl: reward" in text
 
 
-def test_charts_of_one_title_and_axis_become_one() -> None:
-    together = overlaid(
-        {"a": [plot("Reward", 0, 1), plot("Length", 5, 6)], "b": [plot("Reward", 1, 0)]}
-    )
-    lines = {chart.title: [line.label for line in chart.series] for chart, _ in together}
-    assert lines == {"Reward": ["a: reward", "b: reward"], "Length": ["a: reward"]}
-
-
 def test_no_label_is_a_formula_or_markup() -> None:
     plots = [plot("Reward", 0, 1, label="=1+1"), plot("Reward", 0, 1, label=HOSTILE)]
     labels = {row["line"] for row in csv.DictReader(as_csv(plots).splitlines())}
@@ -485,3 +321,56 @@ def test_no_label_is_a_formula_or_markup() -> None:
         root = ElementTree.fromstring(image)
         tags = {element.tag.rpartition("}")[2] for element in root.iter()}
         assert tags <= {"svg", "style", "rect", "text", "tspan", "g", "line", "path", "circle"}
+
+
+def row(measure: str, name: str, change: float, half: float) -> dict[str, object]:
+    before = {"mean": 0.5, "low": 0.45, "high": 0.55}
+    after = {"mean": 0.5 + change, "low": 0.45 + change, "high": 0.55 + change}
+    ends = {"difference": change, "low": change - half, "high": change + half}
+    counts = {"won": 30, "lost": 10, "questions": 256}
+    return {"measure": measure, "name": name, "before": before, "after": after} | {
+        "change": ends | counts
+    }
+
+
+RESULTS: dict[str, object] = {
+    "summary": "Long words.",
+    "headline": ["eval/direct/accuracy", "eval/judge/accuracy"],
+    "table": [
+        row("majority vote", "eval/maj/last", 0.12, 0.2),
+        row("direct accuracy", "eval/direct/accuracy", 0.04, 0.02),
+        row("judge accuracy", "eval/judge/accuracy", -0.06, 0.01),
+        row("own measure", "eval/mine/accuracy", 0.01, 0.02),
+    ],
+}
+
+
+def test_the_sentence_is_about_the_measures_that_are_trained() -> None:
+    assert headline_of(RESULTS) == (
+        "Direct accuracy rose from 50.0 % to 54.0 %; judge accuracy fell from 50.0 % to 44.0 %."
+    )
+    same = {**RESULTS, "headline": ["eval/maj/last"]}
+    assert headline_of(same) == ("Majority vote did not change beyond chance (50.0 % to 62.0 %).")
+
+
+def test_what_changed_most_stands_first_and_what_may_be_chance_last() -> None:
+    page = results(RESULTS)
+    order = re.findall(r'<th scope="row">([a-z ]+)', page)
+    assert order == ["judge accuracy", "direct accuracy", "majority vote", "own measure"]
+    assert page.count('class="dot beyond"') == 2 and page.count('class="dot"') == 2
+    assert "votes that prefer a right answer to a wrong one" in page
+    assert "30 up, 10 down of 256" in page
+
+
+def test_the_plot_holds_every_interval_and_zero() -> None:
+    page = results(RESULTS)
+    # All intervals reach from -.08 (majority: .12 - .2) to .32; the margins are .04 of this.
+    low, high = -0.08 - 0.016, 0.32 + 0.016
+
+    def place(change: float) -> str:
+        return f"{round(2 + 96 * (change - low) / (high - low), 1):g}%"
+
+    assert f'<line x1="{place(-0.08)}"' in page and f'<circle cx="{place(0.12)}"' in page
+    assert f'<text x="{place(0)}" y="12" class="zero">0</text>' in page
+    ends = [float(at) for at in re.findall(r'(?:x1|x2|cx)="([\d.]+)%"', page)]
+    assert min(ends) >= 2 and max(ends) <= 98

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from debate_report import report_main, write_report
-from debate_report.following import GONE_AFTER_S, Clock, follow_report, progress_of
+from debate_report.following import Clock, follow_report
 from debate_report.page_templates import Live
-from report.report_runs import debate, fill, run_of, watched
+from report.report_runs import debate, fill, watched
 
 Event = Callable[[Path], object]
 
@@ -131,23 +131,6 @@ def test_a_run_that_nobody_writes_is_over(run: Path, lock: str | None, reason: s
     assert len(story.words) == 1 and "no process writes there" in story.words[0]
 
 
-def test_a_killed_run_is_over_once_its_files_stopped_growing(run: Path) -> None:
-    (run / ".lock").write_text("999999999\n")
-    looks = int(GONE_AFTER_S / 2) + 2
-    story = Story(run, [pass_time] * looks)
-    story.follow()
-    assert "process 999999999 is gone" in story.words[-1]
-    assert story.time >= GONE_AFTER_S
-
-
-def test_costly_pages_are_written_less_often(run: Path) -> None:
-    # A look of the clock takes 1 s here, so a page takes 1 s, and the next comes 10 s later.
-    events = [log(step) for step in range(1, 10)] + [end_run]
-    story = Story(run, events, cost_s=1.0)
-    story.follow()
-    assert 2 <= len(set(story.pages)) <= 4
-
-
 def test_a_complete_run_is_written_once_and_the_command_says_so(run: Path, capsys) -> None:
     log(1)(run)
     end_run(run)
@@ -168,16 +151,6 @@ def test_what_cannot_be_followed_is_refused(run: Path, tmp_path: Path, capsys) -
         assert report_main(["--follow", str(run), *others]) == 2
         assert "expected one RUN" in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.html"))
-
-
-def test_progress_counts_the_steps_of_all_phases() -> None:
-    rows = [{"phase": "a", "step": 3}, {"phase": "b", "step": 4}]
-    phases: dict[str, object] = {"a": {"steps": 3}, "b": {}}
-    assert progress_of(run_of(rows, {"steps": 5, "phases": phases})) == "step 4 of 8, phase b"
-    # An exit criterion decides how long a phase takes.
-    phases["a"] = {"steps": 3, "exit_criterion": {"metric": "loss"}}
-    assert progress_of(run_of(rows, {"steps": 5, "phases": phases})) == "step 4, phase b"
-    assert progress_of(run_of([], {"steps": 5})) == "before its first step"
 
 
 INTERVAL_S = 600.0
@@ -216,19 +189,3 @@ def test_the_page_reloads_itself_where_the_reader_was(browser, tmp_path: Path) -
         assert top < 0 and new_top == pytest.approx(top, abs=3)
         # Nothing but the page itself is asked for, and nothing is complained of.
         assert set(page.problems) <= {report.as_uri()}
-
-
-def test_a_live_page_waits_while_its_reader_searches(browser, tmp_path: Path) -> None:
-    report = write_report(fill(tmp_path / "run").path, live=live("step 6"))
-    with browser.new_context() as context:
-        page = context.new_page()
-        page.clock.install()
-        watched(page, report)
-        page.evaluate("window.isFirst = true")
-        page.fill("[name=search]", "mended")
-        page.locator("#following", has_text="when nothing is searched").wait_for()
-        pass_interval(page)
-        assert page.evaluate("window.isFirst")
-        with page.expect_event("load"):
-            page.fill("[name=search]", "")
-            page.locator("h1").click()

@@ -1,6 +1,5 @@
 """The debaters that live in a report: their arithmetic, prompts and votes, in a real browser."""
 
-import re
 import shutil
 
 import pytest
@@ -15,7 +14,6 @@ from debate_rewards.reward import read_debate
 from debate_train import train
 from report.report_runs import HOSTILE, shot, watched
 
-MOST_BYTES = 3_000_000
 OPEN = """() => {
   const data = JSON.parse(document.getElementById("live-data").textContent);
   const { Model, Tokens, Debate, unpackWeights } = DebateSampler;
@@ -292,31 +290,12 @@ def test_a_seed_gives_the_same_debate_again_and_the_slider_other_weights(page):
     assert page.problems == []
 
 
-def test_a_token_shows_its_probability_to_pointer_and_keyboard(page):
-    page.click(".live-agents thead button >> nth=2")
-    assert page.inner_text(".live-replies h5 >> nth=0") == "Agent 2, round 1"
-    token = page.locator(".live-tokens .token").first
-    token.hover()
-    tip = page.inner_text(".tip")
-    assert re.match(r"[+−] +[0-9.]+ %", tip)
-    page.mouse.move(0, 0)
-    token.focus()
-    page.keyboard.press("ArrowRight")
-    focused = page.evaluate("document.activeElement.dataset.note")
-    assert page.inner_text(".tip").split() == focused.split()
-    probabilities = [float(share) for share in re.findall(r"([0-9.]+) %", tip)]
-    assert 0 < sum(probabilities) <= 100.5
-
-
 @pytest.mark.parametrize(
     ("digits", "total", "message"),
     [
         ("5x43", "10", "Type 4 digits from 1 to 6"),
-        ("5943", "10", "Type 4 digits from 1 to 6"),
         ("524 ", "10", "Type 4 digits from 1 to 6"),
-        ("5243", "", "Type a total"),
         ("5243", "-2", "Type a total"),
-        ("5243", "1.5", "Type a total"),
         ("5243", "999", "The model has no word for 999"),
     ],
 )
@@ -332,13 +311,6 @@ def test_bad_input_gets_a_message_and_no_debate(page, digits, total, message):
     assert page.problems == []
 
 
-def test_a_total_that_no_signs_make_is_debated_with_a_warning(page):
-    wait_for_debate(page, type_puzzle(page, "5243", "9") + 1)
-    assert "No signs make 9" in page.inner_text("#live-problem")
-    assert page.locator(".live-reached.right").count() == 0
-    assert not page.is_visible(".live-curve")
-
-
 def test_hostile_text_in_the_fields_runs_nothing(page):
     for field in page.locator("#live .live-sum input").all():
         field.evaluate(
@@ -349,22 +321,6 @@ def test_hostile_text_in_the_fields_runs_nothing(page):
     assert page.evaluate("window.hacked") is None
     assert page.locator("#play img, #play style, #play script:not(#live-data)").count() == 0
     assert page.problems == []
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_of_380_pixels_shows_all_agents(page, scheme):
-    page.emulate_media(color_scheme=scheme)
-    page.set_viewport_size({"width": 380, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 380
-    edges = page.locator(".live-board input, .live-board td, .live-board button").evaluate_all(
-        "all => all.map((one) => one.getBoundingClientRect().right)"
-    )
-    assert max(edges) <= 366
-    shot(page, f"play-{scheme}-380")
-
-
-def test_a_page_with_debaters_can_be_mailed(report):
-    assert report.stat().st_size < MOST_BYTES
 
 
 def without_file(name):
@@ -380,10 +336,6 @@ def with_changed(name, old, new):
     return change
 
 
-def damaged(name):
-    return lambda run: (run / name).write_bytes(b"\xff" * 99)
-
-
 CHECKPOINT = "checkpoints/step-000002"
 
 
@@ -391,15 +343,10 @@ CHECKPOINT = "checkpoints/step-000002"
     ("change", "reason"),
     [
         (without_file("phase_start.safetensors"), "No such file"),
-        (without_file(f"{CHECKPOINT}/model.safetensors"), "No such file"),
         (with_changed(f"{CHECKPOINT}/config.json", '"silu"', '"gelu"'), "hidden_act"),
-        (with_changed(f"{CHECKPOINT}/config.json", "192", "193"), "found shape"),
         (with_changed(f"{CHECKPOINT}/config.json", "192", "99999"), "at most"),
-        (with_changed(f"{CHECKPOINT}/tokenizer.json", "WordLevel", "BPE"), "BPE"),
         (with_changed("recipe.yaml", "style: compact", "style: full"), "style"),
-        (with_changed("recipe.yaml", "type: simultaneous", "type: direct"), "direct"),
         (with_changed("recipe.yaml", "top_p: 1.0", "top_p: 0.9"), "top_p"),
-        (damaged("phase_start.safetensors"), "header"),
     ],
 )
 def test_other_runs_have_no_live_debaters_and_the_log_says_why(

@@ -10,7 +10,7 @@ from debate_report import report_main, write_report
 from debate_report.browsing import read_all
 from debate_report.page_replies import PageReplies, page_replies_of
 from debate_report.reply_advantages import method_values, weight_shares
-from debate_report.reply_faults import ends_in_a_loop, faults_of
+from debate_report.reply_faults import faults_of
 from debate_report.reply_figures import pass_curve, plots_of, step_table
 from debate_report.run_files import read_source
 from json_lines import write_rows
@@ -54,25 +54,19 @@ def faults(page: PageReplies) -> dict[str, list[int]]:
     return numbers
 
 
-def test_healthy_replies_have_no_fault(tmp_path: Path) -> None:
-    assert faults(page_of(tmp_path, healthy_rows())) == {}
-
-
 @pytest.mark.parametrize(
     ("change", "fault", "numbers"),
     [
         # A verifier that pays a wrong answer, and one that does not pay a right one.
         ({2: {"reward": 1.0}}, "Paid although wrong", [2]),
         ({3: {"reward": 0.0}}, "Not paid although right", [3]),
-        # A group whose replies all earn the same; the first stands for it.
-        ({4: row(2, 4, 3), 6: row(2, 6, 3)}, "Dead groups", [4]),
+        
         ({2: {"response": row(1, 0, 0)["response"]}}, "Repeated replies", [2]),
         ({5: {"policy_version": 0}}, "Stale weights", [5]),
-        ({1: {"old_logprobs": [-1.0, -2.0], "logprobs": [-1.2, -1.9]}},
-         "Mismatched log-probabilities", [1]),
+        
         ({6: {"finish_reason": "length"}}, "Truncated replies", [6]),
         ({6: {"response": "  "}}, "Empty replies", [6]),
-        ({6: {"response": None}}, "Failed replies", [6]),
+        
         ({6: {"response": "so it is so " * 40}}, "Loops", [6]),
     ],
 )  # fmt: skip
@@ -83,20 +77,6 @@ def test_seeded_fault_is_found_alone(
     for number, fields in change.items():
         rows[number] |= fields
     assert faults(page_of(tmp_path, rows)) == {fault: numbers}
-
-
-def test_logprobs_that_hardly_differ_are_no_fault(tmp_path: Path) -> None:
-    rows = healthy_rows()
-    rows[0] |= {"old_logprobs": [-1.0, -2.0], "logprobs": [-1.02, -1.98]}
-    page = page_of(tmp_path, rows)
-    assert page.replies[0].logprob_gap == pytest.approx(0.02)  # (0.02 + 0.02) / 2
-    assert faults(page) == {}
-
-
-def test_short_texts_and_lists_do_not_loop() -> None:
-    assert not ends_in_a_loop("4 " * 50)
-    assert not ends_in_a_loop(" ".join(map(str, range(300))))
-    assert ends_in_a_loop("It is four. " * 40)
 
 
 def test_figures_are_those_by_hand(tmp_path: Path) -> None:
@@ -114,21 +94,6 @@ def test_figures_are_those_by_hand(tmp_path: Path) -> None:
     titles = [chart.title for chart, _ in plots_of(page)]
     assert titles[:2] == ["Reward and its parts", "Right"]
     assert "pass@k beside the mean" in titles
-
-
-def test_page_names_whose_verdicts_it_shows(tmp_path: Path) -> None:
-    rows = healthy_rows()
-    rows[2]["reward"] = 1.0  # the file says right, we read a wrong answer
-    rows[4] |= {"reward": 0.25}  # no verdict of the file
-    rows[5] |= {"reward": 0.25, "response": f"{WORDS}{WORDS}no box"}
-    page_of(tmp_path, rows)
-    assert report_main([str(tmp_path / "rows.jsonl")]) == 0
-    page = (tmp_path / "rows.jsonl.html").read_text()
-    assert "the file&#39;s own verdict: reward (6)" in page
-    assert "For 1 replies they are ours" in page
-    assert "For 1 replies nobody knows" in page
-    assert "We can check 6 of the file&#39;s verdicts" in page
-    assert "agree with 5." in page
 
 
 def test_hostile_text_in_every_field_does_not_run(browser: Any, tmp_path: Path) -> None:

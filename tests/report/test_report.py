@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from debate_report import report_main, write_report
+from debate_report import write_report
 from debate_train.checkpoints.run_directory import RunDirectory
 from report.report_runs import fill
 
@@ -122,15 +122,6 @@ def test_results_curves_recipe_and_machine_are_on_the_page(page):
         assert expected in text, expected
 
 
-def test_each_chart_says_in_words_what_it_shows(page):
-    labels = Elements(page).values("aria-label")
-    # .6 - .3 / 60 and .6 - .3; .42 + .2 / 6 and .42 + .2.
-    expected = "Entropy: entropy from 0.595 at step 1 to 0.300 at step 60"
-    assert expected in labels
-    accuracy = "one reply from 45.3 % at step 10 to 62.0 % at step 60"
-    assert any(accuracy in label for label in labels)
-
-
 def test_same_files_give_the_same_page(tmp_path):
     run = fill(tmp_path / "demo")
     pages = {write_report(run.path).read_bytes() for _ in range(2)}
@@ -150,22 +141,6 @@ def test_unfinished_run_has_a_page_too(tmp_path):
     Elements(page)
     assert "No results yet" in page
     assert "<svg" not in page
-
-
-def test_command_prints_where_the_report_lies(tmp_path, capsys):
-    run = RunDirectory.create(tmp_path / "run", "steps: 1\n")
-    report = run.path / "report.html"
-    assert report_main([str(run.path)]) == 0
-    assert capsys.readouterr().out.strip() == str(report)
-    elsewhere = tmp_path / "other.html"
-    assert report_main([str(run.path), "--output", str(elsewhere)]) == 0
-    assert elsewhere.read_text() == report.read_text()
-    assert report_main([str(tmp_path)]) == 2
-    assert "is not a run directory" in capsys.readouterr().err
-    report.unlink()
-    report.mkdir()
-    assert report_main([str(run.path)]) == 1
-    assert "cannot write" in capsys.readouterr().err
 
 
 def test_results_without_intervals_or_with_other_units_are_shown(tmp_path):

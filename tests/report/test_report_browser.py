@@ -6,7 +6,7 @@ import pytest
 
 from debate_protocol.types import Question, Transcript, Turn
 from debate_report import browsing as data
-from debate_report import report_main, write_report
+from debate_report import write_report
 from report.report_runs import HOSTILE, debate, fill, listed, shot, watched
 
 MARK = "onerror='window.hacked"
@@ -64,11 +64,6 @@ def test_debates_are_filtered_searched_and_turned_over(page):
     page.fill("[name=search]", "nothing of the kind")
     page.locator("#debate", has_text="No debate is like this").wait_for()
     assert page.problems == []
-
-
-def test_the_page_opens_on_a_debate_of_the_policy(page):
-    assert "self_play, step 2" in page.locator("#debate h3").first.inner_text()
-    assert page.locator("#debate .badge", has_text="Demonstration").count() == 0
 
 
 def test_an_open_debate_shows_votes_decision_reward_and_prompt_on_demand(page):
@@ -142,33 +137,6 @@ def test_no_width_makes_the_page_scroll_sideways(page, scheme, width):
     opened(page, "hostile")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     shot(page, f"{scheme}-{width}")
-
-
-def test_a_phone_shows_the_change_of_each_measure_whole(browser, tmp_path):
-    run = fill(tmp_path / "run")
-    ends = [{"mean": x, "low": x - 0.05, "high": x + 0.05} for x in (0.485, 0.564)]
-    change = {"difference": 0.079, "low": 0.051, "high": 0.107, "won": 96, "lost": 32}
-    row = {"before": ends[0], "after": ends[1], "change": change | {"questions": 256}}
-    names = ("direct accuracy", "peer-vote decision", "valid format")
-    run.write_results({"table": [row | {"measure": name} for name in names]})
-    with browser.new_context(viewport={"width": 420, "height": 900}) as context:
-        page = watched(context.new_page(), write_report(run.path))
-        widths = page.locator("#results .scroll").evaluate("it => [it.scrollWidth, it.clientWidth]")
-        assert widths[0] <= widths[1]
-        assert "96 up, 32 down of 256" in page.locator("#results").inner_text()
-        shot(page, "results-420")
-
-
-def test_what_finds_no_room_is_left_out_and_counted(tmp_path, monkeypatch, browser):
-    monkeypatch.setattr(data, "BLOCK", 2)
-    monkeypatch.setattr(data, "MOST_BYTES", 2500)
-    report = write_report(fill(tmp_path / "demo").path)
-    assert "more debates are in the transcript files" in report.read_text()
-    page = browser.new_page()
-    page.goto(report.as_uri())
-    page.wait_for_selector("#debate h3")
-    assert 0 < len(listed(page)) < 5
-    page.close()
 
 
 def poison(run):
@@ -245,34 +213,6 @@ def test_hostile_text_in_every_file_of_a_run_is_only_text(visit, poisoned):
     assert sum(MARK in name for name in names) >= 3
     is_unharmed(page)
     shot(page, "poisoned-420")
-
-
-def test_names_of_compared_runs_are_only_text(visit, poisoned, tmp_path):
-    output = tmp_path / "comparison.html"
-    other = poison(fill(tmp_path / f"{NAME}2")).path
-    assert report_main([str(poisoned), str(other), "--output", str(output)]) == 0
-    page = visit(output, selector="#runs table")
-    unfold(page)
-    text = page.inner_text("#runs")
-    assert text.count("onerror='window.hacked=8'") == 2
-    assert "window.hacked = 2" in text
-    is_unharmed(page)
-    shot(page, "comparison-420")
-
-
-def test_a_finger_reads_values_advantages_and_explanations(visit, poisoned):
-    page = visit(write_report(poisoned), has_touch=True)
-    chart = page.locator("figure.panel", has_text="Loss").first
-    assert not chart.locator(".why p").is_visible()
-    chart.locator(".why summary").tap()
-    assert "Compare it within a phase alone" in chart.locator(".why p").inner_text()
-    chart.locator(".hover rect").first.tap()
-    assert page.inner_text(".tip").startswith("warm_start, step 1\nloss: 1.000")
-    page.locator("#debate-list button", has_text="mended").tap()
-    page.locator("#debate .note", has_text="mended").first.wait_for()
-    page.locator("#debate .token.up").first.tap()
-    assert page.inner_text(".tip") == "advantage +0.25 in generator"
-    assert page.problems == []
 
 
 def test_advantages_are_kept_of_so_many_debates_and_demonstrations_are_named(

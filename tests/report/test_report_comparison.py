@@ -9,7 +9,7 @@ from debate_report import report_main
 from debate_report.browsing import read_all
 from debate_report.page import make_comparison, write_report
 from debate_report.run_files import read_run
-from debate_report.society import _chart, _rounds, _votes
+from debate_report.society import _rounds, _votes
 from debate_train.checkpoints.run_directory import RunDirectory
 from report.report_runs import debate
 
@@ -41,19 +41,6 @@ def test_rounds_count_right_answers_and_agreement(recorded):
         ["1", "6", "50.0 %", "–", "–", "0.0 %", "–"],
         ["2", "6", "50.0 %", "66.7 %", "66.7 %", "100.0 %", "–"],
     ]
-
-
-def test_answers_are_drawn_round_by_round(recorded):
-    assert "wrong from 50.0 % at round 1 to 50.0 % at round 2" in _chart(recorded)
-
-
-def test_rounds_say_how_many_answers_turn_right_and_wrong(tmp_path):
-    debates = [debate("a", "455", "555"), debate("b", "445", "665"), debate("c", "445", "444")]
-    run = RunDirectory.create(tmp_path / "run", "steps: 1\n")
-    run.write_transcripts("train", 1, debates)
-    _, second = _rounds(read_all(read_run(run.path)).found)
-    # Of 5 right answers 3 were given up, of 4 others 1 turned right.
-    assert second[2:5] == ["33.3 %", "25.0 %", "60.0 %"]
 
 
 def test_votes_are_counted_by_judge(recorded):

@@ -121,15 +121,6 @@ def test_token_export_of_prime_rl_has_text_by_its_tokenizer(byte_tokenizer: Path
     assert "caveats" not in right.meta
 
 
-def test_ids_without_a_tokenizer_are_for_pages_alone() -> None:
-    path = FILES / "prime-rl-559b447-token-export.jsonl"
-    with pytest.raises(UsageError, match="token ids without text; expected the tokenizer"):
-        import_rollouts(path)
-    (first, _) = import_rollouts(path, allow_no_text=True)
-    assert first.turns[0].text.startswith("59 65 78 ")
-    assert "--tokenizer" in str(first.meta["caveats"])
-
-
 def test_sampled_tokens_of_several_turns_are_one_reply_with_zeros_between(
     byte_tokenizer: Path, tmp_path: Path
 ) -> None:
@@ -165,36 +156,6 @@ def test_groups_of_atropos_have_the_text_of_their_messages() -> None:
     assert "equal scores are not in the file" in str(debates[0].meta["caveats"])
 
 
-def test_summaries_of_tinker_show_their_numbers() -> None:
-    path = FILES / "tinker-cookbook-0.6.1.jsonl"
-    with pytest.raises(UsageError, match="numbers without text"):
-        import_rollouts(path)
-    debates = import_rollouts(path, allow_no_text=True)
-    # The total, not the group's part of it, which is 1.0 of the first.
-    assert [debate.meta["reward"] for debate in debates] == [1.75, -1.0, 1.0, 0.0]
-    assert len({debate.meta["group"] for debate in debates}) == 2
-    assert [debate.meta["verdict"] for debate in debates] == ["right", "wrong", "right", "wrong"]
-    assert debates[0].turns[0].token_counts == (0, 12)  # 5 and 7 of two steps
-    assert debates[0].turns[0].text == "\\boxed{4}"
-
-
-def test_page_of_token_exports_takes_the_folder_of_their_steps(
-    byte_tokenizer: Path, tmp_path: Path
-) -> None:
-    step = tmp_path / "token_exports" / "step_3"
-    step.mkdir(parents=True)
-    (step / "STABLE").touch()
-    text = (FILES / "prime-rl-559b447-token-export.jsonl").read_text()
-    (step / "rank_0.jsonl").write_text(text)
-    page = tmp_path / "page.html"
-    arguments = [str(step.parent), "--output", str(page)]
-    assert report_main(arguments) == 0
-    assert "--tokenizer FILE decodes them" in page.read_text()
-    assert report_main([*arguments, "--tokenizer", str(byte_tokenizer)]) == 0
-    assert "--tokenizer" not in page.read_text()
-    assert "2+2?" in page.read_text()
-
-
 @pytest.mark.parametrize(
     ("prompt", "messages"),
     [
@@ -216,14 +177,6 @@ def test_templates_of_llama_and_gemma_are_read(
 ) -> None:
     read = [(message["role"], message["content"]) for message in template_messages(prompt)]
     assert read == messages
-
-
-def test_folder_of_rollouts_is_one_page(tmp_path: Path) -> None:
-    folder = FILES / "skyrl-0.3.0" / "global_step_5_evals"
-    assert len(read_source(folder).imported) == 4
-    page = tmp_path / "page.html"
-    assert report_main([str(folder), "--output", str(page)]) == 0
-    assert "2+2?" in page.read_text()
 
 
 def prime_rl_rollouts(folder: Path, *, steps: tuple[int, ...], kinds: tuple[str, ...]) -> Path:
@@ -290,17 +243,6 @@ def test_page_says_why_replies_failed_and_which_were_cut(tmp_path: Path) -> None
     assert sum("token limit" in "".join(problems) for problems in cut) == 1
 
 
-def test_damaged_file_of_a_folder_is_named_and_an_aggregate_is_not(tmp_path: Path) -> None:
-    good = (FILES / "verl-0.9.1-rollouts-1.jsonl").read_text()
-    (tmp_path / "1.jsonl").write_text(good)
-    (tmp_path / "results.json").write_text('{"results": {}, "configs": {}, "n-shot": {}}')
-    assert read_all(read_source(tmp_path)).unreadable == 0
-    (tmp_path / "2.jsonl").write_text('{"input": broken\n' + good)
-    debates = read_all(read_source(tmp_path))
-    assert (len(debates.found), debates.unreadable) == (8, 1)
-    assert "2.jsonl" in debates.problem
-
-
 def written(path: Path, *rows: Any) -> Path:
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     path.write_text("\n".join(lines) + "\n")
@@ -324,22 +266,13 @@ def test_plain_rows_are_read_and_unknown_numbers_are_not_zero(tmp_path: Path) ->
     [
         (["Lima"], ["Lima"]),
         (["7", "8"], ["7", "8"]),
-        ({"target": ["5"]}, ["5"]),
         ({"ground_truth": 4, "style": "rule"}, ["4"]),
-        (None, []),
         (float("nan"), []),
-        ("", []),
         (True, []),
     ],
 )
 def test_right_answers_are_texts_however_they_are_held(value: object, expected: list[str]) -> None:
     assert golds(value) == expected
-
-
-def test_several_right_answers_are_all_accepted(tmp_path: Path) -> None:
-    row = {"input": "user\nSay 7 or 8.", "output": "\\boxed{8}", "gts": ["7", "8"], "score": 1.0}
-    (debate,) = import_rollouts(written(tmp_path / "1.jsonl", row))
-    assert (debate.question.answer, debate.question.meta["accept"]) == ("7", ["8"])
 
 
 def test_verdict_of_the_file_goes_before_ours(tmp_path: Path) -> None:
@@ -357,17 +290,6 @@ def test_verdict_of_the_file_goes_before_ours(tmp_path: Path) -> None:
     # A reply that earned all and is wrong by our check shows both.
     assert decisions[1] == {"the file's reward": ("3", "right"), "checked here": ("3", "wrong")}
     assert decisions[2] == {}  # not read, and so not wrong
-
-
-def test_prompts_of_templates_are_split_into_messages() -> None:
-    expected = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
-    marked = (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n2+2?<|im_end|>\n"
-        "<|im_start|>assistant\n"
-    )
-    assert template_messages(marked) == expected
-    assert template_messages("system\nBe brief.\nuser\n2+2?\nassistant\n") == expected
-    assert template_messages("2+2?") == [{"role": "user", "content": "2+2?"}]
 
 
 def node(parent: int | None, role: str, content: Any, *, sampled: bool = False) -> dict[str, Any]:
@@ -431,9 +353,7 @@ def test_episode_is_a_debate_whose_agents_are_its_traces(tmp_path: Path) -> None
     ("row", "message"),
     [
         ({"traces": [1]}, "row 1: traces: found int; expected an object"),
-        ({"traces": []}, "row 1: task: found NoneType; expected an object"),
         (episode({"nodes": 1}), "row 1: trace 0: nodes: found int; expected a list"),
-        (episode({"nodes": [node(7, "user", "a", sampled=True)]}), "node 0: found parent 7"),
         (episode({"nodes": [], "info": {"debate": {}}}), "row 1: info.debate: "),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from debate_protocol.types import Message, Protocol, Question, Reply, Transcript, Turn
 from debate_report import report_main, write_report
 from debate_report.debates import read_credit
-from debate_report.nothing_learned import ZERO, warning_of, why_nothing_learned
+from debate_report.nothing_learned import ZERO, why_nothing_learned
 from debate_rewards.reward import Credit, Score
 from debate_train.batches.row_types import Batch, Row
 from debate_train.checkpoints import RunState
@@ -48,22 +48,6 @@ def run(tmp_path):
 def debate():
     prompt = (Message(role="user", content="a prompt"),)
     return Transcript("d", Question("q", "?"), Protocol(1, 1), (Turn(0, 0, "said", (), prompt),))
-
-
-def test_values_and_debates_of_an_evaluation_are_kept(run):
-    values = {MAJORITY: {"a": 1.0, "b": 0.0}, "eval/judge/accuracy": {"b": 0.5}}
-    measures = Measures({}, {"debate": [debate()]}, values)
-    keep_evaluation(run, "dev", 20, measures, with_debates=True)
-    evaluation = json.loads((run.evaluations_path / "dev-000020.json").read_text())
-    assert evaluation["step"] == 20
-    assert evaluation["values"] == values
-    debates = run.evaluations_path / "dev-debate-000020.jsonl"
-    assert "said" in debates.read_text()
-    assert "a prompt" not in debates.read_text()
-    assert {f"evaluations/{name}" for name in ("dev-000020.json", debates.name)} == set(run.records)
-    keep_evaluation(run, "dev", 10, measures, with_debates=False)
-    run.begin(RunState(step=10))
-    assert [path.name for path in run.evaluations_path.iterdir()] == ["dev-000010.json"]
 
 
 def test_changes_are_paired_question_by_question(run):
@@ -188,14 +172,6 @@ def test_credit_is_that_of_the_turns_own_tokens_in_characters(tmp_path):
     assert not path.exists()
 
 
-def test_credit_that_cannot_be_read_is_none(tmp_path):
-    path = tmp_path / "step-1.json"
-    assert read_credit(path) == {}
-    for text in ("{", "[1]", '{"schema": "another"}', "[" * 100_000):
-        path.write_text(text)
-        assert read_credit(path) == {}
-
-
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
@@ -222,13 +198,6 @@ def test_the_report_of_a_run_that_learned_nothing_begins_with_that(
     write_rows(tmp_path / "metrics.jsonl", rows)
     page = write_report(tmp_path).read_text()
     assert ("Nothing could be learned in the last 3 steps" in page) == (share == 1.0)
-
-
-@pytest.mark.parametrize(("norms", "is_dead"), [((0.0, 0.0), True), ((0.0, 0.1), False)])
-def test_a_run_without_a_gradient_learned_nothing(norms: tuple[float, ...], is_dead: bool) -> None:
-    rows = [{"step": n, ZERO: 0.5, "optim/grad_norm": norm} for n, norm in enumerate(norms)]
-    warning = "Nothing could be learned in the last 2 steps: advantages fell on no sampled token"
-    assert warning_of(rows).startswith(warning) == is_dead
 
 
 def first_turn(page: str) -> dict[str, Any]:
@@ -260,36 +229,3 @@ def test_rollouts_show_which_token_earned_what(
     turn = first_turn((tmp_path / "rollouts.jsonl.html").read_text())
     assert (turn["starts"], turn["tokens"]) == (starts, tokens)
     assert turn["verdict"] == ("wrong" if row is TRACE else "right")
-
-
-def test_evaluations_are_tables(tmp_path: Path) -> None:
-    figure = {"mean": 0.5, "low": 0.25, "high": 0.75}
-    policies = [{"name": "first", "figures": {"a": figure}}, {"name": "last", "figures": {}}]
-    results = {"rows": {"a": "accuracy"}, "listed": ["a"], "policies": policies}
-    (tmp_path / "results.json").write_text(json.dumps(results))
-    assert report_main([str(tmp_path)]) == 0
-    page = (tmp_path / "report.html").read_text()
-    assert "<th" in page
-    assert "0.500 [0.250, 0.750]" in page
-    assert "<td>–</td>" in page
-
-
-def test_checkpoints_that_played_each_other_are_a_coloured_grid(tmp_path: Path) -> None:
-    def against(name: str, share: float) -> dict[str, Any]:
-        prefix = f"eval/against-{name}/learned/vote_win_rate"
-        return {prefix: {"mean": share}, f"{prefix}/seat_2": {"mean": share / 2}}
-
-    policies = [
-        {"name": "early", "figures": against("a", 0.5) | against("b", 0.2)},
-        {"name": "late", "figures": against("a", 0.9)},
-    ]
-    (tmp_path / "results.json").write_text(json.dumps({"rows": {}, "policies": policies}))
-    assert report_main([str(tmp_path)]) == 0
-    page = (tmp_path / "report.html").read_text()
-    rows = ["votes won, against", *("early", "50 %", "20 %"), *("late", "90 %", "–")]
-    rows += ["seat 2, against", *("early", "25 %", "10 %"), *("late", "45 %", "–")]
-    positions = [0]
-    for text in rows:
-        positions.append(page.index(f">{text}<", positions[-1]))
-    assert 'class="heat2">50 %' in page
-    assert 'class="heat4">90 %' in page

@@ -63,38 +63,6 @@ def test_reward_of_a_file_is_judged_by_our_verdict_and_not_by_itself(tmp_path: P
     assert [example.key.agent for example in style.examples] == [1]
 
 
-def test_lazy_replies_earn_what_their_file_says(tmp_path: Path) -> None:
-    rows = [
-        reply_row(1, 2, 1.0),
-        reply_row(1, 2, 0.5, response="A much longer way to say \\boxed{2}"),
-        reply_row(1, 3, 0.0, finish_reason="length"),
-        reply_row(1, 3, 0.25, response="no box"),
-    ]
-    replays = replayed(tmp_path, rows)
-    (row,) = (cells for cells in replays.lazy_rows if cells[0] == "the file's reward")
-    values = dict(zip(replays.lazy_head, row[1:], strict=True))
-    assert values == {
-        "as recorded": "0.438",  # (1 + 0.5 + 0 + 0.25) / 4
-        "the longest": "0.500",
-        "the shortest": "0.250",
-        "the most frequent answer": "0.750",  # of the first two
-        "without a readable answer": "0.250",
-        "cut at the limit": "0.000",
-    }
-
-
-def test_page_says_whose_verdict_a_reward_is_compared_with(tmp_path: Path) -> None:
-    rows = [reply_row(1, 2, 1.0), reply_row(1, 3, 0.0)]
-    for row in rows:
-        del row["answer"]
-    replays = replayed(tmp_path, rows)
-    assert "Of 2 verdicts 2 are the file's own" in replays.truth
-    path = tmp_path / "rows.jsonl"
-    assert report_main([str(path), "--what-if"]) == 0
-    page = (tmp_path / "rows.jsonl.what-if.html").read_text()
-    assert "follows it by definition" in page
-
-
 def test_debates_of_a_run_are_scored_under_the_rewards_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

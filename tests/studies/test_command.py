@@ -8,7 +8,7 @@ import yaml
 
 from debate_studies.command import main as debate_study
 from debate_studies.lines import FinishedRun, Lines
-from debate_studies.study_file import made_by, read_study
+from debate_studies.study_file import read_study
 from studies.miniature import MINIATURE
 
 pytestmark = pytest.mark.slow
@@ -72,37 +72,6 @@ def test_study_runs_what_is_missing_in_processes_and_writes_its_page(
     assert "[1/" not in capfd.readouterr().out
 
 
-def test_page_lies_where_the_study_says(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    file = written(tmp_path, results="lines.jsonl", page="pages/own.md")
-    assert debate_study([str(file), "--tables"]) == 0
-    assert capfd.readouterr().out == "no run is finished\n"
-    Lines(tmp_path / "lines.jsonl").add(line("grpo", 0, 0.5))
-    assert debate_study([str(file), "--tables"]) == 0
-    assert "| grpo − start | direct | 1 | +0.250 |" in capfd.readouterr().out
-    assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == ["own.md", "own.svg"]
-
-
-@pytest.mark.parametrize(
-    ("results", "code"),
-    [
-        ("../data/lines.jsonl", 0),
-        ("../data/deeper/lines.jsonl", 2),
-        ("../missing/lines.jsonl", 2),
-        ("../lines.jsonl", 2),
-        ("../../data/lines.jsonl", 2),
-    ],
-)
-def test_first_results_may_lie_in_a_folder_beside_the_studies(
-    results: str, code: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("data/deeper", "benchmarks/data/deeper", "benchmarks/studies"):
-        (tmp_path / name).mkdir(parents=True)
-    file = written(tmp_path / "benchmarks/studies", results=results)
-    assert debate_study([str(file), "--check"]) == code
-    expected = f"results: found '{results}'; expected a new file below {file.parent}, or in a"
-    assert (expected in capfd.readouterr().err) == bool(code)
-
-
 def test_failed_runs_are_named_with_their_logs_and_others_done(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,7 +111,6 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
     ("changes", "options", "message"),
     [
         ({"arm": {}}, [], "unknown key; did you mean 'arms'?"),
-        ({"plot": ["dirrect"]}, [], "'dirrect' is among neither the measures nor the curves"),
         (
             {
                 "measures": {"direct": "eval/direct/acuracy"},
@@ -153,46 +121,23 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
             "arms.grpo: measures.direct: found 'eval/direct/acuracy', which the arm does not",
         ),
         (
-            {"measures": {"direct": "eval/direct/acuracy"}, "compared": [], "plot": []},
-            [],
-            "measures.direct: found 'eval/direct/acuracy', which no arm measures; expected one",
-        ),
-        (
             {"settings": ["reward.value=zero_one"]},
             [],
             "starts.warm: command line: reward.value: unknown key; did you mean 'values'?",
         ),
-        (
-            {"starts": {"warm": {"recipe": "grpo_puzzle", "phases": ["warm"]}}},
-            [],
-            "starts.warm: found no phase 'warm'; expected one of the recipe's: warm_start, rein",
-        ),
         ({"name": "a/b"}, [], "name: found 'a/b'; expected text that matches ^"),
-        (
-            {"starts": {"grpo": {"recipe": "grpo_puzzle", "phases": ["warm_start"]}}},
-            [],
-            "arms.grpo: is the name of a start, too; expected another",
-        ),
         (
             {"settings": ["evaluation.questions=0"]},
             [],
             "starts.warm: evaluation.questions: found 0; expected at least 1",
         ),
         (
-            {"arms": {"a": {"recipe": "grpo_puzzle", "settings": ["seed={tpr}"]}}, "compared": []},
-            [],
-            "arms.a: command line: seed: found a mapping",
-        ),
-        (
             {"environment": {"PYTHONPATH": "/evil"}},
             [],
             "environment.PYTHONPATH: found '/evil'; expected ATEN_CPU_CAPABILITY, ",
         ),
-        ({"page": "mine.md"}, [], "page: found 'mine.md', a file that this study has not made"),
         ({"page": "linked/new.md"}, [], "page: found 'linked/new.md'; expected a new file below"),
-        ({"page": ".envrc"}, [], "page: found '.envrc'; expected a name that ends in .md"),
         ({"results": "mine.jsonl"}, [], "results: found 'mine.jsonl', a file that this study has"),
-        ({}, ["--seeds", "7"], "--seeds: found 7; expected some of 0, 1"),
         ({}, ["--arms", "gripo"], "--arms: found gripo; expected some of grpo, other"),
         ({}, ["--jobs", "0"], "--jobs: found 0; expected at least 1"),
     ],
@@ -217,42 +162,3 @@ def test_what_is_wrong_is_said_before_anything_runs(
     assert message in printed.err
     assert "Traceback" not in printed.err
     assert not (tmp_path / "runs").exists()
-
-
-def test_file_that_is_not_there_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    assert debate_study(["nowhere.yaml"]) == 2
-    expected = "debate-study: nowhere.yaml: found no such file; expected that of a study (.yaml)\n"
-    assert capfd.readouterr().err == expected
-
-
-def test_damaged_results_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    file = written(tmp_path, results="lines.jsonl")
-    text = '{"arm": "grpo", "seed": "one"}\n'
-    (tmp_path / "lines.jsonl").write_text(text)
-    assert debate_study([str(file), "--tables"]) == 2
-    printed = capfd.readouterr().err
-    assert printed.startswith(f"debate-study: {tmp_path}/lines.jsonl:1: seed: ")
-    assert printed.endswith("; expected a finished run\n")
-    assert len(printed.splitlines()) == 1
-
-
-def test_arms_that_were_run_with_other_settings_are_refused(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    file = written(tmp_path, results="lines.jsonl")
-    old = line("grpo", 0, 0.5).model_copy(update={"made_by": made_by(read_study(file), "grpo")})
-    Lines(tmp_path / "lines.jsonl").add(old)
-    assert debate_study([str(file), "--tables"]) == 0
-    written(tmp_path, results="lines.jsonl", settings=[*MINIATURE["settings"], "steps=3"])
-    assert debate_study([str(file), "--tables"]) == 2
-    printed = capfd.readouterr().err
-    assert "lines.jsonl: arm grpo, seed 0 was run with other settings; expected another" in printed
-
-
-def test_study_that_extends_another_has_a_name_of_its_own(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    written(tmp_path)
-    (tmp_path / "second.yaml").write_text("extends: study.yaml\nseeds: [5]\n")
-    assert debate_study([str(tmp_path / "second.yaml"), "--check"]) == 2
-    assert "second.yaml: name: missing" in capfd.readouterr().err

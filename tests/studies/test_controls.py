@@ -19,8 +19,7 @@ from tests.rewards.debates import (
 )
 from tests.rewards.second_reading import drawn_debates
 
-from debate_protocol.types import TurnKey
-from debate_rewards import V2, get_reward
+from debate_rewards import V2
 from debate_rewards.reward import read_debate
 from debate_rewards.votes import all_votes, ballots
 from debate_studies.controls import V2Control, VotesFrom
@@ -84,14 +83,6 @@ def test_votes_from_truth_leave_judges_and_their_metrics_as_they_are(hold):
     assert generator(drawn_score)[3, 0] is None
 
 
-def test_votes_from_truth_leave_failed_turns_their_penalty(hold):
-    (score,) = V2Control(votes_from=VotesFrom(tpr=1, fpr=0))(
-        [hold(["", None, ""], LINES, **TRUE_S0)]
-    )
-    assert generator(score)[1, 0] == -1.0
-    assert [generator(score)[agent, 0] for agent in (0, 2)] == [1.0, -1.0]
-
-
 def rates(hold, errors, *, tpr=0.8, fpr=0.3, count=400):
     """Return the shares of >, =, < on a right and a wrong turn, over many debates."""
     debates = [hold(SILENT, ["", "", "A0>A1"], id=f"{i}", **TRUE_S0) for i in range(count)]
@@ -126,34 +117,6 @@ def test_fixed_errors_are_those_of_the_answer_in_all_debates_of_a_question(hold)
     assert len(independent) > 1
     again = {tuple(verdicts_of_three(hold, "independent", id="0")) for _ in range(2)}
     assert len(again) == 1
-
-
-def test_fixed_errors_are_the_same_for_spellings_of_one_answer(hold):
-    for number in range(10):
-        calls = []
-        for spelled in ("1/2", "0.5"):
-            number_said = {"answers": {(0, 0): spelled, (1, 0): "3"}, "meta": {"kind": "number"}}
-            debate = hold(SILENT, ["", "", "A0>A1"], id=f"{number}", answer="0.5", **number_said)
-            read = read_debate(debate)
-            right = {TurnKey(0, 0): True, TurnKey(1, 0): False}
-            votes = all_votes(ballots(read))
-            calls += VotesFrom(tpr=0.5, fpr=0.5, errors="fixed").draw(read, votes, right)
-        assert calls[0].verdict == calls[1].verdict
-
-
-def test_votes_from_truth_need_answers_and_rates():
-    assert V2().needs().votes
-    assert not V2().needs().answers
-    needs = V2Control(votes_from=VotesFrom(tpr=1, fpr=0)).needs()
-    assert needs.votes
-    assert needs.answers
-    for rates_given in (
-        {"tpr": 1.1, "fpr": 0},
-        {"tpr": 0.5},
-        {"tpr": 1, "fpr": 0, "errors": "some"},
-    ):
-        with pytest.raises(ValidationError):
-            V2Control(votes_from=rates_given)
 
 
 def test_v2_shuffle_keeps_each_rounds_values_and_spares_failures(hold):
@@ -206,15 +169,6 @@ def test_v2_shuffled_verdicts_keep_the_values_of_a_round_and_spare_the_generator
     # Each of the three has the -1 in about 20 of 60 (4 standard deviations are 14.6).
     for position in range(3):
         assert abs(sum(values[position] == -1.0 for values in dealt) - 20) <= 14
-
-
-def test_v2_control_without_a_control_is_v2_and_v2_has_no_controls(hold):
-    debate = hold([""] * 5, ["", "", "A0>A1", "A0>A1; A2>A0", "A1>A0"], n=5, **TRUE_S0)
-    assert V2Control()([debate]) == V2()([debate])
-    assert get_reward("v2_control", shuffle_votes=True) == V2Control(shuffle_votes=True)
-    for key in ("shuffle_votes", "shuffle_verdicts", "votes_from"):
-        with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
-            V2(**{key: True})
 
 
 # ---- centered shuffles ----------------------------------------------------------------------

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from debate_studies.lines import FinishedRun, Lines
-from debate_studies.runs import Figure, Runs, Task, Train, call_rates, without, work
+from debate_studies.runs import Runs, Train, without
 from debate_studies.study_file import Arm, StartingRun, Study, read_study
 from debate_studies.tables import tables
-from debate_train.checkpoints.run_directory import as_written, with_hash, write_json
+from debate_train.checkpoints.run_directory import with_hash, write_json
 from debate_train.commands.cli import main as debate_train
-from debate_train.errors import RunFailure, UsageError
+from debate_train.errors import RunFailure
 from studies.miniature import MINIATURE, RECIPE
 
 
@@ -71,19 +71,6 @@ def test_miniature_study_runs_to_its_tables(
 def side(strict: float, accuracy: float) -> dict[str, dict[str, float]]:
     names = {"strict_accuracy": strict, "accuracy": accuracy}
     return {f"eval/judge/{name}": {"mean": value} for name, value in names.items()}
-
-
-def rates(strict: float, accuracy: float) -> dict[str, float]:
-    figures = side(strict, accuracy)
-    return call_rates({name: Figure(**value) for name, value in figures.items()})
-
-
-def test_call_rates_give_votes_as_good_as_the_judge() -> None:
-    # Rates .9 and .2: right .9 · .8 = .72, wrong .2 · .1 = .02, the rest `=`: accuracy .85.
-    assert rates(0.72, 0.85) == pytest.approx({"tpr": 0.9, "fpr": 0.2})
-    # No `=`: t (1 - f) + f (1 - t) = 1 has no solution but 1 and 0; the difference .6 stays.
-    assert rates(0.8, 0.8) == pytest.approx({"tpr": 0.8, "fpr": 0.2})
-    assert call_rates({}) == {}
 
 
 def test_start_goes_on_from_another_and_arms_take_the_rates_of_its_judge(tmp_path: Path) -> None:
@@ -163,14 +150,6 @@ def test_run_that_was_begun_is_resumed(tmp_path: Path) -> None:
     assert ["--resume" in call for call in train.calls] == [True, False]
 
 
-def test_arm_that_misses_a_criterion_of_its_own_keeps_its_figures(tmp_path: Path) -> None:
-    lines = Lines(tmp_path / "lines.jsonl")
-    train = Ended(exit_criteria={"later": False})
-    run = Runs(one_arm(), tmp_path, tmp_path, lines, train).arm("arm", 0)
-    assert (run.start_met, run.before["direct"], run.after["direct"]) == (True, 0.25, 0.75)
-    assert lines.read() == [run]
-
-
 def test_run_without_results_or_checkpoints_is_a_failure_with_words(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "lines.jsonl")
     with pytest.raises(RunFailure, match=r"arm-0: its files are not as its run has written them"):
@@ -183,41 +162,12 @@ def test_run_without_results_or_checkpoints_is_a_failure_with_words(tmp_path: Pa
         Runs(begun, tmp_path, tmp_path, lines, Ended()).arm("arm", 0)
 
 
-def test_curves_and_totals_leave_out_what_is_not_finite(tmp_path: Path) -> None:
-    rows = [{"step": n, "a": None if n == 5 else n / 4} for n in range(1, 251)]
-    (tmp_path / "arm-0").mkdir()
-    (tmp_path / "arm-0/metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    study = one_arm(curves={"a": "a", "none": "b"}, totals={"all of a": "a"})
-    run = Runs(study, tmp_path, tmp_path, Lines(tmp_path / "lines.jsonl"), Ended()).arm("arm", 0)
-    assert run.totals == {"all of a": (sum(range(251)) - 5) / 4}
-    assert "| arm | 0 | 7,842 |" in tables(study, [run], tmp_path / "plot.svg")
-    assert run.curves["none"] == ()
-    assert 5 not in dict(run.curves["a"])
-    assert run.curves["a"][0] == (1, 0.25)
-    assert run.curves["a"][-1] == (250, 62.5)
-    assert len(run.curves["a"]) <= 121
-
-
 @pytest.mark.parametrize("content", [b"a: [", b"\xff", b"[]", b"model: {}"])
 def test_recipe_of_a_start_that_was_changed_is_one_line(tmp_path: Path, content: bytes) -> None:
     Ended()(["--output", str(tmp_path / "warm-0")], tmp_path)
     (tmp_path / "warm-0/recipe.yaml").write_bytes(content)
     with pytest.raises(RunFailure, match="warm-0: its files are not as its run has written them"):
         without([], tmp_path / "warm-0")
-
-
-def test_arms_with_a_start_take_no_settings_of_a_model_from_scratch(tmp_path: Path) -> None:
-    train = Ended()
-    lines = Lines(tmp_path / "lines.jsonl")
-    starts = {"warm": {"recipe": RECIPE, "phases": ["warm_start"]}}
-    arms = {"arm": {"recipe": RECIPE, "start": "warm"}}
-    shared = ["model.layers=4", "model.context_window=640", "steps=2"]
-    study = one_arm(starts=starts, arms=arms, settings=shared)
-    Runs(study, tmp_path, tmp_path, lines, train).arm("arm", 0)
-    start, arm = train.calls
-    assert {*shared} <= {*start}
-    assert "model.layers=4" not in arm
-    assert {"model.context_window=640", "steps=2"} <= {*arm}
 
 
 def test_run_that_was_begun_with_other_settings_is_refused(tmp_path: Path) -> None:
@@ -233,26 +183,6 @@ def test_run_that_was_begun_with_other_settings_is_refused(tmp_path: Path) -> No
     changed = one_arm(starts=starts, arms=arms)
     with pytest.raises(RunFailure, match="warm-0: was run with other settings"):
         Runs(changed, tmp_path, tmp_path, lines, train).arm("arm", 0)
-
-
-def test_start_of_another_environment_is_not_taken_over(tmp_path: Path) -> None:
-    train = Ended()
-    lines = Lines(tmp_path / "lines.jsonl")
-    Runs(one_arm(), tmp_path, tmp_path, lines, train).arm("arm", 0)
-    other = one_arm(environment={"ATEN_CPU_CAPABILITY": "default"})
-    with pytest.raises(RunFailure, match="arm-0: was run with other settings"):
-        Runs(other, tmp_path, tmp_path, lines, train).arm("arm", 0)
-
-
-def test_file_that_cannot_be_written_stops_no_other_run(tmp_path: Path) -> None:
-    def full() -> None:
-        raise OSError("no space left on device")
-
-    finished = list[str]()
-    tasks = {"a": Task(full), "b": Task(lambda: finished.append("b"))}
-    failed, lost = work(tasks, 1, lambda: None)
-    assert str(failed["a"]) == "no space left on device"
-    assert (finished, lost) == (["b"], [])
 
 
 def line_of_earlier(run: FinishedRun) -> str:
@@ -274,18 +204,3 @@ def test_whole_last_line_without_its_end_counts_and_a_torn_one_goes(tmp_path: Pa
     lines.add(run(3))
     lines.add(run(3))  # As another call may have.
     assert [line.seed for line in lines.read()] == [1, 0, 2, 3]
-
-
-def test_lines_of_one_run_that_differ_are_refused(tmp_path: Path) -> None:
-    lines = Lines(tmp_path / "lines.jsonl")
-    lines.add(FinishedRun(arm="arm", seed=0, start_met=True, steps=1, before={}, after={}))
-    text = lines.file.read_text()
-    lines.file.write_text(text.replace('"steps": 1', '"steps": 2'))
-    with pytest.raises(UsageError, match=r"lines\.jsonl:1: is not as it was written"):
-        lines.read()
-    text = line_of_earlier(FinishedRun.model_validate(as_written(text)))
-    lines.file.write_text(text + text)  # As two branches that were merged may have it.
-    assert len(lines.read()) == 1
-    lines.file.write_text(text + text.replace('"steps": 1', '"steps": 2'))
-    with pytest.raises(UsageError, match="arm arm, seed 0: found lines that differ"):
-        lines.read()

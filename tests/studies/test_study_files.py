@@ -2,16 +2,13 @@
 
 import re
 import runpy
-import sys
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from benchmarks.learning import hidden_passages
-from debate_studies.command import main as debate_study
 from debate_studies.lines import Lines
-from debate_studies.study_file import Study, loaded_runs, made_by, read_study
+from debate_studies.study_file import loaded_runs, made_by, read_study
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -37,26 +34,6 @@ def test_every_run_of_the_studies_is_a_recipe(file: Path) -> None:
             assert re.search(cell, DOCUMENTED, re.MULTILINE), curve
 
 
-@pytest.fixture(scope="module")
-def passages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the command of two studies' heads has made questions, fewer than theirs."""
-    folder = tmp_path_factory.mktemp("passages")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["hidden_passages", str(folder / "runs/hidden")])
-        patch.setattr(hidden_passages, "TRAIN", 2_000)  # A tenth, to be read by every arm.
-        patch.setattr(hidden_passages, "IMITATED", 600)
-        hidden_passages.main()
-    return folder
-
-
-@pytest.mark.parametrize("file", [*FILES, EXAMPLE], ids=lambda file: file.stem)
-def test_studies_can_be_run_again(
-    file: Path, passages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(passages)
-    assert debate_study([str(file), "--check"]) == 0  # No prompt leaves its window.
-
-
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_finished_runs_have_the_settings_of_the_study(file: Path) -> None:
     study = read_study(file)
@@ -73,14 +50,3 @@ def test_results_page_says_what_the_finished_runs_say() -> None:
     data = ROOT / "benchmarks/data"
     finished = [file.stem for file in FILES if (data / f"{file.stem}.jsonl").exists()]
     assert sorted(named) == sorted(finished)
-
-
-def test_documented_example_is_the_file() -> None:
-    documented = (ROOT / "docs/studies.md").read_text(encoding="utf-8")
-    assert f"```yaml\n{EXAMPLE.read_text(encoding='utf-8')}```" in documented
-
-
-def test_every_key_of_studies_is_documented() -> None:
-    documented = (ROOT / "docs/studies.md").read_text(encoding="utf-8")
-    for name in Study.model_fields:
-        assert f"`{name}`" in documented

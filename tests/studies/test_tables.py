@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from debate_studies.lines import FinishedRun, Lines, holm, interval
 from debate_studies.runs import Results, Runs, first_warnings
 from debate_studies.study_file import Compared, Study
-from debate_studies.tables import differences, failed_starts, tables
+from debate_studies.tables import differences, tables
 from debate_train.checkpoints.run_directory import with_hash, write_json
 from studies.miniature import MINIATURE, finished_run, study_of
 
@@ -31,11 +31,6 @@ def test_interval_of_a_mean_by_hand() -> None:
     assert (mean, error) == (2.0, pytest.approx(1 / math.sqrt(3)))
     assert half == pytest.approx(4.30265 / math.sqrt(3), rel=1e-5)
     assert p == pytest.approx(1 - math.sqrt(12 / 14), rel=1e-9)
-
-
-def test_equal_differences_have_no_p() -> None:
-    assert interval([0.3 - 0.1, 0.2]) == (pytest.approx(0.2), 0.0, 0.0, None)
-    assert interval([0.0, 0.0]) == (0.0, 0.0, 0.0, 1.0)
 
 
 def test_holm_adjusts_four_p_values_by_hand() -> None:
@@ -64,34 +59,6 @@ def test_differences_are_of_seeds_that_have_both_sides(tmp_path: Path) -> None:
     assert "| grpo − other | direct | 1 | +0.250 |" in table
 
 
-@pytest.mark.parametrize(("gains", "difference"), [(False, 0.25), (True, 0.125)])
-def test_gains_are_compared_where_arms_begin_apart(gains: bool, difference: float) -> None:
-    runs = [
-        finished_run("a", 1, before=0.25, after=0.5),
-        finished_run("b", 1, before=0.375, after=0.75),
-    ]
-    compared = Compared(arm="b", over="a", gains=gains, measures=("direct",))
-    assert differences(by_arm_and_seed(runs), compared, "direct") == {1: difference}
-
-
-def test_start_that_failed_is_in_no_interval_and_counted_beside(tmp_path: Path) -> None:
-    # Seeds 0 and 1 gain 1/4 and 3/4: mean 1/2, s = √2/4, standard error 1/4; t of one degree of
-    # freedom is 12.706, so half the interval is 3.177. With a third gain of 0: mean 1/3,
-    # s² = (1/144 + 25/144 + 16/144) / 2 = 7/48, standard error √(7/144) = .2205; t is 4.303 of
-    # two degrees of freedom, half the interval .949.
-    runs = [
-        finished_run("grpo", 0, before=0.0, after=0.25),
-        finished_run("grpo", 1, before=0.0, after=0.75),
-        finished_run("grpo", 2, before=0.9, after=0.9, start_met=False),
-    ]
-    compared = Compared(arm="grpo", measures=("direct",))
-    assert differences(by_arm_and_seed(runs), compared, "direct") == {0: 0.25, 1: 0.75}
-    assert failed_starts(by_arm_and_seed(runs), compared) == [2]
-    page = printed(study_of(seeds=[0, 1, 2]), runs, tmp_path)
-    assert "| grpo − start | direct | 2 | +0.500 [-2.677, +3.677] |" in page
-    assert "| 1 | +0.333 [-0.615, +1.282] |" in page
-
-
 def test_differences_that_survive_holm_are_marked(tmp_path: Path) -> None:
     # Gains 1, 2, 3 have p = .0742 (t = 2√3, 2 degrees of freedom), 10, 10.1, 10.2 p = .000033.
     runs = []
@@ -104,33 +71,6 @@ def test_differences_that_survive_holm_are_marked(tmp_path: Path) -> None:
     *_, direct, marked = table.splitlines()
     assert direct.endswith("| 0.074 | 0.074 |")
     assert marked.endswith("| 3.3e-05 | **6.5e-05** |")
-
-
-def table_of_gains(gains: Sequence[float], expected: float | None, folder: Path) -> str:
-    """Write the comparison table of an arm whose seeds gained these."""
-    comparison = {"arm": "grpo", "measures": ["direct"], "expected": expected}
-    runs = [
-        finished_run("grpo", seed, before=0.5, after=0.5 + gain) for seed, gain in enumerate(gains)
-    ]
-    return printed(study_of(seeds=[*range(8)], compared=[comparison]), runs, folder)
-
-
-def test_too_few_seeds_for_the_expected_difference_decide_nothing(tmp_path: Path) -> None:
-    # Standard deviation .01; ((1.960 + .8416) · .01 / .01)² + 1.92 = 9.77, and for .02 3.88.
-    gains = [0.09, 0.10, 0.11]
-    few_seeds = table_of_gains(gains, 0.01, tmp_path)
-    assert "| +0.010 | 10, not decided |" in few_seeds
-    assert "| 0.0033 | 0.0033 |" in few_seeds
-    assert "no p is bold" in few_seeds
-    assert "| +0.020 | 4, not decided |" in table_of_gains(gains, 0.02, tmp_path)
-    assert "| at least 3, not decided |" in table_of_gains(gains[:2], 0.02, tmp_path)
-    # Five seeds of standard deviation .0079: ((2.802 · .0079) / .02)² + 1.92 = 3.15.
-    enough_seeds = table_of_gains([*gains, 0.095, 0.105], 0.02, tmp_path)
-    assert "| +0.020 | 4 |" in enough_seeds
-    assert "| **9.3e-06** |" in enough_seeds
-    assert "expected" not in table_of_gains(gains, None, tmp_path)
-    with pytest.raises(ValueError, match="expected a difference other than 0"):
-        Compared(arm="grpo", measures=("direct",), expected=0.0)
 
 
 def test_start_that_misses_its_criterion_is_counted_and_in_no_mean(tmp_path: Path) -> None:

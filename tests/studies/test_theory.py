@@ -12,7 +12,6 @@ import pytest
 from debate_protocol.transcripts.files import from_json, write_transcripts
 from debate_studies import belief_grid as grid
 from debate_studies import belief_model as measures
-from debate_studies import theory as command
 from debate_studies.belief_model import (
     BeliefModel,
     Critique,
@@ -20,7 +19,6 @@ from debate_studies.belief_model import (
     FixedShare,
     Lift,
     effective_voters,
-    lemma_4_5,
     lemma_4_7,
     lemma_e1,
     neighbours,
@@ -105,11 +103,6 @@ def test_theorem_4_4_fails_where_one_agent_is_heard_more() -> None:
     assert row["z_theorem"] > 8
 
 
-def test_an_agent_of_a_ring_is_no_martingale_after_equal_starts() -> None:
-    row = grid.drift_row(("neutral", "ring", "equal"), DEBATES, seed=0)
-    assert row["z_theorem_given"] > 8 > 4 > row["z_theorem"]
-
-
 @pytest.mark.parametrize("critique", [FixedShare(1, 0.3), Lift(2, -0.2), FindsRight(0.7, 0.4)])
 @pytest.mark.parametrize("through_theta", [False, True])
 def test_critiques_have_the_mean_and_mass_that_they_say(
@@ -124,14 +117,6 @@ def test_critiques_have_the_mean_and_mass_that_they_say(
     residuals = simulated.beliefs[1:] - lemma_e1(model, simulated)
     assert measures.worst_unconditional(residuals) < 4
     assert measures.worst_given_beliefs(model, simulated, residuals) < 4
-
-
-def test_lemma_4_5_by_hand() -> None:
-    # .5 + .1 (1/6 + 1/8) and .5 + .1 / 2 · log((4 + 6) / (4 + 2)).
-    expected = [0.5 + 0.1 * (1 / 6 + 1 / 8), 0.5 + 0.05 * math.log(10 / 6)]
-    bounds = lemma_4_5(0.5, 0.1, 4, 2, 2)
-    assert bounds == pytest.approx(expected, rel=1e-14)
-    assert bounds[0] > bounds[1]
 
 
 @pytest.mark.parametrize("cell", grid.VOTES, ids=str)
@@ -150,38 +135,6 @@ def test_lemma_4_7_by_hand() -> None:
     assert effective_voters(5, 0.25) == pytest.approx(2.5)
     assert effective_voters(5, -0.25) == math.inf
     assert lemma_4_7(3, 2.5, 0.5) == pytest.approx(4.8)
-
-
-def test_correlation_of_voters_is_that_of_the_model() -> None:
-    # 1 − (1 − 5 / 8²)(1 − 5 / 14²) with S = 2, C = 1 + 5.
-    exact = 1 - (1 - 5 / 64) * (1 - 5 / 196)
-    rows = grid.round_rows("neutral, p₀ = .6", 2, 40_000, seed=0)
-    assert [row["rho"] for row in rows] == pytest.approx([0, 5 / 64, exact], abs=0.01)
-    assert rows[2]["voters"] == pytest.approx(effective_voters(5, rows[2]["rho"]))
-
-
-def test_lemma_4_7_holds_with_a_correlation_below_zero() -> None:
-    # Always two of three are right, each pair equally often: the covariance is 1/3 − 4/9 over 2/9.
-    answers = np.array([(0, 0, 1), (0, 1, 0), (1, 0, 0)] * 200)
-    rho = measures.correlation(answers)
-    assert rho == pytest.approx(-0.5, rel=0.01)
-    assert lemma_4_7(2, effective_voters(3, -0.5), 1 / 3) == 0
-    assert measures.plurality(answers, 2)[1].all()
-
-
-def test_plurality_splits_ties() -> None:
-    answers = np.array([(0, 0, 1), (0, 1, 2), (1, 1, 0)])
-    shared, strict = measures.plurality(answers, 3)
-    assert shared == pytest.approx([1, 1 / 3, 0])
-    assert strict == pytest.approx([1, 0, 0])
-
-
-def test_a_majority_falls_before_it_rises_under_a_lasting_advantage() -> None:
-    rows = grid.round_rows("share .7, p₀ = .6", 6, 40_000, seed=0)
-    deviation = math.sqrt(0.25 / 40_000)
-    assert rows[1]["majority"] < rows[0]["majority"] - 2 * deviation
-    assert rows[6]["majority"] > rows[1]["majority"] + 2 * deviation
-    assert rows[1]["accuracy"] > rows[0]["accuracy"]
 
 
 def test_a_run_is_laid_beside_the_curve() -> None:
@@ -222,22 +175,3 @@ def test_the_command_reads_transcripts(tmp_path: Path, capsys: pytest.CaptureFix
     write_transcripts(file, map(from_json, [*debates, debate(2, ["2"] * 3, 3)]))
     assert theory_main(["--transcripts", str(file)]) == 2
     assert "debates of 2 and of 3 agents" in capsys.readouterr().err
-
-
-def test_the_command_prints_tables_and_json(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(command, "VOTES", command.VOTES[:1])
-    assert theory_main(["--debates", "100"]) == 0
-    text = capsys.readouterr().out
-    assert "| neutral | ring | mixed |" in text
-    assert theory_main(["--debates", "100", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert len(printed["drift"]) == 28
-    assert printed["votes"][0]["prior"] == [48, 2]
-    assert f"| {printed['drift'][0]['drift']:.4f} |" in text
-
-
-def test_a_file_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert theory_main(["--transcripts", "nowhere.jsonl"]) == 2
-    assert "nowhere.jsonl" in capsys.readouterr().err
