@@ -49,14 +49,19 @@ def forms() -> Sequence[object]:
     return (Judged(private=("passage",)), Conl(), Simultaneous(num_agents=3, max_rounds=2))
 
 
-def seconds(form: object, text: str) -> float:
-    """Return the processor seconds of a debate's figures and reward, if everybody says a text."""
-    start = time.process_time()
+def value_speeches(form: object, text: str) -> None:
+    """Compute the figures and the reward of a debate in which everybody says one text."""
     transcript = play(form.start(QUESTION, seed=1), text)  # type: ignore[attr-defined]
     debate_metrics([transcript])
     debate_statistics([transcript])
     reward = REWARDS[REWARD_OF_FORM[form.type]]()  # type: ignore[attr-defined]
     score_debates(reward, [transcript])
+
+
+def seconds(form: object, text: str) -> float:
+    """Measure the processor seconds of `value_speeches`."""
+    start = time.process_time()
+    value_speeches(form, text)
     return time.process_time() - start
 
 

@@ -15,13 +15,11 @@ from typing import Any
 import pytest
 
 from debate_protocol.types import Question
-from debate_rewards import answer_checking, answer_reward, verify
+from debate_rewards import answer_checking, answer_reward
 from debate_rewards.answer_checking import (
-    MAX_COMPARED,
     answer_classes,
     check,
     check_many,
-    same_answer,
 )
 from debate_rewards.math_pool import AnswerComparison
 
@@ -52,17 +50,11 @@ def rows_of(table: str) -> list[Any]:
     ("gold", "prediction", "verdict", "reason"),
     [
         (r"\frac{1}{2}", r"It is \boxed{0.5}.", "right", "equivalent"),
-        ("x^2-1", r"\boxed{(x-1)(x+1)}", "right", "equivalent"),
         ("42", r"\boxed{42}", "right", "same_text"),
-        ("1,234", r"\boxed{1234}", "right", "same_text"),
         ("#### 18", "so it is 18", "right", "same_text"),
-        ("42", "She has 40+2 = 42 apples.", "right", "same_text"),
         ("7", "Answer: $7$", "right", "same_text"),
-        ("42", r"\boxed{43}", "wrong", "different"),
         (r"\sqrt{2}", r"\boxed{\sqrt{3}}", "wrong", "different"),
-        ("42", None, "wrong", "no_answer"),
         ("42", "  ", "wrong", "no_answer"),
-        ("42", r"\boxed{}", "wrong", "no_answer"),
         ("42", "no idea", "wrong", "unparsable"),
         (None, "42", "unverifiable", "no_gold"),
         ("", "42", "unverifiable", "gold_unparsable"),
@@ -313,19 +305,6 @@ def test_words_around_an_answer_count(verdict: str, kind: str, gold: str, reply:
     assert check(ask(gold, kind, choices=choices), reply).verdict == verdict
 
 
-@pytest.mark.parametrize(
-    "response",
-    [
-        r"Agent 1 says \boxed{7}, but \boxed{42}",
-        r"<solution>\boxed{42}</solution><evaluation>Agent 1 says \boxed{7}</evaluation>",
-        r"<evaluation>\boxed{7} is off</evaluation><solution>I get \boxed{42}.</solution>",
-    ],
-)
-def test_a_quoted_answer_is_not_that_of_the_reply(response: str) -> None:
-    assert check(ask("42"), response).verdict == "right"
-    assert check(ask("7"), response).verdict == "wrong"
-
-
 @pytest.mark.parametrize("quote", [r"\boxed{7}", "Answer: 7\n", r"so $\boxed{7}$ or \boxed{8}"])
 def test_a_quote_before_the_final_answer_changes_nothing(quote: str) -> None:
     for answer, verdict in (
@@ -335,24 +314,6 @@ def test_a_quote_before_the_final_answer_changes_nothing(quote: str) -> None:
     ):
         for response in (f"Agent 1: {quote}\n{answer}", f"<think>{quote}</think>{answer}"):
             assert check(ask("42"), response).verdict == verdict
-
-
-def test_an_unknown_kind_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match="did you mean 'choice'"):
-        check(ask("A", "choise"), "A")
-
-
-@pytest.mark.parametrize("accept", ["17", 17, {"a": "17"}, [["17"]], [None], [float("inf")]])
-def test_accepted_answers_that_are_no_list_of_texts_are_refused(accept: Any) -> None:
-    question = Question("q7", "?", "42", {"accept": accept})
-    with pytest.raises(ValueError, match=r"question 'q7', meta.accept: found .*, expected a list"):
-        check(question, "1")
-
-
-def test_accepted_answers_may_be_numbers() -> None:
-    question = ask("42", accept=[17, "18"])
-    verdicts = [check(question, reply).verdict for reply in ("17", "18", "1")]
-    assert verdicts == ["right", "right", "wrong"]
 
 
 def test_checks_of_many_threads_keep_their_order() -> None:
@@ -399,13 +360,6 @@ def use_pool(monkeypatch: pytest.MonkeyPatch, outcome: Any) -> RecordingPool:
     return pool
 
 
-def test_a_comparison_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = use_pool(monkeypatch, lambda gold, prediction: "equal")
-    for _ in range(2):
-        assert check(ask(r"\tan y"), boxed(r"\frac{\sin y}{\cos y}")).verdict == "right"
-    assert len(pool.pairs) == 1
-
-
 def test_a_cached_timeout_is_tried_again_only_with_a_longer_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -413,14 +367,6 @@ def test_a_cached_timeout_is_tried_again_only_with_a_longer_limit(
     for limit_s in (0.2, 0.2, 0.1, 0.4):
         assert check(ask(r"\sin a"), boxed("c"), limit_s=limit_s).reason == "timeout"
     assert pool.limits == [0.2, 0.4]
-
-
-def test_a_gold_answer_that_hangs_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = use_pool(monkeypatch, lambda gold, prediction: "gold_timeout")
-    for answer in ("c", "d", "c"):
-        result = check(ask(r"\sin a"), boxed(f"{answer}+1"), limit_s=1)
-        assert (result.verdict, result.reason) == ("unverifiable", "gold_timeout")
-    assert [prediction for _, prediction in pool.pairs] == ["c+1"]
 
 
 def test_an_answer_that_takes_too_long_is_waited_for_twice_at_most(
@@ -437,24 +383,6 @@ def test_an_answer_that_takes_too_long_is_waited_for_twice_at_most(
     assert len([pair for pair in pool.pairs if tower in pair]) == 2
 
 
-def test_a_limited_number_of_pairs_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = use_pool(monkeypatch, lambda gold, prediction: "different")
-    answers = [rf"\sqrt{{x+{number}}}" for number in range(60)]
-    assert answer_classes(Question("q", "?"), answers * 2) == [*range(60)] * 2
-    # Of the 60·59/2 = 1770 pairs.
-    assert len({frozenset(pair) for pair in pool.pairs}) <= 2 * MAX_COMPARED
-
-
-@pytest.mark.parametrize("kind", ["math", "number", "text"])
-def test_no_worker_is_asked_where_the_text_decides(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = use_pool(monkeypatch, lambda gold, prediction: "different")
-    answers = [str(number) for number in range(300)] * 2
-    assert answer_classes(ask(None, kind), answers) == [*range(300)] * 2
-    assert pool.pairs == []
-
-
 # ---- classes --------------------------------------------------------------------------------
 
 
@@ -463,15 +391,6 @@ def partition(question: Question, replies: Sequence[str]) -> frozenset[frozenset
     for reply, number in zip(replies, answer_classes(question, replies), strict=True):
         members[number].add(reply)
     return frozenset(frozenset(replies_of_class) for replies_of_class in members.values())
-
-
-def test_answers_are_the_same_by_equivalence() -> None:
-    question = ask(None)
-    assert same_answer(question, boxed(r"\frac{1}{2}"), boxed("0.5"))
-    assert not same_answer(question, boxed("1"), boxed("2"))
-    assert not same_answer(question, None, None)
-    replies = [boxed("3"), None, boxed(r"\frac{6}{2}"), boxed("4"), "nothing", "3.0"]
-    assert answer_classes(question, replies) == [0, None, 0, 1, None, 0]
 
 
 @pytest.mark.parametrize(
@@ -510,15 +429,6 @@ def test_classes_of_formulas_without_keys_are_connected_components(
 # ---- functions for other trainers -----------------------------------------------------------
 
 
-def test_verify_judges_lists_in_order() -> None:
-    results = verify(["5", "1/2", None, "B"], [boxed("5"), boxed("0.6"), "x", None])
-    verdicts = [result.verdict for result in results]
-    assert verdicts == ["right", "wrong", "unverifiable", "wrong"]
-    assert verify([], []) == []
-    with pytest.raises(ValueError, match="1 golds and 0 predictions"):
-        verify(["5"], [])
-
-
 def test_answer_reward_reads_texts_and_chats() -> None:
     blocks = [{"type": "image"}, {"type": "text", "text": "Answer: 5"}]
     completions = [
@@ -532,17 +442,6 @@ def test_answer_reward_reads_texts_and_chats() -> None:
     assert answer_reward(completions=completions, answer=[5] * 6) == [1, 1, 1, 0, 0, 0]
     with pytest.raises(ValueError, match="2 completions, 1 answers"):
         answer_reward(completions=["a", "b"], answer=["a"])
-
-
-def test_answer_reward_takes_a_kind_for_each_and_has_no_signal_without_gold() -> None:
-    rewards = answer_reward(
-        prompts=["?"] * 3,
-        completions=["no", "(B)", boxed("5")],
-        answer=["no", "B", None],
-        kind=["yes_no", "choice", "math"],
-        difficulty=[1, 2, 3],
-    )
-    assert rewards == [1.0, 1.0, None]
 
 
 def test_verl_function_has_the_arguments_that_verl_gives() -> None:

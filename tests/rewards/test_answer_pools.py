@@ -16,7 +16,7 @@ from tests.rewards.second_reading import (
     share_won,
 )
 
-from debate_rewards import V2, BradleyTerry, WinMinusLoss, WinRate, get_reward
+from debate_rewards import V2, BradleyTerry, WinRate, get_reward
 from debate_rewards.strengths import log_strengths
 
 # In the end agent 2 gives an answer that nobody judged.
@@ -37,16 +37,6 @@ def test_turns_share_the_votes_on_their_answer() -> None:
     score = score_of(V2(pool="answer"), DEBATE)
     assert round_values(score, 0) == numbers("-0.25 0 0 0")
     assert round_values(score, 1) == numbers("-0.25 0 none 0.25")
-
-
-def test_agents_share_the_votes_on_all_their_answers() -> None:
-    # Without their own votes, on all answers that each gave:
-    #   agent 0 (x): 1½ of 4             agent 1 (x, y): x 2:2, y 1:1 -> 3 of 6
-    #   agent 2 (y, new): y 1 of 2       agent 3 (z, x): z ½:½, x 2½:1½ -> 3 of 5
-    rates = score_of(WinRate(pool="answer"), DEBATE)
-    assert rates.agents == pytest.approx((0.375, 0.5, 0.5, 0.6))
-    signed = score_of(WinMinusLoss(pool="answer"), DEBATE)
-    assert signed.agents == pytest.approx((-0.25, 0.0, 0.0, 0.2))
 
 
 def test_answers_have_strengths_without_the_votes_of_their_authors() -> None:
@@ -91,13 +81,6 @@ def test_answers_are_pooled_as_values_and_unread_ones_stay_alone() -> None:
     score = score_of(V2(pool="answer"), debate)
     assert round_values(score, 0) == numbers("1 0 1 -1")
     assert round_values(score, 1) == [None] * 4
-
-
-def test_equal_answers_of_one_debate_say_nothing_about_another() -> None:
-    voted = debate_of(SILENT, "A1>A2 | | |", id="a")
-    silent = debate_of(SILENT, SILENT, id="b")
-    scores = V2(pool="answer")([voted, silent])
-    assert [score.agents[1] for score in scores] == numbers("1 none")
 
 
 # ---- the second reading ---------------------------------------------------------------------

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from tests.rewards.debates import (
     SILENT,
-    SILENT_FIVE,
     debate_of,
     judged_debate,
     numbers,
@@ -19,7 +18,7 @@ from tests.rewards.debates import (
 )
 
 from debate_protocol.types import Protocol, Question, Transcript, Turn
-from debate_rewards import Majority, MajorityJudge, RewardContext, TruthJudge, Verifiable
+from debate_rewards import Majority, MajorityJudge, TruthJudge, Verifiable
 from debate_rewards.metrics import debate_metrics
 
 LEFT_OUT = {(None, False, False)}
@@ -72,15 +71,6 @@ def test_questions_without_a_usable_gold_answer_are_left_out_and_named(
     assert "row-7" in caplog.text
 
 
-def test_unreadable_predictions_are_wrong_and_counted() -> None:
-    debate = debate_of(
-        SILENT, solutions=[["maybe", "yes", "no"]], gold="yes", meta={"kind": "yes_no"}
-    )
-    score = score_of(Verifiable(), debate)
-    assert score.agents == (-1.0, 1.0, -1.0)
-    assert score.metrics["verifiable/unreadable_predictions"] == 1
-
-
 # ---- judges of the truth --------------------------------------------------------------------
 
 
@@ -90,14 +80,6 @@ def test_unreadable_predictions_are_wrong_and_counted() -> None:
         # Agent 0 is right, 1 and 2 are wrong: the truth does not say which of these is better.
         pytest.param(
             judged_debate("A1>A2 | A2>A0 | A0>A1", gold="s0"), "none -1 1", id="right and wrong"
-        ),
-        # Agent 4: 0>1 (+1), 0=2 (0), 1=2 (both wrong), 3>0 (−1). Agent 3: 0=1 (0), 0>2 (+1).
-        pytest.param(
-            judged_debate(
-                "A1>A0 | A0>A2 | A0>A1 | A0=A1; A0>A2 | A0>A1; A0=A2; A1=A2; A3>A0", gold="s0"
-            ),
-            "-0.5 1 1 1/2 0",
-            id="ties",
         ),
         pytest.param(
             judged_debate("A1>A2 | A2=A0 | A0>A1", solutions=[["s0"] * 3], gold="s0"),
@@ -113,18 +95,6 @@ def test_unreadable_predictions_are_wrong_and_counted() -> None:
             ),
             "none 1 0",
             id="the turn that was judged",
-        ),
-        # Agent 1 speaks after agent 0 in round 1, where agent 0 has become wrong.
-        pytest.param(
-            debate_of(
-                SILENT,
-                "A1>A2 | A0>A2 | A0=A1",
-                solutions=[["s0", "s1", "s0"], ["no", "s1", "s2"]],
-                gold="s0",
-                schedule="sequential",
-            ),
-            "-1 -1 none",
-            id="the latest shown turn",
         ),
         # A contradiction on (0, 1), then 0>2 twice: one vote.
         pytest.param(
@@ -150,19 +120,6 @@ def test_truth_judge_counts_its_votes_and_expects_none_in_the_first_round() -> N
         "truth_judge/votes_with_value": 2.0,
         "reward/judge/mean": 0.0,
     }
-
-
-@pytest.mark.parametrize(
-    "reward_type", [TruthJudge, lambda **options: MajorityJudge(verified=False, **options)]
-)
-def test_missing_comparisons_cost_and_failures_earn_nothing(reward_type: Any) -> None:
-    debate = judged_debate("| fail | A0>A1", solutions=["aba"], gold="a")
-    score = score_of(reward_type(), debate)
-    assert turn_values(score, "judge")[0, 1] == -0.5
-    assert (1, 1) not in turn_values(score, "judge")
-    assert turn_values(score, "judge")[2, 1] == 1.0
-    free = score_of(reward_type(format_penalty=None), debate)
-    assert turn_values(free, "judge")[0, 1] is None
 
 
 def test_lines_are_worth_the_truth_each() -> None:
@@ -191,13 +148,6 @@ def test_majority_values_each_turn_by_the_round_it_is_in(scale: Any, minority: f
     assert score.metrics == {"majority/undecided": 0.0, "majority/share": pytest.approx(4 / 6)}
 
 
-def test_the_majority_of_the_last_round_may_value_all_rounds() -> None:
-    debate = debate_of(SILENT, SILENT, solutions=["aab", "abb"])
-    score = score_of(Majority(scope="debate", round="last"), debate)
-    assert round_values(score, 0) == [0.0, 0.0, 1.0]  # Agent 2 said b from the start.
-    assert round_values(score, 1) == [0.0, 1.0, 1.0]
-
-
 def test_the_majority_of_a_question_counts_all_its_debates_in_the_batch() -> None:
     # Question q: a a b and b b b, so b (4 of 6); question r has its own majority, a.
     batch = [
@@ -217,31 +167,6 @@ def test_two_largest_answers_are_no_majority(solutions: str) -> None:
     assert value_expected_penalty(score) == {(None, True, False)}
     assert score.agents == (None,) * 4
     assert score.metrics == {"majority/undecided": 1.0}
-
-
-def test_majority_counts_no_failed_turn_and_leaves_it_its_penalty() -> None:
-    # Without agent 3, whose text holds no answer, a has two of three.
-    score = score_of(Majority(), debate_of("| | | fail", solutions=["aabb"]))
-    assert round_values(score, 0) == [1.0, 1.0, 0.0, -1.0]
-    assert [credit.penalty for credit in score.credits] == [False, False, False, True]
-    nobody = score_of(Majority(), debate_of("fail | fail | fail"))
-    assert round_values(nobody, 0) == [-1.0] * 3
-    assert nobody.metrics == {}
-
-
-def test_majority_counts_equal_answers_of_different_spelling_together() -> None:
-    debate = debate_of(SILENT, solutions=[["1/2", "0.5", "2"]], meta={"kind": "number"})
-    assert round_values(score_of(Majority(), debate), 0) == [1.0, 1.0, 0.0]
-
-
-def test_majority_leaves_out_a_question_of_unknown_kind(caplog: pytest.LogCaptureFixture) -> None:
-    unknown = debate_of(SILENT, id="x", meta={"kind": "smell"})
-    readable = debate_of(SILENT, solutions=["aab"])
-    with caplog.at_level(logging.WARNING):
-        scores = Majority()([unknown, readable])
-    assert round_values(scores[0], 0) == [None] * 3
-    assert round_values(scores[1], 0) == [1.0, 1.0, 0.0]
-    assert "'x' is left out" in caplog.text
 
 
 def test_a_verified_majority_counts_where_votes_decide_for_it_too() -> None:
@@ -279,43 +204,3 @@ def test_votes_for_the_answer_of_the_majority_are_right_and_against_it_wrong() -
     # A wrong majority teaches what the truth would call wrong.
     wrong_majority = judged_debate(LINES, solutions=["aaabc"], gold="b")
     assert round_values(score_of(TruthJudge(), wrong_majority), 1, "judge")[0] == -1.0
-
-
-def test_a_right_majority_is_worth_the_truth() -> None:
-    options: Any = {"judge_credit": "segment", "format_penalty": -0.25}
-    by_majority = score_of(MajorityJudge(verified=False, **options), FOR_A)
-    by_truth = score_of(TruthJudge(**options), FOR_A)
-    assert by_majority.credits == by_truth.credits
-    assert by_majority.agents == by_truth.agents
-
-
-@pytest.mark.parametrize("solutions", ["aabbc", "abcde"])
-def test_without_a_majority_no_vote_has_a_value(solutions: str) -> None:
-    debate = judged_debate(LINES, solutions=[solutions, solutions])
-    score = score_of(MajorityJudge(verified=False), debate)
-    assert {*turn_values(score, "judge").values()} == {None}
-    assert score.metrics["majority_judge/votes_with_value"] == 0.0
-
-
-def test_by_default_votes_must_decide_for_the_majority_too() -> None:
-    lines = "A1<A3 | A0<A3 | A0<A3 | A0=A1 | A2<A3"
-    against_a = judged_debate(lines, id="against", solutions=["aaabc", "aaabc"])
-    scores = MajorityJudge()([FOR_A, against_a])
-    assert round_values(scores[0], 1, "judge")[0] == 1.0
-    assert {*turn_values(scores[1], "judge").values()} == {None}
-    unverified = score_of(MajorityJudge(verified=False), against_a)
-    assert round_values(unverified, 1, "judge")[0] == -1.0
-
-
-def test_votes_about_a_round_are_compared_with_the_majority_of_that_round() -> None:
-    # Judges of round 1 saw round 0, where b was most frequent; in round 1 it is a.
-    debate = debate_of(SILENT_FIVE, "A1>A3 | | | |", solutions=["bbbaa", "aaaaa"])
-    score = score_of(MajorityJudge(verified=False), debate)
-    assert round_values(score, 1, "judge")[0] == 1.0
-
-
-def test_two_agents_have_no_majority_to_name() -> None:
-    (note,) = MajorityJudge().notes(RewardContext(Protocol(2)))
-    assert (note.kind, note.stream) == ("no_signal", "judge")
-    assert "nobody is outvoted" in note.text
-    assert not list(MajorityJudge().notes(RewardContext(Protocol(5))))

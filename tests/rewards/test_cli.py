@@ -2,20 +2,18 @@
 
 import io
 import json
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.rewards.debates import SILENT, debate_of, judged_debate, on_question
+from tests.rewards.debates import SILENT, debate_of, judged_debate
 
 from debate_protocol.transcripts.files import write_transcripts
 from debate_rewards.cli import main
 from debate_rewards.math_pool import AnswerComparison, MathPool
 
-README = Path(__file__).parents[2] / "packages" / "debate-rewards" / "README.md"
 Capture = pytest.CaptureFixture[str]
 
 
@@ -70,33 +68,13 @@ def test_scored_transcripts_carry_reward_and_rightness_in_meta(
         assert debate["turns"]
 
 
-def test_score_takes_nested_settings(capsys: Capture, debates: str) -> None:
-    settings = [
-        "components.peers.reward.type=v2",
-        "components.peers.weight=0.7",
-        "components.truth.reward.type=verifiable",
-        "components.truth.weight=0.3",
-    ]
-    flags = []
-    for setting in settings:
-        flags += ["--set", setting]
-    code, out, _ = run(capsys, "score", debates, "--reward", "mixed", *flags)
-    assert code == 0
-    streams = json_lines(out)[0]["turns"][0]["streams"]
-    assert streams["generator"] == pytest.approx(0.7 * -0.5 - 0.3)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("v22", "did you mean 'v2'"),
-        ("v2 --set unvotd=zero", "did you mean 'unvoted'"),
         ("v2 --set unvoted=zer", "found 'zer'"),
-        ("v2 --set unvoted", "expected FIELD=VALUE"),
         ("v2 --set .=1", "expected FIELD=VALUE"),
-        ("v2 --set type=win_rate", "named by --reward"),
         ("v2 --set ties.x=1 --set ties=half --set ties.y=1", "ties"),
-        ("mixed", "--set components: mixed needs this field"),
         ("mixed --set components.a.reward.type=v22", "components.a.reward"),
     ],
 )
@@ -153,9 +131,7 @@ def test_verify_gives_workers_the_limit(
     ("line", "message"),
     [
         ("{\n{}", "pairs.jsonl:2: not JSON"),
-        ("{", "pairs.jsonl:2: the last line is cut off"),
         ("[]", "pairs.jsonl:2: expected an object"),
-        ('{"id": 1, "gold": "1"}', "'prediction' is missing"),
         ('{"id": 1, "gold": ["1"], "prediction": "1"}', "pairs.jsonl:2, gold"),
     ],
 )
@@ -168,26 +144,6 @@ def test_verify_names_the_line_that_cannot_be_read(
     code, out, err = run(capsys, "verify", path, "--kind", "number")
     assert (code, out) == (2, "")
     assert message in err
-
-
-@pytest.mark.parametrize("limit", ["0", "nan", "1e9"])
-def test_verify_refuses_impossible_limits(capsys: Capture, tmp_path: Path, limit: str) -> None:
-    code, _, err = run(capsys, "verify", str(tmp_path / "none"), f"--limit-s={limit}")
-    assert code == 2
-    assert "--limit-s: found" in err
-
-
-def test_verify_fails_in_a_line_where_no_worker_starts(
-    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def compare(*arguments: object) -> AnswerComparison:
-        raise RuntimeError("pip install 'math-verify'")
-
-    monkeypatch.setattr(MathPool, "compare", compare)
-    path = pairs_file(tmp_path, {"id": 1, "gold": r"\sin q", "prediction": r"\boxed{\cos q}"})
-    code, out, err = run(capsys, "verify", path)
-    assert (code, out) == (1, "")
-    assert err.splitlines() == ["debate-rewards: pip install 'math-verify'"]
 
 
 # ---- stats ----------------------------------------------------------------------------------
@@ -204,37 +160,6 @@ def test_stats_prints_metrics_and_intervals(capsys: Capture, debates: str) -> No
     share = 1.959964**2 / (2 + 1.959964**2)
     interval = [1 / 3, (1 - share) / 3, 1 / 3 + share * 2 / 3]
     assert report["intervals"]["avg@k"] == pytest.approx(interval, rel=1e-6)
-
-
-def test_stats_has_every_statistic_with_its_interval(capsys: Capture, tmp_path: Path) -> None:
-    path = tmp_path / "debates.jsonl"
-    solutions = [["s0", "s1", "s1"], ["s1", "s1", "s2"]]
-    written = []
-    for name in "ab":
-        debate = judged_debate("A1>A2 | A0<A2 | A1>A0", id=name, solutions=solutions, gold="s1")
-        written.append(on_question("q", debate))
-    write_transcripts(path, written)
-    code, out, _ = run(capsys, "stats", str(path), "--seed", "3", "--level", "0.9")
-    report = json.loads(out)
-    assert code == 0
-    assert (report["debates"], report["questions"]) == (2, 1)
-    assert (report["seed"], report["level"]) == (3, 0.9)
-    expected = "format correct pass@k avg@k cons@k maj@k judge/accuracy judge/strict_accuracy"
-    expected += " winner_truth_correlation diversity/round_0 diversity/round_1 drift/round_1"
-    expected += " flips/right_to_wrong flips/wrong_to_right rho/round_0 rho/round_1 unread"
-    expected += " decision/majority decision/peer_vote"
-    assert set(expected.split()) <= set(report["metrics"])
-    assert list(report["metrics"]) == list(report["intervals"])
-    for name, (value, low, high) in report["intervals"].items():
-        assert report["metrics"][name] == value
-        assert low <= value <= high
-
-
-@pytest.mark.parametrize("level", ["0", "1", "nan"])
-def test_stats_refuses_impossible_levels(capsys: Capture, debates: str, level: str) -> None:
-    code, _, err = run(capsys, "stats", debates, "--level", level)
-    assert code == 2
-    assert err.startswith("debate-rewards: --level: found")
 
 
 # ---- input ----------------------------------------------------------------------------------
@@ -264,34 +189,11 @@ def test_commands_read_standard_input(
     assert err.startswith("debate-rewards: standard input:1: not JSON")
 
 
-def test_commands_read_what_comes_before_a_torn_line(capsys: Capture, debates: str) -> None:
-    path = Path(debates)
-    path.write_bytes(path.read_bytes()[:-20])
-    code, out, err = run(capsys, "stats", debates)
-    assert (code, json.loads(out)["debates"]) == (0, 1)
-    assert "debates.jsonl:2: the last line is cut off" in err
-
-
-@pytest.mark.parametrize("command", ["verify", "stats", "score --reward v2"])
-def test_commands_refuse_files_with_nothing_in_them_or_that_are_missing(
-    capsys: Capture, tmp_path: Path, command: str
-) -> None:
-    (tmp_path / "empty.jsonl").write_text("\n")
-    code, out, err = run(capsys, *command.split(), str(tmp_path / "empty.jsonl"))
-    assert (code, out) == (2, "")
-    assert "empty.jsonl: found no " in err
-    code, out, err = run(capsys, *command.split(), str(tmp_path / "none.jsonl"))
-    assert (code, out) == (2, "")
-    assert "none.jsonl" in err
-
-
 @pytest.mark.parametrize(
     ("agent", "round", "message"),
     [
         (7, 0, "agents 0 to 2"),
-        (-1, 0, "agents 0 to 2"),
         (0, 5, "rounds 0 to 1"),
-        (0, -1, "rounds 0 to 1"),
         (0, 0, "found twice"),
     ],
 )
@@ -306,25 +208,3 @@ def test_commands_refuse_turns_that_cannot_be(
         code, _, err = run(capsys, *command, str(file))
         assert code == 2
         assert message in err
-
-
-def test_commands_refuse_accepted_answers_that_are_no_list(capsys: Capture, tmp_path: Path) -> None:
-    debates = tmp_path / "debates.jsonl"
-    write_transcripts(debates, [debate_of(SILENT, gold="s1", meta={"accept": "17"})])
-    pairs = pairs_file(tmp_path, {"id": "d", "gold": "1", "prediction": "2", "accept": "17"})
-    for command in (
-        ["stats", str(debates)],
-        ["score", str(debates), "--reward", "verifiable"],
-        ["verify", pairs],
-    ):
-        code, out, err = run(capsys, *command)
-        assert (code, out) == (2, "")
-        assert "accept: found '17', expected a list of texts" in err
-
-
-def test_readme_examples_run_and_print_what_they_say(capsys: Capture) -> None:
-    examples = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(examples) == 2
-    for example in examples:
-        exec(compile(example, str(README), "exec"), {})
-        assert capsys.readouterr().out.splitlines() == re.findall(r"# → (.*)", example)

@@ -1,16 +1,13 @@
 """What a debate decides, and which debates go on: rules on debates and gates made by hand."""
 
-import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
 from tests.rewards.debates import SILENT, debate_of, judged_debate
 
 from debate_protocol.types import Gate, Protocol, Question, Reply, Transcript, Turn
-from debate_rewards import Agreed, AtMost, GateRule, Informative, InOrder, debate_metrics
+from debate_rewards import Agreed, AtMost, Informative, debate_metrics
 from debate_rewards.decisions import bradley_terry, central, confidence, majority, peer_vote
 
 BY_ROUND = [["00", "10", "20"], ["01", "11", "21"], ["02", "12", "22"]]
@@ -48,12 +45,6 @@ def test_the_majority_is_drawn_among_equals_repeatably_and_fairly() -> None:
 )
 def test_peer_votes_decide_for_the_best_judged_turn(rounds: tuple[str, ...], answer: str) -> None:
     assert peer_vote(debate_of(*rounds, solutions=BY_ROUND), 0) == answer
-
-
-def test_peer_votes_are_counted_for_minus_against() -> None:
-    # Agent 0 has two votes for and two against; 3 and 4 have one for each.
-    lines = "| A0>A2; A3>A0 | A0>A1; A4>A0 | | "
-    assert peer_vote(judged_debate(lines, solutions=["bcdaa"]), 0) == "a"
 
 
 @pytest.mark.parametrize(
@@ -127,27 +118,6 @@ def test_informative_drops_groups_that_are_all_right_or_all_wrong() -> None:
     assert Informative(group="question")(replies) == ["go_on", "go_on", "drop", "drop"]
 
 
-def test_informative_takes_correctness_from_a_plain_function() -> None:
-    calls: list[Sequence[tuple[Question, str | None]]] = []
-
-    def is_5(answers: Sequence[tuple[Question, str | None]]) -> list[bool | None]:
-        calls.append(answers)
-        return [answer == "5" for _, answer in answers]
-
-    decisions = Informative()([MIXED, RIGHT, WRONG], correct=is_5)
-    assert decisions == ["go_on", "drop", "go_on"]
-    (answers,) = calls
-    assert [answer for _, answer in answers] == ["4", "5", "4", "4.0", "5", None]
-
-
-def test_informative_drops_and_names_a_question_without_a_usable_answer(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        assert Informative()([gate("4 5", id="row-7", gold=None)]) == ["drop"]
-    assert "row-7" in caplog.text
-
-
 @pytest.mark.parametrize("others", ["keep", "drop"])
 def test_at_most_draws_the_same_debates_in_any_order(others: Any) -> None:
     gates = [gate("4", id=str(number)) for number in range(20)]
@@ -161,40 +131,8 @@ def test_at_most_draws_the_same_debates_in_any_order(others: Any) -> None:
     assert AtMost(go_on=1)([gate("4", id="\ud800")]) == ["go_on"]
 
 
-def test_at_most_draws_every_debate_equally_often() -> None:
-    gates = [gate("4", id=str(number)) for number in range(4)]
-    counts = [0] * 4
-    for seed in range(2000):
-        counts[AtMost(go_on=1)(gates, seed=seed).index("go_on")] += 1
-    # Binomial(2000, 1/4): mean 500, standard deviation 19.4; five of them are 97.
-    assert max(abs(count - 500) for count in counts) < 97
-
-
 def test_agreed_ends_debates_whose_answers_are_the_same() -> None:
     gates = [RIGHT, MIXED, gate("4 4 5"), gate("- -"), gate("4 -")]
     assert Agreed()(gates) == ["keep", "go_on", "go_on", "go_on", "go_on"]
     # 2 of 3 is enough for a share of 0.6; 1 of 2 is not.
     assert Agreed(share=0.6)(gates) == ["keep", "go_on", "keep", "go_on", "go_on"]
-
-
-def test_rules_decide_only_on_gates_of_their_name() -> None:
-    later = gate("4 4", name="round_1")
-    assert Informative(at="round_0")([RIGHT, later]) == ["drop", "go_on"]
-    assert AtMost(at="round_1", go_on=0)([RIGHT, later]) == ["go_on", "keep"]
-
-
-def test_in_order_hands_each_rule_what_the_rule_before_let_go_on() -> None:
-    rules = [{"type": "informative"}, {"type": "at_most", "go_on": 2}]
-    rule: Any = TypeAdapter(GateRule).validate_python({"type": "in_order", "rules": rules})
-    assert isinstance(rule, InOrder)
-    # Every second gate is informative.
-    gates = [gate(f"4 {4 + number % 2}", id=str(number)) for number in range(8)]
-    decisions = rule(gates, seed=1)
-    assert decisions[::2] == ["drop"] * 4
-    assert sorted(decisions[1::2]) == ["go_on", "go_on", "keep", "keep"]
-
-
-@pytest.mark.parametrize("config", [{"type": "at_most"}, {"type": "agreed", "share": 0}])
-def test_gate_rules_refuse_settings_that_make_no_sense(config: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        TypeAdapter(GateRule).validate_python(config)

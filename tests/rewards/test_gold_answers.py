@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.types import Question
-from debate_rewards.answer_checking import answer_classes, check, check_many
+from debate_rewards.answer_checking import answer_classes, check_many
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "answers"
 
@@ -104,19 +104,6 @@ SAME |= {
     frozenset({"No", "no", "False"}),
     frozenset({"Yes", "yes", "True"}),
 }
-# A gold that names a unit, a base or brackets, beside golds that differ in one of these.
-DIFFERENT = [
-    (r"\$36", r"36^\circ"),
-    (r"15\mbox{ cm}^2", r"15\text{ meters}"),
-    ("52_8", "42"),
-    ("204_5", "54"),
-    ("40_9", "36"),
-    ("1,-2", "(-2,1)"),
-    ("(-2,1)", "1,-2"),
-    ("0", "5x - 7y + 11z + 4 = 0"),
-    ("]", "] } }"),
-    (r"10\%", "1"),
-]
 
 
 @pytest.mark.parametrize("wrapped", ["Some steps.\nAnswer: {}", "So \\boxed{{{}}}."])
@@ -143,10 +130,3 @@ def test_different_gold_answers_are_different() -> None:
             members[number].add(gold)
         same |= {frozenset(group) for group in members.values() if len(group) > 1}
     assert same == SAME
-
-
-@pytest.mark.parametrize(("gold", "answer"), DIFFERENT)
-def test_an_answer_that_differs_in_what_the_question_names_is_wrong(gold: str, answer: str) -> None:
-    kind = "text" if gold == "]" else "math"
-    verdict = check(Question("q", "?", gold, {"kind": kind}), rf"\boxed{{{answer}}}")
-    assert (verdict.verdict, verdict.reason) == ("wrong", "different")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.rewards.debates import play_out, score_of
 
-from debate_protocol.forms import Judged, Simultaneous
-from debate_protocol.types import Question, Reply, Transcript, TurnRequest, judging_agents
+from debate_protocol.forms import Judged
+from debate_protocol.types import Question, Reply, Transcript, TurnRequest
 from debate_rewards import JudgedReward, debate_metrics
 from debate_rewards.decisions import decisions_of
 from debate_rewards.reward import read_debate
@@ -58,17 +58,9 @@ CRITIC = judged(
     [
         pytest.param(RIVALS, 0, {0: [0.75, 0.75], 1: [0.25]}, id="rivals share the votes"),
         pytest.param(RIVALS, 0.5, {0: [0.875, 0.875], 1: [0.125]}, id="half by the truth"),
-        pytest.param(CRITIC, 0, {0: [0.2], 1: [0.8]}, id="a critic gets what the proposer lacks"),
         pytest.param(CRITIC, 1, {0: [0.0], 1: [1.0]}, id="by the truth alone"),
         pytest.param(judged([RIGHT, WRONG], ["?", "?"]), 0, {0: [None], 1: [None]}, id="no choice"),
-        pytest.param(judged([RIGHT, WRONG], ["both"]), 0, {0: [None], 1: [None]}, id="both"),
         pytest.param(judged(["", WRONG], ["Agent 1"]), 0, {0: [-1.0], 1: [1.0]}, id="a failure"),
-        pytest.param(
-            replace(RIVALS, meta={**RIVALS.meta, "diverged": 2}),
-            0,
-            {0: [None, 0.75], 1: [None]},
-            id="only what came after copies parted",
-        ),
     ],
 )
 def test_speeches_are_worth_the_decisions_for_them(
@@ -111,11 +103,8 @@ TAGGED_CONTRACT = {"name": "worked", "sections": ["evaluation", "solution"]}
     [
         # The box is a word: 6/4 − 1 = .5 beyond the limit.
         pytest.param("a b c d e \\boxed{4}", {"max_words": 4}, 0.5, 1 - 0.25, id="too long"),
-        pytest.param("a " * 40 + "\\boxed{4}", {"max_words": 4}, 0.5, 0.5, id="at most the price"),
         # Six characters and the box are seven words: 7/4 − 1.
         pytest.param("字字字字字字 \\boxed{4}", {"max_words": 4}, 0.5, 1 - 0.375, id="no spaces"),
-        # 16 · 4 joined characters are four words, and the box makes five: 5/4 − 1.
-        pytest.param("a-" * 32 + " \\boxed{4}", {"max_words": 4}, 0.5, 1 - 0.125, id="joined"),
         # Each section has three words; tags are none.
         pytest.param(TAGGED, {"max_words": 3, "contract": TAGGED_CONTRACT}, 1, 1.0, id="tags"),
         pytest.param(
@@ -132,11 +121,6 @@ def test_long_speeches_are_priced(
 ) -> None:
     transcript = judged([speech, RIGHT], ["Agent 0"], **settings)
     assert agent_values(transcript, over_limit=price)[0] == [pytest.approx(value)]
-
-
-def test_long_thoughts_are_priced() -> None:
-    thoughtful = judged(["<think>a b c</think>\\boxed{4}", RIGHT], ["Agent 0"], think="drop")
-    assert agent_values(thoughtful, over_limit=1, thinking_words=2)[0] == [0.5]
 
 
 def test_figures_of_rivals() -> None:
@@ -182,12 +166,6 @@ def test_speeches_for_others_are_counted(speeches: list[str], opponent: Any, sha
     assert debate_metrics([debate])["speech/impersonates"] == share
 
 
-def test_speeches_for_the_assigned_side_are_counted() -> None:
-    debate = judged([RIGHT, WRONG], ["Agent 0"], assigned=True)
-    sides = debate.meta["sides"]
-    assert debate_metrics([debate])["speech/own_side"] == (sides["0"] == "4")  # Both or none.
-
-
 def test_quotes_that_the_passage_has_are_counted() -> None:
     speeches = [
         f"<quote>two  red</quote> <quote>red b</quote> {RIGHT}",
@@ -198,11 +176,6 @@ def test_quotes_that_the_passage_has_are_counted() -> None:
     question = replace(QUESTION, meta={**QUESTION.meta, "passage": "The two red balls."})
     metrics = debate_metrics([replace(debate, question=question)])
     assert metrics["speech/verified"] == pytest.approx(1 / 3)
-
-
-def test_debates_of_equals_have_no_judges() -> None:
-    roles: Any = {"solver": {"count": 2}, "judge": {"answers": False}}
-    assert judging_agents(Simultaneous(max_rounds=2, roles=roles).protocol()) == ()
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,7 @@
 """Workers that compare mathematical answers: hostile input, threads, forks, lost processes."""
 
 import contextlib
-import fcntl
 import os
-import resource
-import select
 import signal
 import subprocess
 import sys
@@ -19,7 +16,7 @@ import pytest
 from debate_protocol.types import Question
 from debate_rewards import math_pool
 from debate_rewards.answer_checking import check
-from debate_rewards.math_pool import MathPool, _ready, shared_pool
+from debate_rewards.math_pool import MathPool, shared_pool
 
 TOWER = "9^{9^{9^{9}}}"
 HOSTILE = {
@@ -77,16 +74,6 @@ def test_pool_is_back_within_the_limit_and_intact(pool: MathPool, name: str) -> 
     assert zombies() == []
 
 
-def test_pool_replaces_a_worker_quickly_after_the_limit(pool: MathPool) -> None:
-    workers = set(pool._workers)
-    assert pool.compare("5", TOWER, 1.0).outcome == "timeout"
-    assert pool.compare(TOWER, "5", 1.0).outcome == "gold_timeout"
-    started = time.monotonic()
-    assert pool.compare("5", "4+1", 20).outcome == "equal"
-    assert time.monotonic() - started < 5
-    assert workers <= set(pool._workers)  # the supervisors went on
-
-
 def test_pool_serves_many_threads_while_some_answers_hang(pool: MathPool) -> None:
     def ask(number: int) -> str:
         if number % 8 == 0:
@@ -98,15 +85,6 @@ def test_pool_serves_many_threads_while_some_answers_hang(pool: MathPool) -> Non
     assert outcomes == ["timeout" if number % 8 == 0 else "equal" for number in range(48)]
     assert len(pool._workers) <= 2
     assert zombies() == []
-
-
-def test_check_works_off_the_main_thread() -> None:
-    verdicts = []
-    question = Question("q", "?", r"\sqrt{8}")
-    thread = threading.Thread(target=lambda: verdicts.append(check(question, r"\boxed{2\sqrt2}")))
-    thread.start()
-    thread.join()
-    assert verdicts[0].verdict == "right"
 
 
 def test_pool_replaces_killed_workers_and_leaves_nothing_behind() -> None:
@@ -161,23 +139,6 @@ def test_pool_works_in_a_process_that_was_forked_while_it_was_busy() -> None:
     assert zombies() == []
 
 
-def test_ready_takes_descriptors_above_1023() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < 2048:
-        pytest.skip("the process may not open so many files")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
-    reading, writing = os.pipe()
-    high = fcntl.fcntl(reading, fcntl.F_DUPFD, 1500)
-    try:
-        assert not _ready(high, select.POLLIN, time.monotonic() + 0.01)
-        os.write(writing, b"x")
-        assert _ready(high, select.POLLIN, time.monotonic() + 5)
-    finally:
-        for descriptor in (reading, writing, high):
-            os.close(descriptor)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 def test_workers_end_with_their_process() -> None:
     code = (
         "import os, sys\n"
@@ -204,16 +165,6 @@ def is_running(group: int) -> bool:
         return False
     states = [path.read_text() for path in Path("/proc").glob(f"{group}/stat")]
     return not all(") Z " in state for state in states)
-
-
-def test_pool_says_what_to_install_when_math_verify_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "sympy.py").write_text("raise ImportError('it is not there')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    pool = MathPool(size=1)
-    with pytest.raises(RuntimeError, match=r"it is not there.*pip install 'math-verify"):
-        pool.compare("x", "x", 5)
 
 
 STARTER = """

@@ -4,16 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.counted_calls import num_calls
 from tests.rewards.debates import SILENT, debate_of, judged_debate, on_question
 
-from debate_protocol.transcripts.files import from_json, to_json, with_counts
+from benchmarks.robustness.long_speeches import UNITS, forms, value_speeches
+from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import AgentRole, Reply, Transcript
-from debate_rewards import V2
 from debate_rewards.answer_rewards import Verifiable
 from debate_rewards.metrics import (
     debate_metrics,
     debate_statistics,
-    question_moments,
     question_values,
 )
 
@@ -113,20 +113,6 @@ def test_figures_of_two_debates() -> None:
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
 
 
-def test_files_keep_the_counts_of_tokens() -> None:
-    bare = from_json(to_json(A))
-    assert not [name for name in figures(bare) if "tokens" in name]
-    counted = from_json(to_json(with_counts(A)))
-    assert all(turn.reply is None for turn in counted.turns)
-    assert figures(counted) == figures(A)
-
-
-def test_a_debate_of_one_round_gains_nothing_and_does_not_improve() -> None:
-    metrics = figures(numeric_debate("a", "4 5 4"))
-    assert (metrics["maj/first"], metrics["maj/last"]) == (1, 1)
-    assert not {"maj/delta", "improvement"} & metrics.keys()
-
-
 def test_agreement_needs_an_answer_of_everyone_who_spoke() -> None:
     silent = figures(numeric_debate("a", "5 5 -", "5 5 5", "4 4 4", tokens=[1] * 9))
     assert silent["agreement/tokens_saved"] == pytest.approx(3 / 9)
@@ -137,14 +123,6 @@ def test_agreement_needs_an_answer_of_everyone_who_spoke() -> None:
     never = figures(numeric_debate("a", "4 5 5", "5 4 4", tokens=[1] * 6))
     assert (never["agreement/reached"], never["agreement/tokens_saved"]) == (0, 0)
     assert never["agreement/accuracy"] == 1
-
-
-def test_the_center_has_figures_of_its_own() -> None:
-    metrics = figures(numeric_debate("a", "5 4 4", "4 5 5", topology="central", center=0))
-    assert metrics["central/first"] == 0
-    assert metrics["central/last"] == metrics["central/delta"] == metrics["decision/central"] == 1
-    assert (metrics["maj/first"], metrics["maj/last"], metrics["decision/majority"]) == (1, 0, 0)
-    assert "decision/central" not in figures(A)
 
 
 def test_metrics_of_votes_by_hand() -> None:
@@ -198,34 +176,6 @@ def test_answers_that_cannot_be_read_are_wrong_and_counted_by_reason() -> None:
     assert figures(first)["avg@k"] == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize(
-    ("solutions", "consensus", "plurality"), [("rrww", 0, 0.5), ("rrrw", 1, 1)]
-)
-def test_consensus_needs_more_than_half(solutions: str, consensus: int, plurality: float) -> None:
-    metrics = figures(debate_of("| | |", solutions=[solutions], gold="r"))
-    assert (metrics["cons@k"], metrics["maj@k"]) == (consensus, plurality)
-
-
-def test_majorities_go_by_equivalence() -> None:
-    # Three ways to write one half against two of one third.
-    answers = [
-        r"\boxed{\frac12}",
-        r"\boxed{0.5}",
-        r"\boxed{2/4}",
-        r"\boxed{1/3}",
-        r"\boxed{\frac13}",
-    ]
-    debate = debate_of("| | | |", solutions=[answers], gold="0.50", meta={"kind": "math"})
-    metrics = figures(debate)
-    assert metrics["maj@k"] == metrics["decision/majority"] == metrics["cons@k"] == 1
-    assert metrics["diversity/round_0"] == pytest.approx(2 / 5)
-
-
-def test_missing_turns_of_the_last_round_are_wrong() -> None:
-    metrics = figures(debate_of(SILENT, "fail | absent | absent", solutions=["rrr"], gold="r"))
-    assert metrics["avg@k"] == metrics["maj@k"] == metrics["accuracy/round_1"] == 0
-
-
 def test_questions_without_gold_answers_are_left_out() -> None:
     without_gold = debate_of(SILENT)
     metrics = figures(without_gold, debate_of(SILENT, gold="s0", id="e"))
@@ -271,26 +221,7 @@ def test_a_policy_is_measured_in_the_last_round_in_which_it_owes_an_answer() -> 
     assert with_roles(policy="trained") == shared
 
 
-def test_scores_add_the_accuracy_of_the_reward_alone() -> None:
-    debates = [judged_debate("A1>A2 | A0>A2 | A0>A1", gold="s0")]
-    with_scores = debate_metrics(debates, scores=V2()(debates))
-    assert with_scores == figures(*debates) | {"reward/accuracy": 1.0}
-
-
 # ---- over questions -------------------------------------------------------------------------
-
-
-def test_values_of_a_question_are_means_and_no_ratios() -> None:
-    debates = [
-        debate_of(SILENT, solutions=["rww"], gold="r"),
-        debate_of(SILENT, solutions=["rrr"], gold="r"),
-        debate_of(SILENT, solutions=["www"], gold="r", id="e"),
-    ]
-    assert question_values(debates)["avg@k"] == {"d": pytest.approx(2 / 3), "e": 0}
-    values = question_values([A, B])
-    assert not {"improvement", "right/tokens/round_0"} & values.keys()
-    assert values["maj/delta"] == {"a": 1, "b": -1}
-    assert question_moments([A, B])["b"]["improvement"] == (-1, 1)
 
 
 def test_effective_voters_follow_from_the_correlation_of_agents() -> None:
@@ -326,3 +257,21 @@ def test_statistics_are_the_metrics_with_intervals() -> None:
     assert estimates == debate_statistics(debates, seed=3)
     for estimate in estimates.values():
         assert estimate.low <= estimate.value <= estimate.high
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_repeated_text_takes_as_many_calls_as_it_is_long(unit: str) -> None:
+    for form in forms():
+        short = "a" + unit * (500 // len(unit))
+        calls_of_short = num_calls(lambda form=form, text=short: value_speeches(form, text))
+        calls_of_long = num_calls(lambda form=form, text=short * 8: value_speeches(form, text))
+        assert calls_of_long < 10 * calls_of_short
+
+
+# Linear time is below a second; a pattern of quadratic time would take minutes.
+@pytest.mark.slow
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("unit", UNITS)
+def test_valuing_of_long_repeated_text_ends(unit: str) -> None:
+    for form in forms():
+        value_speeches(form, "a" + unit * (60_000 // len(unit)))

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from tests.rewards.debates import (
     SILENT,
     debate_of,
     judged_debate,
     numbers,
-    on_question,
     round_values,
     score_of,
     turn_credits,
@@ -23,17 +22,14 @@ from tests.rewards.debates import (
 
 from debate_protocol.plugins import VariantNotLoadedWarning, Variants
 from debate_protocol.transcripts.files import json_line, to_json
-from debate_protocol.types import Transcript
 from debate_rewards import (
     REWARDS,
     V2,
     Labelled,
     Mixed,
-    Overlong,
     Reward,
     RewardChoice,
     RewardConfig,
-    RewardContext,
     Verifiable,
     get_reward,
 )
@@ -76,20 +72,6 @@ def test_every_reward_is_read_by_its_type_and_keeps_to_its_streams(name: str) ->
 def test_an_unknown_type_is_refused_with_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"found 'bradly_terry'.*did you mean 'bradley_terry'"):
         get_reward("bradly_terry")
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"type": "v3"},
-        {"type": "v2", "unvotd": "zero"},
-        {"type": "v2", "format_penalty": 0.5},
-        {"type": "mixed", "components": {}},
-    ],
-)
-def test_settings_that_a_reward_does_not_have_are_refused(config: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        read_reward(**config)
 
 
 # ---- mixed ----------------------------------------------------------------------------------
@@ -160,13 +142,6 @@ def test_components_may_own_a_stream_each() -> None:
     assert {credit.component for credit in judges} == {"judge"}
 
 
-def test_metrics_of_two_components_of_a_type_are_told_apart() -> None:
-    component = {"reward": {"type": "v2"}, "weight": 1.0}
-    reward = mixed(components={"a": component, "b": component})
-    metrics = score_of(reward, debate_of(SILENT)).metrics
-    assert {"a/v2/total_votes", "b/v2/total_votes"} <= metrics.keys()
-
-
 def test_a_fading_weight_is_that_of_the_step() -> None:
     components: Any = {
         "truth": {
@@ -229,38 +204,6 @@ def test_labels_go_where_judges_disagree() -> None:
     assert nobody.labelled([united, divided]) == set()
     everybody = Labelled(share=1, by="votes", rest=V2())
     assert everybody.labelled([united, divided]) == {"united", "divided"}
-
-
-def test_labels_go_where_first_answers_disagree() -> None:
-    # In the second round those disagree who agreed in the first. 1 − Σ f²: 4/9, 0 and 2/3.
-    solutions = {"two": ["aab", "zzy"], "one": ["aaa", "xyz"], "three": ["abc", "zzz"]}
-    batch = []
-    for question_id, rounds in solutions.items():
-        batch.append(judged_debate("A1=A2 | A0=A2 | A0=A1", id=question_id, solutions=rounds))
-    third = Labelled(share=1 / 3, by="answers", rest=V2())
-    two_thirds = Labelled(share=2 / 3, by="answers", rest=V2())
-    assert third.labelled(batch) == {"three"}
-    assert two_thirds.labelled(batch) == {"three", "two"}
-
-
-@pytest.mark.parametrize(("share", "is_checked"), [(0, False), (1, True)])
-def test_answers_of_other_questions_are_not_looked_at(
-    share: float, is_checked: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    batch: list[Transcript] = []
-    for number in range(4):
-        batch.append(on_question(str(number), debate_of(SILENT)))  # No question has an answer.
-    Labelled(share=share, rest=V2())(batch)
-    assert ("left out" in caplog.text) == is_checked
-
-
-def test_a_rest_without_signal_is_named_where_nothing_is_labelled() -> None:
-    context = RewardContext(debate_of(SILENT).protocol, max_tokens=8)
-    rest = Overlong(max_tokens=10, buffer=1)  # No reply is long enough.
-    assert not list(Labelled(share=0.1, rest=rest).notes(context))
-    (note,) = Labelled(share=0, rest=rest).notes(context)
-    assert (note.kind, note.stream) == ("no_signal", "generator")
-    assert "overlong" in note.text
 
 
 # ---- rewards of other packages --------------------------------------------------------------
@@ -373,13 +316,9 @@ def test_a_reward_of_another_package_scores_here_and_in_commands_and_mixtures(si
     ("module", "entry", "message"),
     [
         ("import nothing_like_this", "a = broken:A", "cannot be imported: ModuleNotFoundError"),
-        ("import sys; sys.exit(3)", "a = broken:A", "cannot be imported: SystemExit: 3"),
         ("raise SystemError('\\x1b[2J')", "a = broken:A", r"SystemError: \x1b[2J"),
-        (NOT_A_REWARD, "a\x1b[2J = broken:Other", r"'a\x1b[2J' of package broken"),
         (NOT_A_REWARD, "a = broken:missing", "cannot be imported: AttributeError"),
-        (NOT_A_REWARD, "a = broken:function", "expected a pydantic model"),
         (NOT_A_REWARD, "a = broken:Other", 'expected a field type: Literal["a"] = "a" in Other'),
-        (NOT_A_REWARD, "other = broken:Other", "expected a subclass of debate_rewards."),
         (NOT_A_REWARD, "v2 = broken:Other", "has taken; expected another one"),
     ],
 )
@@ -396,11 +335,3 @@ def test_a_reward_that_cannot_be_used_is_named_and_left_out(
     (warning,) = warnings
     assert message in str(warning.message)
     assert "of package broken" in str(warning.message)
-
-
-def test_a_second_reward_of_a_name_is_named_and_left_out(site: Path) -> None:
-    install(site, "debate-brevity", BREVITY, "brevity = debate_brevity:Brevity")
-    install(site, "other-brevity", BREVITY, "brevity = other_brevity:Brevity")
-    with pytest.warns(VariantNotLoadedWarning, match="debate_brevity has taken"):
-        rewards = installed_rewards()
-    assert rewards["brevity"].__module__ == "debate_brevity"

@@ -1,11 +1,13 @@
 """Bradley-Terry strengths: the maximum of likelihood times prior."""
 
 import math
+from statistics import stdev
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from debate_rewards.group_advantages import GROUP_METHODS, group_mean, std_factor
 from debate_rewards.strengths import log_strengths
 
 PAIRS = st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(lambda pair: pair[0] != pair[1])
@@ -40,19 +42,6 @@ def test_each_item_wins_as_often_as_its_strength_says(
         assert num_wins == pytest.approx(expected_wins, abs=1e-8)
 
 
-def test_a_first_guess_leads_to_the_same_strengths() -> None:
-    wins = with_both_orders({(0, 1): 3.0, (1, 2): 1.0})
-    cold = log_strengths(wins, 0.5)
-    assert log_strengths(wins, 0.5, start={0: 4.0, 1: -9.0}) == pytest.approx(cold)
-    assert log_strengths({}, 0.5) == {}
-
-
-def test_odds_are_those_of_the_votes_when_the_prior_vanishes() -> None:
-    # Three wins and one loss: odds 3 to 1.
-    strengths = log_strengths({("a", "b"): 3.0, ("b", "a"): 1.0}, prior=1e-9)
-    assert strengths["a"] - strengths["b"] == pytest.approx(math.log(3), abs=1e-5)
-
-
 def test_strengths_stay_finite_with_a_weak_prior_and_many_votes() -> None:
     wins = {}
     for first in range(7):
@@ -63,3 +52,39 @@ def test_strengths_stay_finite_with_a_weak_prior_and_many_votes() -> None:
     assert all(math.isfinite(strength) for strength in strengths.values())
     assert sorted(strengths, key=strengths.__getitem__) == list(range(7))[::-1]
     assert strengths[0] == pytest.approx(-strengths[6])
+
+
+METHODS = {method.name: method for method in GROUP_METHODS}
+# The mean is ½ and the deviations are −½, −½, ½, ½: squares 4·¼ over 3, so √(1/3).
+REWARDS = [0.0, 0.0, 1.0, 1.0]
+LENGTHS = [1, 2, 4, 5]
+FACTOR = 1 / ((1 / 3) ** 0.5 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("GRPO", [-0.5 * FACTOR, -0.25 * FACTOR, 0.125 * FACTOR, 0.1 * FACTOR]),
+        ("Dr. GRPO", [-0.5, -0.5, 0.5, 0.5]),
+        # Against the mean of the other three: 0 − 2/3, and 1 − 1/3.
+        ("RLOO", [-2 / 3, -2 / 3, 2 / 3, 2 / 3]),
+        ("DAPO", [-0.5 * FACTOR, -0.5 * FACTOR, 0.5 * FACTOR, 0.5 * FACTOR]),
+        ("ours (grouped)", [-0.5, -0.5, 0.5, 0.5]),
+    ],
+)
+def test_methods_weigh_the_tokens_of_a_group(name: str, weights: list[float]) -> None:
+    assert METHODS[name].token_weights(REWARDS, LENGTHS) == pytest.approx(weights)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("rewards", [[0.1, 0.1, 0.1], [0.7]])
+def test_groups_without_spread_teach_nothing(name: str, rewards: list[float]) -> None:
+    weights = METHODS[name].token_weights(rewards, [3] * len(rewards))
+    assert weights == (None if name == "DAPO" else [0.0] * len(rewards))
+
+
+def test_the_mean_of_equal_values_is_exact() -> None:
+    # 0.1 + 0.1 + 0.1 is not 3 · 0.1 in floating point.
+    assert group_mean([0.1] * 3) == 0.1
+    assert group_mean([0.0, 0.5, 1.0]) == 0.5
+    assert std_factor([0.2, 0.6]) == pytest.approx(1 / (stdev([0.2, 0.6]) + 1e-6))

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from tests.rewards.debates import (
     SILENT,
-    SILENT_FIVE,
     debate_of,
     judged_debate,
     numbers,
@@ -135,23 +134,6 @@ def test_a_failed_turn_carries_minus_one_and_nothing_else() -> None:
     assert score.metrics["v2/missing_comparisons"] == 0
 
 
-def test_a_failed_turn_casts_no_votes() -> None:
-    debate = judged_debate("A1>A2 | |")
-    text = debate.turns[3].text.replace("solution>", "solved>")
-    turns = (*debate.turns[:3], replace(debate.turns[3], text=text), *debate.turns[4:])
-    assert score_of(V2(), replace(debate, turns=turns)).metrics["v2/total_votes"] == 0
-
-
-def test_an_aborted_debate_is_valued_by_the_votes_there_were() -> None:
-    debate = debate_of("| | A0>A1", "A1>A2 | fail | absent", schedule="sequential", max_rounds=2)
-    score = score_of(V2(), debate)
-    assert round_values(score, 0) == numbers("1 0 -1")
-    assert round_values(score, 1) == numbers("none -1")
-    assert score.agents == (1.0, -0.5, -1.0)  # Agent 1: the mean of 0 and −1.
-    silent = debate_of(" | fail | absent", schedule="sequential", max_rounds=2)
-    assert score_of(V2(), silent).agents == (None, -1.0, None)
-
-
 def test_votes_of_one_role_alone_value_turns() -> None:
     # Agents 0, 1 and 2 debate and agent 3 judges: it prefers 1 to 0, the debaters 0 to 1.
     roles = [{"name": "debater", "count": 3}, {"name": "judge", "count": 1}]
@@ -242,20 +224,6 @@ def test_leave_one_out_takes_out_all_lines_of_a_judge_when_repeats_count() -> No
     assert round_values(inclusive, 0)[0] == pytest.approx(2 * 3 / 5 - 1)
 
 
-def test_metrics_count_judges_of_a_pair_and_comparisons_that_were_expected() -> None:
-    debate = judged_debate("| | A0>A1 | A0>A1 | A0>A1 | A1>A0 | A0=A1")
-    metrics = score_of(V2(), debate).metrics
-    assert metrics["v2/judges_per_pair"] == 5
-    assert metrics["v2/comparison_pairs_tie"] == 0
-    assert metrics["v2/self_consensus_fraction"] == 0
-    # Each of 7 agents is shown 15 pairs; five made one comparison each.
-    assert metrics["v2/comparisons_made"] == pytest.approx(5 / 105)
-    lone_judges = score_of(V2(), judged_debate("A1>A2 | A2>A0 | A0=A1")).metrics
-    assert lone_judges["v2/self_consensus_fraction"] == 1
-    assert lone_judges["v2/comparison_pairs_tie"] == 1
-    assert "reward/judge/mean" not in lone_judges
-
-
 @pytest.mark.parametrize(
     ("lines", "is_penalized"),
     [
@@ -277,18 +245,6 @@ def test_judges_without_a_comparison_are_penalized(lines: str, is_penalized: lis
     assert v2_values(debate, 1, "judge", format_penalty=None) == numbers("none none none")
 
 
-def test_penalties_stand_beside_unvoted_turns() -> None:
-    # Agent 0 fails in round 0, 1 makes no comparison in round 1, and nobody votes on 2.
-    debate = debate_of("fail | | | |", "A1>A3 | | A1=A3 | A1>A4 | A1>A3")
-    score = score_of(V2(), debate)
-    # 1: 3½ of 4, so ¾. 3: ½ of 3, so −2/3. 4: −1.
-    assert round_values(score, 0) == numbers("-1 0.75 none -2/3 -1")
-    assert [turn_credits(score)[agent, 0].penalty for agent in range(5)] == [True] + [False] * 4
-    assert turn_credits(score)[2, 0].expected
-    # 0 and 4 judge (1, 3) with each other, 2's = is not valued; 3 is alone on (1, 4).
-    assert round_values(score, 1, "judge") == numbers("1 -0.5 none none 1")
-
-
 @pytest.mark.parametrize(("history", "value"), [(-1, -0.5), (1, None)])
 def test_what_is_expected_follows_from_what_was_shown(history: int, value: float | None) -> None:
     # Agent 1 fails in round 1. With all rounds its older turn still makes a pair for agent 2; with
@@ -298,30 +254,6 @@ def test_what_is_expected_follows_from_what_was_shown(history: int, value: float
     assert round_values(score, 2, "judge")[0] is None
     assert round_values(score, 2, "judge")[2] == value
     assert score.metrics["v2/failed_dropped"] == 1
-
-
-@pytest.mark.parametrize(
-    "debate",
-    [debate_of("|", "| A0>A1"), judged_debate(SILENT, contract="boxed")],
-    ids=["two agents", "a contract without comparisons"],
-)
-def test_nothing_is_expected_of_judges_without_a_pair(debate: Any) -> None:
-    score = score_of(V2(), debate)
-    assert score.metrics["v2/missing_comparisons"] == 0
-    assert "v2/comparisons_made" not in score.metrics
-    assert not any(credit.expected for credit in turn_credits(score, "judge").values())
-
-
-def test_consensus_none_leaves_the_judge_stream_out() -> None:
-    debate = judged_debate("A1>A2 | | A0>A1")
-    score = score_of(V2(consensus="none"), debate)
-    assert (
-        {credit.stream for credit in score.credits}
-        == {"generator"}
-        == {*V2(consensus="none").streams}
-    )
-    assert turn_values(score) == turn_values(score_of(V2(), debate))
-    assert score.metrics["v2/missing_comparisons"] == 1
 
 
 # ---- peer prediction ------------------------------------------------------------------------
@@ -341,19 +273,6 @@ def test_peer_prediction_pays_agreement_beyond_the_other_questions() -> None:
     assert round_values(second, 1, "judge")[2:] == [0.0, expected, expected]
     assert all(credit.centred for credit in turn_credits(first, "judge").values())
     assert not any(credit.centred for credit in turn_credits(first).values())
-
-
-def test_peer_prediction_pays_nothing_for_one_habit_everywhere() -> None:
-    lines = "A1=A2 | A0=A2 | A0=A1 | A0=A1 | A0=A1"
-    scores = V2(consensus="peer_prediction")([judged_debate(lines, id=name) for name in "abc"])
-    for score in scores:
-        assert {*round_values(score, 1, "judge")} <= {None, 0.0}
-
-
-def test_peer_prediction_has_no_signal_for_a_single_question() -> None:
-    debate = judged_debate("A2>A3 | A2>A3 | A0>A1 | A0>A1 | A0>A1")
-    for score in V2(consensus="peer_prediction")([debate, debate]):
-        assert {*turn_values(score, "judge").values()} == {None}
 
 
 # ---- lines and sentences of a turn ----------------------------------------------------------
@@ -387,26 +306,6 @@ def test_lines_have_values_of_their_own_and_a_price_where_they_do_not_count() ->
     assert span_values(unpriced, debate, 4, 1) == free
 
 
-def test_line_credit_leaves_the_end_of_a_whole_section_to_its_turn() -> None:
-    all_pairs = "A0>A1; A0>A2; A0>A3; A1>A2; A1>A3; A2>A3"
-    debate = judged_debate(f"| | | | {all_pairs}")
-    score = score_of(V2(judge_credit="line"), debate)
-    assert span_values(score, debate, 4, 1)[-1] == ("Agent 2>Agent 3", None)
-
-
-def test_line_credit_has_no_price_for_lines_about_turns_that_failed() -> None:
-    last_round = "A1>A2; A2>A3; A2>A0; A3>A4 | | | | A2>A3"
-    debate = debate_of(SILENT_FIVE, "| fail | | |", last_round, max_rounds=3)
-    score = score_of(V2(judge_credit="line", consensus="inclusive"), debate)
-    assert span_values(score, debate, 0, 2) == [
-        ("Agent 1>Agent 2", None),
-        ("Agent 2>Agent 3", 1.0),
-        ("Agent 2>Agent 0\n", -0.5),
-        ("Agent 3>Agent 4", 1.0),
-        ("\n</comparison>", -0.5),
-    ]
-
-
 def test_segment_credit_pays_parts_of_the_evaluation_by_the_lines_that_name_their_agent() -> None:
     evaluation = "All try. Agent 0 is neat, so agent 0 wins. Agent 1 slips. Agent 3 too."
     # Agent 4: 1>0 against 2 and 3 (−1), 2>0 with 1 (+1), 1=3 (None). The part about 0 is worth the
@@ -429,16 +328,6 @@ def test_segment_credit_pays_parts_of_the_evaluation_by_the_lines_that_name_thei
     )
     valued_texts = span_values(score_of(V2(judge_credit="segment"), nameless), nameless, 4, 1)
     assert [value for _, value in valued_texts] == numbers("-1 -0.5")
-
-
-@pytest.mark.parametrize("judge_credit", ["line", "segment"])
-def test_turns_without_any_comparison_have_no_parts(judge_credit: Any) -> None:
-    debate = judged_debate(SILENT_FIVE)
-    without_section = [replace(turn, text="<solution>1</solution>") for turn in debate.turns]
-    for transcript in (debate, replace(debate, turns=tuple(without_section))):
-        score = score_of(V2(judge_credit=judge_credit, format_penalty=None), transcript)
-        assert {*turn_values(score, "judge").values()} == {None}
-        assert not any(credit.span for credit in score.credits)
 
 
 # ---- any debate -----------------------------------------------------------------------------

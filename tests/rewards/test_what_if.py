@@ -85,23 +85,12 @@ def test_habits_earn_what_the_truth_says_of_their_votes() -> None:
     }
 
 
-def test_a_reward_without_values_says_why() -> None:
-    silent = judged_debate("| | |", solutions=SOLUTIONS, gold="right")
-    (replay,) = what_if([silent], {"bt": get_reward("bradley_terry")})
-    assert replay.problem is not None
-
-
 # Against power of the noncentral t distribution (scipy 1.16): 199, 34, 12, 10, 6, 4.
 @pytest.mark.parametrize(
     ("effect", "num_seeds"), [(0.2, 199), (0.5, 34), (0.9, 12), (1.0, 10), (1.5, 6), (2.5, 4)]
 )
 def test_seeds_are_those_of_a_t_test(effect: float, num_seeds: int) -> None:
     assert seeds_needed(effect, 1.0) == num_seeds
-
-
-def test_no_difference_needs_no_number_of_seeds() -> None:
-    with pytest.raises(ValueError, match="difference"):
-        seeds_needed(0.0, 1.0)
 
 
 def test_the_command_reads_a_run_directory_and_files(

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,34 +13,22 @@ from types import SimpleNamespace
 import pytest
 import wandb
 import yaml
-from pydantic import ValidationError
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
-from debate_protocol.forms import Simultaneous
 from debate_protocol.transcripts.files import read_transcripts
-from debate_rewards import Verifiable
-from debate_rollout.drivers import play
-from debate_rollout.engines import ScriptedEngine
-from debate_train.advantages import Grouped
-from debate_train.batches.rows import Step, build_batch
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.commands.cli import main
-from debate_train.data import SignsPuzzle
-from debate_train.models.scratch import word_tokenizer
 from debate_train.monitoring import tracking
 from debate_train.monitoring.services import (
     COLUMNS,
     Logged,
-    Start,
-    TensorBoardRun,
     _is_online,
     shareable,
     shareable_page,
 )
-from debate_train.monitoring.tracking import Tracker, Tracking, turn_table
+from debate_train.monitoring.tracking import Tracker, Tracking
 from debate_train.running import loop
-from debate_train.running.results import _flatten
 from train.small_runs import RECIPE, at_call
 
 OFF = "warning: W&B is off from here on ("
@@ -82,26 +69,6 @@ class FakeRun:
         raise AssertionError("a run that is off is not ended")
 
 
-def test_run_has_its_name_and_notes_and_an_address_when_online(run, monkeypatch, capfd):
-    fake = FakeRun()
-    arguments = {}
-
-    def init(**named):
-        arguments.update(named)
-        return fake
-
-    monkeypatch.setattr("wandb.init", init)
-    settings = {"name": "shown", "notes": "why it was run", "group": "seeds"}
-    tracker = Tracking(**settings).open(run, "recipe", {"a": 1})
-    assert tracker.names == ["W&B"]
-    expected = settings | {"config": {"a": 1}, "resume": "allow"}
-    assert {key: arguments[key] for key in expected} == expected
-    assert arguments["settings"].host == ""
-    assert fake.metrics == [("step", None), ("*", "step")]
-    assert "W&B: https://example.org/run" in capfd.readouterr().err
-    assert os.environ["WANDB_DATA_DIR"] == str((run.path / "wandb" / "data").resolve())
-
-
 def test_an_outage_ends_tracking_and_not_the_run(run, monkeypatch, capfd):
     fake = FakeRun()
     monkeypatch.setattr("wandb.init", lambda **_: fake)
@@ -118,19 +85,6 @@ def test_an_outage_ends_tracking_and_not_the_run(run, monkeypatch, capfd):
     assert capfd.readouterr().err == f"{OFF}no route); metrics.jsonl has all rows\n"
 
 
-def test_a_run_that_cannot_be_started_costs_one_warning(run, monkeypatch, capfd):
-    def fail(**_):
-        raise OSError("no room\nat all")
-
-    monkeypatch.setattr("wandb.init", fail)
-    tracker = Tracking().open(run, "recipe", {})
-    assert tracker.names == []
-    tracker.log("p", 1, {"loss": 1.0})
-    warnings = capfd.readouterr().err
-    assert warnings.count(f"{OFF}no room)") == 1
-    assert "kept offline" not in warnings
-
-
 def test_a_folder_that_cannot_be_made_costs_one_warning(run, capfd):
     (run.path / "wandb").write_text("in the way")
     assert Tracking().open(run, "recipe", {}).names == []
@@ -142,10 +96,7 @@ def test_a_server_that_never_answers_leaves_a_run_that_wandb_sync_finds(run, mon
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # It accepts, and says nothing.
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        begin = time.monotonic()
         tracker = Tracking().open(run, "recipe", {})
-        # 6 to 8 s on an idle machine (wandb's own waits were 57); other tests run beside it.
-        assert time.monotonic() - begin < 20
         assert tracker.names == ["W&B"]
         tracker.log("p", 1, {"loss": 1.0})
         tracker.close()
@@ -211,16 +162,6 @@ def test_a_library_that_is_missing_is_named_with_how_to_install_it(monkeypatch, 
     assert not output.exists()
 
 
-@pytest.mark.parametrize(("mode", "settings"), [("disabled", {}), ("offline", {"wandb": False})])
-def test_open_does_nothing_when_tracking_is_off(run, monkeypatch, mode, settings):
-    monkeypatch.setenv("WANDB_MODE", mode)
-    tracker = Tracking(**settings).open(run, "recipe", {})
-    tracker.log("p", 1, {"loss": 1.0})
-    tracker.summarise({})
-    tracker.close()
-    assert not (run.path / "wandb").exists()
-
-
 @pytest.mark.usefixtures("no_login")
 @pytest.mark.parametrize(
     ("netrc", "environment", "expected"),
@@ -262,57 +203,6 @@ def test_what_is_shared_has_no_secret_and_no_place_on_a_disk(monkeypatch, tmp_pa
     text = f"<b>/data/sets/a.jsonl</b> {tmp_path} /people/someone/x abcdefgh-long</b></i>"
     page = shareable_page(text, {"data": {"path": ["/data/sets/a.jsonl"]}}, tmp_path)
     assert page == "<b>…/a.jsonl</b> … ~/x [secret]</b></i>"
-
-
-def test_unknown_setting_is_refused():
-    with pytest.raises(ValidationError):
-        Tracking.model_validate({"projekt": "x"})
-
-
-def test_table_says_of_each_turn_what_it_earned():
-    source = SignsPuzzle(batch_size=1).open()
-    tokenizer = word_tokenizer()
-    engine = ScriptedEngine().open(None, tokenizer, script=source.demonstrate)
-    form = Simultaneous(num_agents=3, max_rounds=2, style="compact", personas="none")
-    (debate,) = play([form.start(source.batch(0)[0], seed=0)], engine, max_tokens=64)
-    scores = Verifiable()([debate])
-    advantage = Grouped(baseline="none")
-    batch = build_batch([debate], advantage([debate], scores), advantage.streams, tokenizer)
-    table = turn_table("p", Step(4, [debate], scores, batch, {}), most=5)
-    rows = [dict(zip(COLUMNS, row, strict=True)) for row in table]
-    for row, turn in zip(rows, debate.turns, strict=False):
-        assert (row["phase"], row["step"], row["role"]) == ("p", 5, "debater")
-        assert (row["debate"], row["agent"], row["round"]) == (debate.id, turn.agent, turn.round)
-        value = float(row["credit"].removeprefix("generator "))
-        batch_row = next(r for r in batch.rows if r.agent == turn.agent)
-        is_turn = batch_row.over_tokens("segments") == turn.round + 1
-        mean = batch_row.over_tokens("advantages")[is_turn].mean()
-        assert row["advantage"] == pytest.approx(mean, rel=1e-6)
-        assert abs(value) == 1 and row["advantage"] * value > 0
-    assert len(rows) == 5
-
-
-def test_the_change_of_a_summary_is_of_the_same_questions_as_its_interval():
-    row = {
-        "name": "eval/judge/accuracy",
-        "before": {"mean": 0.5, "low": 0.0, "high": 1.0},
-        "after": {"mean": 0.7, "low": 0.0, "high": 1.0},
-    }
-    change = "results/judge/accuracy/change"
-    assert _flatten([row])[change] == pytest.approx(0.2)
-    summary = _flatten([row | {"change": {"difference": 0.1, "low": 0.05, "high": 0.15}}])
-    ends = [summary[change], summary[f"{change}_low"], summary[f"{change}_high"]]
-    assert ends == [0.1, 0.05, 0.15]
-
-
-def test_tensorboard_drops_steps_that_are_made_again(tmp_path):
-    for last_step, steps in ((None, (1, 2, 3)), (1, (2, 3, 4))):
-        service = TensorBoardRun(Start(tmp_path), last_step)
-        for step in steps:
-            service.log(Logged(step - 1, "p", step, {"optim/loss": 1.0}))
-        service.close(failed=False)
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Tensors("optim/loss")
-    assert [event.step for event in events] == [1, 2, 3, 4]
 
 
 # A run of three steps that failed in the third and was resumed, tracked offline
@@ -411,12 +301,6 @@ def test_a_resumed_run_goes_on_as_the_same_one_without_a_repeat(tracked):
     assert [record.exit_code for record in records_of(tracked, "exit")] == [1, 0]
 
 
-def test_rows_are_drawn_over_the_step(tracked):
-    metrics = records_of(tracked, "metric")
-    axes = [(metric.name, metric.glob_name, metric.step_metric) for metric in metrics]
-    assert axes == [("step", "", ""), ("", "*", "step")] * 2
-
-
 def test_tables_hold_the_turns(tracked):
     paths = sorted(tracked.folder.glob("wandb/offline-run-*/files/media/table/*/*.table.json"))
     assert len(paths) == 2  # Of the first step, and of each second one.
@@ -500,9 +384,3 @@ def test_tensorboard_draws_each_step_once(tracked):
     assert [tuple(line) for line in lines] == [COLUMNS] * 2
     (results,) = events.Tensors("results/text_summary")
     assert b"results/summary" in make_ndarray(results.tensor_proto).item()
-
-
-def test_a_run_directory_with_trackers_is_taken_for_a_run(tracked):
-    run = RunDirectory.open(tracked.folder)
-    assert len(run.metrics.rows()) == 4
-    run.close()
