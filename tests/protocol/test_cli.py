@@ -2,7 +2,6 @@
 
 import io
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import pytest
 
 from debate_protocol.cli import main
-from debate_protocol.transcripts.files import from_json, write_transcripts
+from debate_protocol.transcripts.files import from_json, read_transcripts, write_transcripts
+from debate_protocol.transcripts.xml import from_xml, to_xml
 
 DEBATE: dict[str, Any] = {
     "id": "d1",
@@ -62,20 +62,10 @@ def test_parse_prints_one_object_a_line_when_rows_are_good(
     }
 
 
-def test_parse_reads_standard_input_when_the_file_is_a_dash(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = json.dumps({"text": r"so \boxed{7}"}).encode()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
-    assert main(["parse", "-", "--contract", "boxed"]) == 0
-    assert json.loads(capsys.readouterr().out)["answer"] == "7"
-
-
 @pytest.mark.parametrize(
     ("arguments", "row", "message"),
     [
         (["--contract", "boxes"], {"text": ""}, "--contract: found 'boxes', expected one of"),
-        ([], {"id": 1}, "r.jsonl:1: text: found nothing, expected text"),
         ([], {"text": "", "author": "0"}, "r.jsonl:1: author: found '0', expected an integer"),
         ([], [1], "r.jsonl:1: row: found [1], expected an object"),
     ],
@@ -91,16 +81,6 @@ def test_parse_exits_2_with_one_line_when_the_input_is_bad(
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize("command", ["parse", "validate", "show", "export --to xml"])
-def test_command_exits_2_when_the_file_is_not_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    assert main([*command.split(), str(tmp_path / "none.jsonl")]) == 2
-    assert "none.jsonl: cannot be read (No such file or directory)" in capsys.readouterr().err
-    assert main([*command.split(), str(tmp_path)]) == 2
-    assert "Is a directory" in capsys.readouterr().err
 
 
 def test_validate_counts_and_exits_0_when_all_is_well(
@@ -125,17 +105,6 @@ def test_validate_tells_every_problem_and_exits_1_when_lines_are_wrong(
     assert out.endswith("3 debates, 6 turns, 3 failed turns, 3 lines with problems\n")
 
 
-def test_validate_exits_2_when_there_is_nothing(tmp_path: Path) -> None:
-    assert main(["validate", rows(tmp_path / "empty.jsonl")]) == 2
-
-
-def test_show_exits_2_and_names_debates_when_the_id_is_unknown(
-    debates: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["show", str(debates), "--id", "d3"]) == 2
-    assert "found no debate with id 'd3'; it holds 'd1', 'd2'" in capsys.readouterr().err
-
-
 def test_show_reads_the_rest_when_the_last_line_is_torn(
     debates: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,16 +114,90 @@ def test_show_reads_the_rest_when_the_last_line_is_torn(
     assert main(["show", str(debates)]) == 0
 
 
-def test_command_is_quiet_when_its_reader_stops(tmp_path: Path) -> None:
-    file = rows(tmp_path / "r.jsonl", *({"text": "x" * 1000} for _ in range(500)))
-    command = f"{sys.executable} -m debate_protocol.cli parse {file} | head -n 1"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
-    assert done.stderr == ""
-    assert json.loads(done.stdout)["problems"][0] == "solution: missing"
+EXPORTED: dict[str, Any] = {
+    "id": "d1",
+    "question": {"text": "6 * 7?\r\n", "answer": "42", "topic": "sums"},
+    "protocol": {"num_agents": 2, "arena": [1]},
+    "turns": [
+        {"agent": 0, "round": 0, "text": "<solution>42 \x1b[31m\ud800</solution> ", "seed": 1},
+        {"agent": 1, "round": 0, "text": "no idea", "prompt": [{"role": "user", "content": "q"}]},
+    ],
+    "source": {"file": "a\x00b"},
+}
+Printed = pytest.CaptureFixture[bytes]
 
 
-@pytest.mark.parametrize("module", ["debate_protocol.cli"])
-def test_import_brings_nothing_heavy_when_only_this_is_imported(module: str) -> None:
-    code = f"import {module}, sys; print({{'lxml', 'pydantic'}} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+@pytest.fixture
+def exported_debates(tmp_path: Path) -> Path:
+    path = tmp_path / "debates.jsonl"
+    write_transcripts(path, [from_json(EXPORTED), from_json(EXPORTED | {"id": "d2"})])
+    return path
+
+
+def standard_input(monkeypatch: pytest.MonkeyPatch, given: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+
+
+def test_export_to_xml_and_back_gives_the_same_file(
+    exported_debates: Path, capsysbinary: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["export", str(exported_debates), "--to", "xml"]) == 0
+    document = capsysbinary.readouterr().out
+    assert from_xml(document) == read_transcripts(exported_debates)
+    standard_input(monkeypatch, b"\n \n" + document.partition(b"\n")[2])  # without declaration
+    assert main(["export", "-", "--to", "jsonl"]) == 0
+    assert capsysbinary.readouterr().out == exported_debates.read_bytes()
+    standard_input(monkeypatch, exported_debates.read_bytes())
+    assert main(["export", "-", "--to", "jsonl"]) == 0
+    assert capsysbinary.readouterr().out == exported_debates.read_bytes()
+
+
+def test_validate_and_show_read_xml_when_a_file_holds_it(
+    exported_debates: Path, capsysbinary: Printed, tmp_path: Path
+) -> None:
+    file = tmp_path / "debates.xml"
+    file.write_bytes(b"\xef\xbb\xbf" + to_xml(read_transcripts(exported_debates)))
+    assert main(["validate", str(file)]) == 0
+    counts = b"2 debates, 4 turns, 2 failed turns, 0 lines with problems\n"
+    assert capsysbinary.readouterr().out == counts
+    assert main(["show", str(file), "--id", "d2"]) == 0
+    assert capsysbinary.readouterr().out.startswith(b"Debate d2\n")
+    file.write_bytes(to_xml(read_transcripts(exported_debates)).decode().encode("utf-16"))
+    assert main(["validate", str(file)]) == 0
+    assert capsysbinary.readouterr().out == counts
+    file.write_text("\n<transcripts/>")
+    assert main(["show", str(file)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "found no transcripts"),
+        ("[1]\n{}\n", ":1: transcript: found [1], expected an object"),
+        ("<a/>", "found 'a', expected the root element {urn:debate-transcript:1}transcripts"),
+        ("<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>", "declares a document type (DOCTYPE)"),
+    ],
+)
+def test_export_exits_2_with_one_line_when_the_file_is_bad(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
+) -> None:
+    file = tmp_path / "x"
+    file.write_text(content)
+    assert main(["export", str(file), "--to", "xml"]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+
+
+def test_commands_say_odd_names_and_values_without_a_traceback(
+    tmp_path: Path, capsysbinary: Printed
+) -> None:
+    file = tmp_path / "od\udcff\u202e.jsonl"  # bytes that are no UTF-8
+    bad = EXPORTED | {"protocol": {"num_agents": 15, "topology": "\ud800", "contract": "\x1b"}}
+    file.write_text(json.dumps(bad) + "\n")
+    assert main(["validate", str(file)]) == 1
+    assert b"topology: found '\\ud800'" in capsysbinary.readouterr().out
+    file.write_text(json.dumps(EXPORTED))
+    assert main(["show", str(file), "--id", "\udcff"]) == 2
+    assert b"'\\udcff'" in capsysbinary.readouterr().err

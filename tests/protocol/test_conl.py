@@ -88,13 +88,6 @@ def test_transcript_has_the_contract_of_each_round(play: Play) -> None:
     assert not any(turn.failure for turn in transcript.turns)
 
 
-def test_verdict_in_a_round_of_solutions_is_none(play: Play) -> None:
-    transcript = play(Conl(personas="none"), lambda request: "Agent 1 > Agent 2").transcript
-    failures = {turn.round: turn.failure for turn in transcript.turns}
-    # A turn that owes no answer fails only where it says nothing.
-    assert failures == {0: "no_solution", 1: None, 2: "no_solution", 3: None}
-
-
 def test_two_agents_rank_their_own_solutions_too(play: Play) -> None:
     def say(request: TurnRequest) -> str:
         assert request.contract is not None
@@ -121,11 +114,8 @@ def test_two_agents_rank_their_own_solutions_too(play: Play) -> None:
     ("changes", "said"),
     [
         ({"num_agents": 2}, "2 rank each other's solution and their own"),
-        ({"max_rounds": 3}, "Input should be 4"),
         ({"contract": "three_section"}, "each round of this form has its own"),
-        ({"conversation": "append"}, "Input should be 'rebuild'"),
         ({"history_rounds": 1}, "Input should be -1"),
-        ({"roles": {"judge": {"count": 3}}}, "found 3 agents in judge"),
         ({"roles": {"a": {}, "b": {"count": 3, "answers": False}}}, "but the form has True"),
     ],
 )

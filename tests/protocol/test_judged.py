@@ -1,16 +1,14 @@
 """Debates before a judge: who speaks, who reads what, and what copies have in common."""
 
-import random
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from debate_protocol.forms import FormConfig, Judged
-from debate_protocol.forms.judged import Passage, quotes, word_ends
+from debate_protocol.forms.judged import quotes, word_ends
 from debate_protocol.transcripts.files import from_json, to_json, transcript_problems
 from debate_protocol.types import Question, Reply, Transcript, TurnRequest, decided
 
@@ -110,13 +108,6 @@ def test_judges_are_not_shown_the_passage_but_whether_quotes_stand_in_it() -> No
     assert requests[1].question.meta == {"kind": "number"}
 
 
-def test_speeches_are_cut_for_their_readers_alone() -> None:
-    form = Judged(max_words=2, opponent="none", max_rounds=2)
-    transcript, requests = held(form, lambda request: "one  two three four \\boxed{4}")
-    assert "one  two [… 3 words cut]" in prompt(requests[1])
-    assert transcript.turns[0].text == "one  two three four \\boxed{4}"
-
-
 def test_every_second_judge_reads_rivals_in_the_opposite_order() -> None:
     form = Judged(order="simultaneous", max_rounds=2, both_orders=True, judges=2)
     said = "I am Agent {0}, no other: \\boxed{{1{0}}}"
@@ -140,38 +131,6 @@ def test_choices_are_read_as_a_whole(text: str | None, meant: int | None) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"), [(" right.", 0), ("**Wrong**", 1), ("not right", None), ("0", None)]
-)
-def test_verdicts_are_read_as_a_whole(text: str, meant: int | None) -> None:
-    assert decided(Judged(opponent="critic").protocol(), text) == meant
-
-
-def test_a_part_of_a_word_is_no_quote() -> None:
-    question = replace(QUESTION, meta={"kind": "number", "passage": "The claim is incorrect."})
-    form = Judged(private=("passage",), opponent="none", max_rounds=2)
-    run = form.start(question, seed=0)
-    next(run)
-    (judge,) = run.send([Reply("<quote>correct</quote> <quote>is incorrect</quote> \\boxed{4}")])  # type: ignore[misc]
-    read = prompt(judge)
-    assert "<unverified_quote> correct </" in read and "<verified_quote> is incorrect </" in read
-
-
-def test_passage_has_what_an_expression_finds_between_no_letters() -> None:
-    letter = r"[^\W\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]"
-    draw = random.Random(0)
-    found = set()
-    for _ in range(4000):
-        passage = "".join(draw.choices("ab.- 字\x1f", k=draw.randint(0, 9)))
-        words = "".join(draw.choices("ab.- 字", k=draw.randint(0, 3)))
-        said, known = (" ".join(text.split()) for text in (words, passage))
-        whole = rf"(?<!{letter}){re.escape(said)}(?!{letter})"
-        expected = bool(said) and re.search(whole, known) is not None
-        assert Passage(passage).has(words) == expected, (passage, words)
-        found.add(expected)
-    assert found == {True, False}
-
-
-@pytest.mark.parametrize(
     "text",
     ["<quote>a</quote> b <quote>c\nd</quote>", "<quote><quote>a</quote></quote>", "<quote>", "",
      "</quote><quote>a", "<quote></quote><quote>x</quote>"],
@@ -185,27 +144,15 @@ def test_quotes_are_what_an_expression_finds(text: str) -> None:
     ("text", "expected"),
     [
         ("one  two\nthree", 3),
-        (r"It is \boxed{4}", 3),
         ("well-known", 1),
         ("字" * 30, 30),  # A word each, with what follows it.
-        ("天气很好。", 4),
         ("ภ" * 10, 3),  # Four characters each: 4 + 4 + 2.
         ("a-" * 40, 5),  # 80 characters, 16 each.
-        ("字a字", 3),
         (" \n ", 0),
     ],
 )
 def test_words_are_counted_without_spaces_too(text: str, expected: int) -> None:
     assert len(word_ends(text)) == expected
-
-
-@pytest.mark.parametrize("text", ["字" * 3000, "a-" * 1500, "ภ" * 3000])
-def test_speeches_without_spaces_are_cut(text: str) -> None:
-    form = Judged(max_words=10, opponent="none", max_rounds=2)
-    _, requests = held(form, lambda request: text + " \\boxed{4}")
-    read = prompt(requests[1])
-    # Ten words of at most 16 characters.
-    assert f"{text[:10]}" in read and text[:161] not in read and "words cut]" in read
 
 
 def test_copies_share_what_is_said_before_the_round_in_which_they_part() -> None:
@@ -224,19 +171,11 @@ def test_copies_share_what_is_said_before_the_round_in_which_they_part() -> None
     assert "diverged" not in alone.meta
 
 
-def test_copies_part_where_the_trained_policy_speaks() -> None:
-    form = Judged(diverge=True, max_rounds=5, roles={"rival": {"policy": "start"}})  # type: ignore[dict-item]
-    parted = {held(form, shared_seed=shared)[0].meta["diverged"] for shared in range(12)}
-    assert parted == {0, 2}
-
-
 @pytest.mark.parametrize(
     "settings",
     [
         {"opponent": "critic", "order": "simultaneous"},
-        {"both_orders": True},
         {"both_orders": True, "order": "simultaneous"},
-        {"max_rounds": 2},
         {"contract": "three_section"},
         {"style": {"system": "?"}},
     ],

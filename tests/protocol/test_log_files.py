@@ -71,17 +71,6 @@ def test_inspect_reads_the_log_and_what_debates_hold(logs: Path, header_only: bo
         assert read.samples[1].scores["won"].value == 1
 
 
-def test_log_averages_the_debates_of_a_question_before_the_questions() -> None:
-    other = replace(DEBATE, question=Question("r", "3 + 3?", "6"))
-    debates = [replace(DEBATE, meta={"won": won}) for won in (0.0, 0.0, 0.0)]
-    log = to_inspect([*debates, replace(other, meta={"won": 1.0})], "n", "2026-01-01T00:00:00Z")
-    (score,) = log["results"]["scores"]
-    # Question q: 0, question r: 1. Mean .5, not 1 of 4; their deviation is .7071, over √2 .5.
-    values = {name: metric["value"] for name, metric in score["metrics"].items()}
-    assert values == pytest.approx({"mean": 0.5, "stderr": 0.5})
-    assert score["scored_samples"] == 4
-
-
 @pytest.mark.tools
 def test_inspect_computes_the_means_of_the_log_again(tmp_path: Path) -> None:
     from inspect_ai.log import read_eval_log, recompute_metrics

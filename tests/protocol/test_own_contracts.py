@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import pytest
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from debate_protocol.forms import Direct, FormConfig, Simultaneous
-from debate_protocol.parsing import CONTRACTS, Contract
+from debate_protocol.forms import FormConfig, Simultaneous
+from debate_protocol.parsing import Contract
 from debate_protocol.transcripts.files import (
     TranscriptError,
     from_json,
@@ -21,7 +20,7 @@ from debate_protocol.transcripts.files import (
     write_transcripts,
 )
 from debate_protocol.transcripts.showing import shown_debate
-from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnRequest, parse_turn
+from debate_protocol.types import Question, Transcript, TurnRequest, parse_turn
 
 Play = Callable[..., Any]
 
@@ -98,18 +97,6 @@ def test_own_contract_comes_back_from_a_file_and_is_read_there_when_written(
     assert "poem" in shown.splitlines()[1] and "critique" in shown and "c2" in shown
 
 
-@pytest.mark.parametrize("kind", ["boxed", "answer_line"])
-def test_own_contract_of_free_text_sets_a_stop_string_when_it_wants_one(
-    play: Play, kind: str
-) -> None:
-    form = Direct(contract={"name": "short", "kind": kind, "stop": "END"})  # type: ignore[arg-type]
-    said = r"\boxed{4}" if kind == "boxed" else "Answer: 4"
-    played = play(form, lambda request: said)
-    assert played.request_turn(0, 0).stop == ("END",)
-    assert played.transcript.turns[0].failure is None
-    assert Direct(contract={"name": "s", "kind": kind}).stop_strings() == ()  # type: ignore[arg-type]
-
-
 def test_stop_string_is_the_last_closing_tag_or_what_was_written_or_none() -> None:
     assert poem_form().stop_strings() == ("</comparison>",)
     assert poem_form(stop="</poem>").stop_strings() == ("</poem>",)
@@ -124,28 +111,14 @@ def test_stop_string_is_the_last_closing_tag_or_what_was_written_or_none() -> No
         assert Simultaneous.model_validate(form.model_dump(mode="json")) == form
 
 
-def test_form_takes_a_contract_object_and_knows_a_built_in_one() -> None:
-    haiku = Contract("haiku", ("haiku",), None)
-    settings: dict[str, Any] = {"contract": haiku}
-    assert Direct(**settings).contract_rules() == haiku
-    assert Direct(**settings).protocol().contract == haiku
-    settings = {"contract": CONTRACTS["boxed"]}
-    assert Direct(**settings).protocol().contract == "boxed"
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"name": "three_section"}, "'three_section' is built in; choose another name"),
-        ({"name": ""}, "at least 1 character"),
         ({"sections": []}, "an xml contract needs sections"),
-        ({"sections": ["poem", "poem"], "instructions": {}}, "a section is named twice"),
         ({"sections": ["Poem"], "instructions": {}}, "expected a lower-case name"),
-        ({"sections": ["think"], "instructions": {}}, "none of think, turn"),
         ({"kind": "boxed"}, "the other kinds have none"),
-        ({"kind": "json"}, "'xml', 'boxed' or 'answer_line'"),
         ({"stop": ""}, "stop is empty; write null for none"),
-        ({"instructions": {"plam": "x"}}, "instructions for 'plam', .* did you mean 'plan'"),
         ({"section": []}, "Extra inputs are not permitted"),
     ],
 )
@@ -156,12 +129,6 @@ def test_own_contract_is_refused_when_it_makes_no_sense(
         poem_form(**change)
 
 
-@pytest.mark.parametrize("given", [3, None, True, ["poem"]])
-def test_contract_is_refused_when_it_is_neither_name_nor_object(given: Any) -> None:
-    with pytest.raises(ValidationError, match="valid string"):
-        Direct(contract=given)
-
-
 def in_file(contract: Any) -> Transcript:
     """A transcript as read with this contract."""
     turn = {"agent": 0, "round": 0, "text": "<poem>x</poem>"}
@@ -169,64 +136,18 @@ def in_file(contract: Any) -> Transcript:
     return from_json({"question": {"text": "?"}, "protocol": protocol, "turns": [turn]})
 
 
-def test_file_keeps_unknown_keys_of_a_contract_when_read_and_written() -> None:
-    contract = {"name": "poem", "sections": ["poem"], "stop": None, "kind": "xml", "licence": "MIT"}
-    read = in_file(contract)
-    assert read.protocol.contract == Contract("poem", ("poem",), None)
-    assert to_json(read)["protocol"]["contract"] == contract
-    assert parse_turn(read, read.turns[0]).answer == "x"
-
-
 @pytest.mark.parametrize(
     ("contract", "message"),
     [
         (3, "protocol.contract: found 3, expected a name or an object with name and sections"),
-        ({"sections": ["a"]}, "protocol.contract.name: found nothing, expected text"),
         ({"name": "a", "sections": [1]}, "protocol.contract.sections: found 1, expected text"),
-        ({"name": "a", "sections": "a"}, "protocol.contract.sections: found 'a', expected a list"),
         ({"name": "a", "sections": ["a"], "kind": "json"}, "protocol.contract: .* kind 'json'"),
-        ({"name": "a", "sections": ["<b>"]}, "protocol.contract: .* section '<b>'"),
         ({"name": "a", "sections": ["a"], "instructions": {"a": 1}}, "instructions: found 1"),
     ],
 )
 def test_file_is_refused_when_its_contract_describes_none(contract: Any, message: str) -> None:
     with pytest.raises(TranscriptError, match=message):
         in_file(contract)
-
-
-def test_file_is_read_and_its_problem_told_when_a_contract_is_only_named() -> None:
-    read = in_file("five_sections")
-    assert read.protocol.contract == "five_sections"
-    (problem,) = transcript_problems(read)
-    assert "did you mean 'five_section'" in problem
-
-
-def test_own_answer_section_stands_first_in_a_compact_line_when_there_are_others(
-    play: Play,
-) -> None:
-    contract = {"name": "checked", "sections": ["check", "solution"]}
-    form = Simultaneous(num_agents=2, max_rounds=2, style="compact", contract=contract)  # type: ignore[arg-type]
-    played = play(form, lambda request: f"<check>c</check><solution>s{request.agent}</solution>")
-    assert played.news(0, 1) == "Agent 1 : s1\ncheck : c"
-
-
-def test_text_about_comparisons_is_shown_when_the_contract_has_none(play: Play) -> None:
-    contract: Any = {"name": "essay", "sections": ["essay"]}
-    form = Simultaneous(num_agents=2, max_rounds=2, contract=contract)
-    played = play(form, lambda request: "<essay>The < comparison > of <comparison>s</essay>")
-    assert "The ‹ comparison > of ‹comparison>s\n</turn>" in played.news(0, 1)
-
-
-def test_contract_prints_as_its_name_when_shown() -> None:
-    contract = Contract("poem", ("poem",), None)
-    turn = Turn(0, 0, "<poem>x</poem>")
-    debate = Transcript("d", Question("d", "?"), Protocol(1, contract=contract), (turn,))
-    assert f"{contract}" == "poem"
-    assert ", poem, topology all\n" in shown_debate(debate)
-    rules = Protocol(1, contract=contract, topology="central", center=0)
-    assert ", poem, topology central around agent 0\n" in shown_debate(
-        replace(debate, protocol=rules)
-    )
 
 
 def test_yaml_of_the_documents_makes_forms_when_read(repository: Path) -> None:

@@ -2,11 +2,11 @@
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.counted_calls import num_calls
 
 from debate_protocol.parsing import (
     CONTRACTS,
@@ -21,10 +21,6 @@ from debate_protocol.parsing import (
 from debate_protocol.transcripts.files import TranscriptError, from_json
 from debate_protocol.types import Protocol, Question, Transcript, Turn, parse_turn
 
-THREE = (
-    "<solution>42</solution>\n<evaluation>N/A</evaluation>\n"
-    "<comparison>Agent 0 > Agent 1</comparison>"
-)
 # One of each kind of Unicode white space; none of them ends a tag.
 WHITE = "\t\x0b\x0c\x1c\x85\xa0\u1680\u2003\u2028\u2029\u202f\u205f\u3000"
 # Those of them that do not end a line, either.
@@ -47,13 +43,6 @@ def votes_of(parsed: Parsed) -> list[str]:
 # ---- sections -------------------------------------------------------------------------------
 
 
-def test_a_response_that_keeps_its_contract_has_no_problems() -> None:
-    parsed = three(THREE)
-    texts = {name: section.text for name, section in parsed.sections.items()}
-    assert texts == {"solution": "42", "evaluation": "N/A", "comparison": "Agent 0 > Agent 1"}
-    assert (parsed.answer, parsed.problems, parsed.consensus) == ("42", (), None)
-
-
 def test_spans_are_offsets_into_the_text() -> None:
     text = "🙂 <think>\r\n</think>\ud800<SOLUTION\t>\r\n ```\r\n日本\r\n```</solution\u3000>"
     section = three(text).sections["solution"]
@@ -68,10 +57,8 @@ def test_spans_are_offsets_into_the_text() -> None:
     ("text", "answer"),
     [
         ("<solution></solution>", None),
-        ("<solution> \n\u3000</solution>", None),
         ("no tags at all", None),
         ("", None),
-        ("</solution>42", None),
         ("<solution>42", "42"),
         ("<ſolution>42</ſolution>", None),  # The long s is no s.
         ("<solution>4 <ſolution> 2</solution>", "4 <ſolution> 2"),
@@ -84,12 +71,9 @@ def test_spans_are_offsets_into_the_text() -> None:
         ("<solution>1</solution><solution>2</solution><solution>3", "2"),
         ("<solution>1<solution>2<solution>3", "3"),
         ("<solution>1</solution><solution></solution>", None),
-        # Fences are stripped where they wrap the content, and only there.
-        (f"```xml\n{THREE}\n```", "42"),
         ("<solution>\n```\n42\n```\n</solution>", "42"),
         ("<solution>```python\nx = 1\n```</solution>", "x = 1"),
         ("<solution> \r\n~~~\r\n42\r\n~~~\r\n </solution>", "42"),
-        ("<solution>so\n```\nx\n```</solution>", "so\n```\nx\n```"),
         ("<solution>```\na\n```\nb\n```\nc\n```</solution>", "```\na\n```\nb\n```\nc\n```"),
         ("<solution>````\n```\nx\n```\n````</solution>", "```\nx\n```"),
         ("<solution>```\n```</solution>", None),
@@ -178,7 +162,6 @@ def test_consensus_is_yes_or_no(word: str, consensus: bool | None) -> None:
     ("contract", "text", "answer"),
     [
         ("boxed", r"first \boxed{1}, then \boxed{\frac{1}{2}} done", r"\frac{1}{2}"),
-        ("boxed", r"\boxed{ 3 } and \boxed{4", "3"),
         ("boxed", r"\boxed{\boxed{5}}", "5"),
         ("boxed", r"\boxed{a \boxed{5}}", r"a \boxed{5}"),
         ("boxed", r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
@@ -186,9 +169,7 @@ def test_consensus_is_yes_or_no(word: str, consensus: bool | None) -> None:
         ("boxed", r"\boxed{}", None),
         ("boxed", "no box", None),
         ("answer_line", "work\nAnswer: 42", "42"),
-        ("answer_line", "Answer: 1\nmore\n**answer:** 2 \n", "2"),
         ("answer_line", "**Final Answer: 7**\r\n", "7"),
-        ("answer_line", "Answer : - - +", "- - +"),
         ("answer_line", "the Answer: 42", None),
         ("answer_line", "Answer:", None),
     ],
@@ -211,21 +192,16 @@ def test_a_thought_box_is_not_read_when_thinking_is_dropped() -> None:
 @pytest.mark.parametrize(
     ("line", "vote"),
     [
-        ("Agent 0 > Agent 1", "0>1"),
         ("agent 0 = AGENT 1", "0=1"),
-        ("Agent 0 < Agent 1", "1>0"),
         ("Agent 0 &gt; Agent 1", "0>1"),
         ("Agent 0 &LT; Agent 1", "1>0"),
         ("• Agent 0 > Agent 1 because it checks", "0>1"),
-        ("12) Agent 0 > Agent 1: clearer", "0>1"),
         ("(2) Agent 0 = Agent 1, so", "0=1"),
-        ("-\u00a0Agent 0 > Agent 1. So", "0>1"),
         ("+ Agent 0 > Agent 1 - Agent 2", "0>1"),
         ("1. **Agent 0** > **Agent 1**", "0>1"),
         ("\u2003Agent\u00a00\u2003>\u00a0Agent 1 (sound)", "0>1"),
         (" - Agent 0 > Agent 1 so".replace(" ", WHITE_IN_LINE), "0>1"),
         ("Agent 007 > Agent 10", "7>10"),
-        ("Agent0>Agent1", "0>1"),
         ("Agent 0 > Agent 1; Agent 1 > Agent 2", "0>1"),  # One comparison a line is read.
         (f"Agent {'1' * 600} > Agent 0", f"{'1' * 600}>0"),
         (f"Agent {'0' * 100_000}20 > Agent 0", "20>0"),
@@ -242,18 +218,14 @@ def test_a_comparison_may_have_a_bullet_before_and_a_reason_after(line: str, vot
     [
         "Agent 0 beats Agent 1",
         "Agent 0 >> Agent 1",
-        "Agent 0 >= Agent 1",
         "Agent 0 > Agent 1 > Agent 2",
         "Agent 0 > Agent 1st",
         "Agent -1 > Agent 0",
         "Agent 0.5 > Agent 1",
-        "Agent A > Agent B",
         "Agent ٣ > Agent 1",
         "Agent 0 > ",
-        "> Agent 1",
         "I prefer Agent 0 > Agent 1",
         "0 > 1",
-        "-",
         "\x00",
         "\ud800",
     ],
@@ -319,15 +291,6 @@ def test_without_a_solution_the_first_section_is_the_answer() -> None:
     parsed = parse("<poem>Roses</poem><draft>r</draft>", poem)
     assert parsed.sections["poem"].text == "Roses"
     assert parsed.answer == "r"
-
-
-@pytest.mark.parametrize(
-    ("sections", "kind"),
-    [((), "xml"), (("a",), "boxed"), (("a", "a"), "xml"), (("Think",), "xml"), (("think",), "xml")],
-)
-def test_sections_that_make_no_sense_are_refused(sections: tuple[str, ...], kind: Any) -> None:
-    with pytest.raises(ValueError, match="contract 'bad'"):
-        Contract("bad", sections, None, kind)
 
 
 def test_a_contract_has_a_limited_number_of_sections() -> None:
@@ -477,3 +440,79 @@ def test_neutralised_text_opens_and_closes_no_section(text: str, contract: str) 
     assert list(around.sections) == ["solution"]
     assert around.sections["solution"].outer == (0, len(text) + len("<solution></solution>"))
     assert not any("block" in problem or "closes" in problem for problem in around.problems)
+
+
+# ---- long texts -----------------------------------------------------------------------------
+
+REPEATED = {
+    "openings": "<solution>",
+    "closings": "</solution>",
+    "mixed case": "<sOlUtIoN ><EVALUATION>",
+    "blocks": "<solution>4</solution>",
+    "half tags": "<solution",
+    "spaces in a tag": "<solution" + " " * 40,
+    "less": "<",
+    "think": "<think>",
+    "think end": "</think>",
+    "think pairs": "<THINK>x</think>",
+    "think and openings": "<solution><think>",
+    "think inside": "<solution>a<think>b</think>",
+    "fences": "```\n",
+    "nested fences": "```x\n````\n~~~\n`````y\n",
+    "fenced openings": "<comparison>\n```\n",
+    "ticks": "`",
+    "votes": "Agent 0 > Agent 1\n",
+    "votes in a line": "Agent 0 > Agent 1 ",
+    "half votes": "Agent 0 > Agent ",
+    "digits": "9",
+    "bullets": "- * ",
+    "stars": "*",
+    "entities": "&gt;",
+    "lines": "\n",
+    "indents": "\n" + " " * 30,
+    "boxes": "\\boxed{x} ",
+    "open boxes": "\\boxed{",
+    "boxes in boxes": "\\boxed{\\boxed{x} ",
+    "open braces": "{",
+    "closed braces": "}",
+    "backslashes": "\\",
+    "answers": "Answer: ",
+    "answer lines": "Answer: 1\n",
+    "zero": "\x00",
+    "controls": "\x1b\x0b\x1c\x85",
+    "surrogates": "\ud800\udfff",
+}
+# Those in which a million tags, fences, votes, boxes or signs meet.
+LONGEST = (
+    "openings", "mixed case", "blocks", "spaces in a tag", "think", "think pairs", "nested fences",
+    "votes", "votes in a line", "digits", "open boxes", "boxes", "open braces", "controls",
+    "surrogates",
+)  # fmt: skip
+
+
+def read_everyhow(text: str) -> None:
+    """Parse by every kind of contract and thinking, and make plain."""
+    parse("<comparison>" + text, "five_section")
+    parse("<comparison>" + text, "five_section", think="drop")
+    parse(text + "}" * 9, "boxed")
+    parse(text, "answer_line", think="drop")
+    neutralised(text, get_contract("five_section"))
+
+
+@pytest.mark.parametrize("piece", REPEATED.values(), ids=REPEATED.keys())
+def test_reading_takes_as_many_calls_as_the_text_is_long(piece: str) -> None:
+    def calls_for(size: int) -> int:
+        text = piece * (size // len(piece))
+        return num_calls(lambda: read_everyhow(text))
+
+    # Eight times the text takes at most 8 times the calls if linear, 64 times if quadratic.
+    assert calls_for(32_000) < 10 * calls_for(4_000)
+
+
+# Patterns of quadratic time would take hours.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text", [*(REPEATED[name] for name in LONGEST), "".join(REPEATED.values())]
+)
+def test_reading_of_ten_megabytes_ends(text: str) -> None:
+    read_everyhow(text * (10_000_000 // len(text)))

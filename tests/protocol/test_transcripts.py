@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from debate_protocol.cli import main
 from debate_protocol.forms import Sequential
 from debate_protocol.transcripts.files import (
+    SCHEMA,
     TornLineWarning,
     TranscriptError,
     from_json,
@@ -19,7 +21,16 @@ from debate_protocol.transcripts.files import (
     transcript_problems,
     write_transcripts,
 )
-from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnKey
+from debate_protocol.transcripts.showing import shown_debate
+from debate_protocol.types import (
+    MAX_AGENTS,
+    MAX_ROUNDS,
+    Protocol,
+    Question,
+    Transcript,
+    Turn,
+    TurnKey,
+)
 
 MINIMAL: dict[str, Any] = {
     "question": {"text": "Why?"},
@@ -92,17 +103,6 @@ def test_from_json_derives_what_was_shown_when_the_rules_say_so(
     assert (1, 1) not in transcript.turns[2].shown  # not yet spoken when agent 0 was asked
 
 
-def test_from_json_derives_only_turns_that_exist_when_a_debate_was_aborted() -> None:
-    data = changed("turns", 1, value=None)
-    assert [turn.shown for turn in from_json(data).turns] == [(), (), (TurnKey(0, 0),)]
-
-
-def test_from_json_keeps_what_was_shown_when_the_file_says_it() -> None:
-    data = changed("turns", 3, "shown", value=[])
-    assert from_json(data).turns[3].shown == ()
-    assert from_json(data).turns[2].shown == (TurnKey(1, 0),)
-
-
 def test_unknown_keys_come_back_when_a_file_brings_them() -> None:
     data = json.loads(json.dumps(MINIMAL)) | {"source": {"x": [1]}, "id": "a", "meta": {"m": 1}}
     data["question"] |= {"id": "other", "subject": "algebra"}
@@ -140,16 +140,6 @@ def test_any_text_and_meta_come_back_when_put_in_a_line(text: str, meta: dict[st
     assert again.turns[0].text == paired
 
 
-def test_read_reports_a_torn_last_line_and_reads_the_rest(tmp_path: Path) -> None:
-    path = tmp_path / "torn.jsonl"
-    whole = json_line(MINIMAL | {"meta": {"é": "🙂"}})
-    for cut in (20, len(whole) - 2, whole.index("🙂".encode()) + 2):  # the last: inside a character
-        path.write_bytes(whole + b"\n" + whole + whole[:cut])
-        with pytest.warns(TornLineWarning, match=r"torn\.jsonl:4: the last line is cut off"):
-            read = read_transcripts(path)
-        assert [transcript.id for transcript in read] == ["1", "3"]
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -173,18 +163,13 @@ def test_read_names_file_and_line_when_a_line_is_wrong(
     ("data", "message"),
     [
         (changed("question", "text", value=None), "question.text: found nothing, expected text"),
-        (changed("protocol", "num_agents", value="2"), "protocol.num_agents: found '2', expected"),
         (changed("protocol", "num_agents", value=True), "found True, expected an integer"),
-        (changed("turns", value=None), "turns: found nothing, expected a list"),
         (changed("turns", 2, "text", value=4), r"turns\[2\].text: found 4, expected text"),
-        (changed("turns", 0, value=3), r"turns\[0\]: found 3, expected an object"),
         (
             changed("turns", 0, "shown", value=[[0]]),
             r"turns\[0\].shown: found \[0\], expected pairs",
         ),
-        (changed("turns", 0, "prompt", value=["x"]), "expected messages with role and content"),
         (changed("schema", value="debate-transcript/2"), "expected 'debate-transcript/1'"),
-        (changed("protocol", "schedule", value="p"), "found 'p', expected parallel or sequential"),
         (
             changed("protocol", "topology", value="star"),
             "without shown, but topology: found 'star'",
@@ -215,11 +200,8 @@ def test_write_leaves_the_old_file_whole_when_it_fails(tmp_path: Path) -> None:
     ("data", "problem"),
     [
         (changed("turns", 1, "agent", value=0), "turn of agent 0 in round 0: found twice"),
-        (changed("turns", 1, "agent", value=2), "expected agents 0 to 1"),
         (changed("protocol", "max_rounds", value=1), "expected rounds 0 to 0"),
-        (changed("turns", 2, "shown", value=[[1, 5]]), "shown [1, 5] is no turn of this debate"),
         (changed("turns", 2, "shown", value=[[0, 0]]), "shown [0, 0] is its own"),
-        (changed("turns", 2, "shown", value=[[1, 1]]), "shown [1, 1] was spoken later"),
         (changed("protocol", "contract", value="boxes"), "did you mean 'boxed'?"),
         (changed("protocol", "num_agents", value=0), "found 0, expected at least 1"),
     ],
@@ -255,14 +237,167 @@ def test_files_refuse_branches_that_are_malformed_or_too_deep() -> None:
         from_json(file(continuations=[deep]))
 
 
-def test_turns_have_no_keys_for_branches_when_there_are_none() -> None:
-    transcript = from_json(
-        {
-            "question": {"text": "?"},
-            "protocol": {"num_agents": 1},
-            "turns": [{"agent": 0, "round": 0, "text": "x", "branches": [], "continuations": None}],
-        }
+VERSIONED: dict[str, Any] = {
+    "schema": SCHEMA,
+    "id": "é",
+    "question": {"text": "Why?", "answer": None, "meta": {}},
+    "protocol": {"num_agents": 2},
+    "turns": [{"agent": 0, "round": 0, "text": "<solution>é</solution>"}],
+}
+LINE = json.dumps(VERSIONED, ensure_ascii=False).encode()
+
+
+def test_read_takes_a_file_as_editors_leave_it(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    plain = b"\n".join([LINE, LINE])
+    path.write_bytes(plain)
+    expected = read_transcripts(path)
+    assert len(expected) == 2
+    for raw in (plain + b"\n", b"\xef\xbb\xbf" + plain, b"\r\n \r\n".join([LINE, LINE]) + b"\r\n"):
+        path.write_bytes(raw)
+        assert read_transcripts(path) == expected
+
+
+def test_read_reports_a_torn_last_line_wherever_it_was_cut_and_reads_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.jsonl"
+    inside = LINE.index("é".encode()) + 1  # between the two bytes of a character
+    for cut in (1, inside, len(LINE) // 2, len(LINE) - 1):
+        path.write_bytes(LINE + b"\n" + LINE[:cut])
+        with pytest.warns(TornLineWarning, match=r"x.jsonl:2: the last line is cut off"):
+            assert len(read_transcripts(path)) == 1
+    assert main(["validate", str(path)]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert "x.jsonl:2: the last line is cut off" in told[0]
+    assert told[1] == "1 debates, 1 turns, 0 failed turns, 1 lines with problems"
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("debate-transcript/2", "found 'debate-transcript/2', expected 'debate-transcript/1'; a "),
+        ("debate/1", "schema: found 'debate/1', expected 'debate-transcript/1'$"),
+        (1, "schema: found 1, expected text"),
+    ],
+)
+def test_read_refuses_other_versions_and_says_what_reads_them(
+    tmp_path: Path, schema: object, message: str
+) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(LINE + b"\n" + json.dumps(VERSIONED | {"schema": schema}).encode())
+    with pytest.raises(TranscriptError, match=f"x.jsonl:2: .*{message}"):
+        read_transcripts(path)
+    assert main(["validate", str(path)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("turns", "problem"),
+    [
+        ([(0, 0, []), (0, 0, [])], "turn of agent 0 in round 0: found twice"),
+        ([(0, 0, []), (1, 1, [[0, 1]])], "shown [0, 1] is no turn of this debate"),
+        ([(-1, 0, [])], "expected agents 0 to 1"),
+    ],
+)
+def test_validate_tells_turns_that_contradict_each_other(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    turns: list[tuple[int, int, list[list[int]]]],
+    problem: str,
+) -> None:
+    told = [{"agent": a, "round": r, "text": "x", "shown": shown} for a, r, shown in turns]
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps(VERSIONED | {"turns": told}) + "\n")
+    assert main(["validate", str(path)]) == 1
+    assert f"{path}:1: " in (out := capsys.readouterr().out)
+    assert problem in out
+
+
+def test_read_refuses_what_python_cannot_count_or_nest(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    for odd in ("[" * 100_000 + "]" * 100_000, "9" * 5000, "NaN", "-Infinity"):
+        path.write_bytes(LINE[:-1] + f', "odd": {odd}}}\n'.encode() + LINE)
+        with pytest.raises(TranscriptError, match=r"x.jsonl:1: not JSON"):
+            read_transcripts(path)
+
+
+def shown_debate_of(*texts: str, **rules: Any) -> Transcript:
+    turns = tuple(Turn(agent, 0, text) for agent, text in enumerate(texts))
+    return Transcript("d1", Question("d1", "Solve 2x + 3 = 11.", "4"), Protocol(2, **rules), turns)
+
+
+def test_show_prints_question_turns_and_sections_when_all_is_well() -> None:
+    first = shown_debate_of("<solution>4</solution><evaluation>N/A</evaluation>", "no idea")
+    second = Turn(1, 1, "<solution>5\n  so</solution>", (TurnKey(0, 0),))
+    text = shown_debate(
+        Transcript(
+            "d1", first.question, Protocol(2, 2), (*first.turns, second), {"ended": "max_rounds"}
+        )
     )
-    (turn,) = transcript.turns
-    assert turn == Turn(0, 0, "x")
-    assert set(to_json(transcript)["turns"][0]) == {"agent", "round", "text", "shown", "prompt"}
+    assert text == (
+        "Debate d1\n2 agents, 2 rounds, parallel, three_section, topology all\n\n"
+        "Solve 2x + 3 = 11.\n\nKnown answer: 4\n\n── Round 1 ──\n\n"
+        "Agent 0, who saw nobody\n  solution\n    4\n  evaluation\n    N/A\n\n"
+        "Agent 1, who saw nobody\n  failed: no answer can be read\n    no idea\n\n"
+        "── Round 2 ──\n\nAgent 1, who saw 0 (round 1)\n  solution\n    5\n      so\n\n"
+        "Ended: max_rounds\n"
+    )
+
+
+def test_show_disarms_everything_that_acts_on_a_terminal() -> None:
+    armed = "\x1b[31m\x07\x9b2J\u202e\r"
+    transcript = Transcript(
+        armed,
+        Question("q", armed, armed),
+        Protocol(2, topology=armed, contract=armed),
+        (Turn(0, 0, armed, failure=armed),),
+        {"ended": armed},
+    )
+    shown = shown_debate(transcript)
+    assert not set(shown) & set(armed[:1] + "\x07\x9b\u202e\r")
+    # Name, contract, topology, question, answer, failure, text and end.
+    assert shown.count("\\x1b[31m") == 8
+
+
+TURN = {"agent": 0, "round": 0, "text": "<solution>42</solution>"}
+
+
+def absurd_debate(turn: dict[str, Any] | None = None, **rules: Any) -> dict[str, Any]:
+    return {
+        "id": "d",
+        "question": {"text": "?"},
+        "protocol": {"num_agents": 2} | rules,
+        "turns": [TURN | (turn or {})],
+    }
+
+
+ABSURD = {
+    "protocol.num_agents": absurd_debate(num_agents=10**9),
+    "protocol.max_rounds": absurd_debate(max_rounds=10**20),
+    "turns[0].agent": absurd_debate({"agent": MAX_AGENTS}),
+    "turns[0].round": absurd_debate({"round": 10**9}),
+    "turns[0].continuations[0].round": absurd_debate({"continuations": [TURN | {"round": 10**9}]}),
+}
+
+
+@pytest.mark.parametrize("where", ABSURD)
+@pytest.mark.parametrize("command", ["validate", "show", "export"])
+def test_a_transcript_with_an_absurd_number_is_refused_in_every_command(
+    command: str, where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "debates.jsonl"
+    file.write_text(json.dumps(ABSURD[where]))
+    options = ["--to", "xml"] if command == "export" else []
+    assert main([command, str(file), *options]) == (1 if command == "validate" else 2)
+    out, err = capsys.readouterr()
+    assert f"debates.jsonl:1: {where}: found 1" in out + err
+    assert ", expected at most " in out + err
+
+
+def test_a_transcript_is_read_when_it_is_as_large_as_it_may_be() -> None:
+    data = absurd_debate(
+        {"agent": MAX_AGENTS - 1, "round": MAX_ROUNDS - 1},
+        num_agents=MAX_AGENTS,
+        max_rounds=MAX_ROUNDS,
+    )
+    assert from_json(data).turns[0].round == MAX_ROUNDS - 1
