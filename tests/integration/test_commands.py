@@ -8,18 +8,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-import debate_rewards
-import debate_rewards.__main__
 from debate_protocol import cli
 from debate_protocol.subcommands import SUBCOMMANDS
 from debate_protocol.subcommands import main as debate
-from debate_protocol.transcripts.files import from_json
-from debate_protocol.transcripts.xml import from_xml
 from debate_rewards import cli as rewards_cli
 
 # Each acts on a terminal or turns its writing direction.
@@ -67,49 +62,6 @@ def test_a_terminal_is_sent_no_character_that_acts_on_it(
     printed = capsys.readouterr()
     assert printed.out + printed.err
     assert not RAW.search(printed.out + printed.err)
-
-
-def test_what_is_escaped_comes_back_equal(debates: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["export", debates, "--to", "jsonl"]) == 0
-    assert from_json(json.loads(capsys.readouterr().out)) == from_json(DEBATE)
-    assert cli.main(["export", debates, "--to", "xml"]) == 0
-    assert from_xml(capsys.readouterr().out.encode()) == [from_json(DEBATE)]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"meta": NaN}', "NaN is no JSON value"),
-        ("[" * 100_000, "maximum recursion depth"),
-    ],
-)
-def test_a_last_line_with_an_impossible_value_is_not_taken_for_a_torn_one(
-    line: str, message: str, debates: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with open(debates, "a") as file:
-        file.write(line)
-    for main, command in ((cli.main, "show"), (rewards_cli.main, "stats")):
-        options = ["--id", "other"] if command == "show" else []
-        assert main([command, debates, *options]) == 2
-        assert f"debates.jsonl:2: not JSON ({message}" in capsys.readouterr().err
-
-
-def test_raw_surrogates_are_no_json_as_two_of_them_could_not_be_written(
-    debates: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pair = json.dumps(DEBATE, ensure_ascii=False).replace("6?", "\ud83d\ude00")
-    Path(debates).write_bytes(pair.encode("utf-8", "surrogatepass") + b"\n" + b"{}\n")
-    assert cli.main(["export", debates, "--to", "jsonl"]) == 2
-    assert "not JSON ('utf-8' codec can't decode byte 0xed" in capsys.readouterr().err
-
-
-def test_an_interrupt_while_a_command_is_imported_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupted(ModuleType):
-        def __getattr__(self, name: str) -> object:
-            raise KeyboardInterrupt
-
-    monkeypatch.setitem(sys.modules, "debate_rewards.cli", Interrupted("debate_rewards.cli"))
-    assert debate_rewards.__main__.main([]) == 130
 
 
 def shell(command: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
@@ -215,22 +167,3 @@ def test_message_names_what_was_typed_and_what_to_do(
     monkeypatch.setitem(sys.modules, "debate_train", None)  # As where it is not installed.
     assert debate(arguments) == 2
     assert message in capsys.readouterr().err
-
-
-def test_importing_the_libraries_brings_nothing_that_takes_time():
-    code = (
-        "import sys; before = set(sys.modules)\n"
-        "import debate_protocol, debate_rewards, debate_rollout\n"
-        "dir(debate_protocol), dir(debate_rewards), dir(debate_rollout)\n"
-        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
-        "print(sorted(new - set(sys.stdlib_module_names)))\n"
-        "debate_protocol.Question, debate_protocol.from_json, debate_protocol.parse\n"
-        "print(sorted({'pydantic', 'lxml', 'torch'} & set(sys.modules)))\n"
-    )
-    completed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert completed.stdout.splitlines() == [
-        "['debate_protocol', 'debate_rewards', 'debate_rollout']",
-        "[]",
-    ]

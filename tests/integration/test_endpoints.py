@@ -91,33 +91,6 @@ def test_run_trains_beside_an_endpoint_and_resumes(
     assert KEY.encode() not in written
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (
-            "rollout.policies.teacher.engine.model=null",
-            "rollout.policies.teacher.engine: found openai, which is opened with a model",
-        ),
-        (
-            "rollout.policies.teacher="
-            "{type: model, model: {type: scratch}, engine: {type: openai}}",
-            "rollout.policies.teacher.engine.type: found openai, which takes messages",
-        ),
-        (
-            "rollout.engine={type: openai, model: m}",
-            "rollout.engine.type: found openai, whose replies have no token ids",
-        ),
-    ],
-)
-def test_check_says_where_an_endpoint_may_stand(
-    change: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "recipe.yaml"
-    file.write_text(recipe_with_teacher("http://localhost:1/v1"))
-    assert train([str(file), "--check", change]) == 2
-    assert problem in capsys.readouterr().err
-
-
 def answer_after_failure(number: int, _: Seen) -> Answer:
     return Answer(500, KEY) if number == 0 else said("<solution> + - </solution>")
 

@@ -11,6 +11,8 @@ import pytest
 
 from debate_protocol.cli import main as protocol_command
 from debate_rewards.cli import main as rewards_command
+from integration.notebooks import FOLDER, cells
+from integration.notebooks import run as run_notebook
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -261,3 +263,30 @@ def test_commands_read_the_example_files(capsys: pytest.CaptureFixture[str]) -> 
     # Agents 1 and 2 of rope and agent 2 of half turn right, agent 0 of prime wrong.
     assert stats["flips/wrong_to_right"] == pytest.approx(3 / 9)
     assert stats["flips/right_to_wrong"] == pytest.approx(1 / 9)
+
+
+NAMES = sorted(file.name for file in FOLDER.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_notebook_is_small_executed_and_says_nothing_of_a_machine(name: str) -> None:
+    text = (FOLDER / name).read_text("utf-8")
+    assert len(text) < 50_000
+    assert not any(text_of_machine in text for text_of_machine in ("/tmp/", "Traceback"))
+    counts = [cell["execution_count"] for cell in cells(name) if cell["cell_type"] == "code"]
+    assert counts == list(range(1, len(counts) + 1))
+
+
+def test_first_debate_runs_and_shows_what_it_was_committed_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = [cell for cell in cells("first_debate.ipynb") if cell["cell_type"] == "code"]
+    outputs_of_cells = run_notebook("first_debate.ipynb")
+    for number, (cell, outputs) in enumerate(zip(code, outputs_of_cells, strict=True)):
+        kinds = [[output["output_type"], *output.get("data", {})] for output in outputs]
+        assert kinds == [
+            [output["output_type"], *output.get("data", {})] for output in cell["outputs"]
+        ]
+        if number < 3:  # What is trained depends on the machine's arithmetic.
+            assert outputs == cell["outputs"]

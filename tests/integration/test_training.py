@@ -50,7 +50,6 @@ phases:
       {metric: eval/judge/accuracy, at_least: 2, every: 2, max_steps: 7, if_missed: go_on}
   self_play: {}
 """
-CRITERION = "phases.warm_start.exit_criterion"
 WARM = 7
 ALL = 10
 """Steps of the warm-start, and of the whole run."""
@@ -187,26 +186,6 @@ def test_run_that_crashed_in_the_first_step_of_a_phase_goes_on_from_the_border_o
     assert checkpoints == [f"step-{WARM:06d}"]
     assert train(output, "--resume") == 0
     assert_same_run(output, undisturbed)
-
-
-def test_shut_gate_skips_what_follows_and_changes_nothing_more(
-    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = tmp_path / "run"
-    assert train(output, f"{CRITERION}.if_missed=skip_rest", f"{CRITERION}.max_steps=4") == 0
-    assert "self_play: skipped" in capsys.readouterr().err
-    assert {row["phase"] for row in timeless_metrics(output)} == {"warm_start"}
-    assert results(output)["before"] == results(output)["after"]
-
-
-def test_resuming_without_a_folder_is_refused(
-    train: Train, recipe: str, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(tmp_path / "none", "--resume") == 2
-    assert main([recipe, "--resume"]) == 2
-    assert "found no directory of a run" in capsys.readouterr().err
-    assert train(undisturbed) == 2  # without --resume: the folder is in use
-    assert "continue that run with --resume" in capsys.readouterr().err
 
 
 def test_missed_criterion_may_end_the_run(

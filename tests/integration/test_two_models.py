@@ -107,14 +107,3 @@ def test_sides_are_trained_in_turn_each_against_the_other_as_it_has_become(
     train_side("actor", models["actor"], models["critic"], tmp_path / "control")
     assert texts_of(tmp_path / "train_actor", 0)[0] == texts_of(tmp_path / "control", 0)[0]
     assert texts_of(tmp_path / "train_actor", 1) != texts_of(tmp_path / "control", 1)
-
-
-def test_plan_counts_both_models(models, capsys):
-    changes = [
-        f"model.name={models['critic']}",
-        f"rollout.policies.other.model.name={models['actor']}",
-        "data={type: signs_puzzle, batch_size: 2}",
-    ]
-    recipe = RECIPES / "acc_debate_two_models_critic.yaml"
-    assert main([str(recipe), *changes, "--plan", "--gpus", "1"]) == 0
-    assert "policy other: " in capsys.readouterr().out

@@ -1,7 +1,6 @@
 """Whole runs on the command line: equal seeds, sized updates, updates that are not finite."""
 
 import json
-import shutil
 
 import pytest
 
@@ -80,14 +79,6 @@ def test_rows_say_what_a_step_did_and_how_long_it_took(whole):
         assert 0 < row["time/pack_s"] < row["time/train_s"]
 
 
-def test_run_goes_on_exactly_where_updates_have_a_size(train, whole, tmp_path):
-    output = shutil.copytree(whole, tmp_path / "run")
-    shutil.rmtree(output / "checkpoints/step-000002")
-    assert train("--output", str(output), "--resume") == 0
-    assert timeless_rows(output) == timeless_rows(whole)
-    assert weights(output, 2) == weights(whole, 2)
-
-
 def test_run_of_updates_that_are_not_finite_stops_with_a_checkpoint(train, tmp_path, capsys):
     # A weight of a stream that is infinite in float32: so is every advantage that is not 0.
     output = tmp_path / "run"
@@ -103,39 +94,3 @@ def test_run_of_updates_that_are_not_finite_stops_with_a_checkpoint(train, tmp_p
     assert weights(output, 2) == weights(tmp_path / "start", 0)
     assert train("--output", str(output), "--resume", "--changed", "steps=3") == 0
     assert read_rows(output)[-1]["optim/skipped"] == 0.0
-
-
-ONE_UPDATE = "trainer={epochs: 1, minibatch_size: null}"
-
-
-@pytest.mark.parametrize("loss", ["importance_sampling", "reinforce"])
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        (["trainer.minibatch_size=null"], "trainer.epochs 2 and minibatch_size None"),
-        ([ONE_UPDATE, "pipeline.max_staleness=1"], "pipeline.max_staleness 1"),
-    ],
-)
-def test_losses_without_bounds_are_refused_for_stale_samples_unless_forced(
-    train, capsys, loss, changes, reason
-):
-    arguments = ["--check", f"loss.type={loss}", *changes]
-    assert train(*arguments, "loss.allow_off_policy=true") == 0
-    assert train(*arguments) == 2
-    assert f"loss.type: found {loss} with {reason}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("change", "code", "message"),
-    [
-        # 2 questions x 2 debates x 2 agents, whose dialogues grow: 8 rows, 3 updates, twice.
-        ("seed=0", 0, "2 steps of at most 6 optimizer updates each"),
-        ("loss.kl.reference=phase_strat", 2, "found the reference 'phase_strat', which is no dir"),
-        ("loss.type=dpo", 2, "found dpo, which learns from preference pairs"),
-    ],
-)
-def test_check_counts_updates_and_refuses_what_a_loss_cannot_have(
-    train, capsys, change, code, message
-):
-    assert train("--check", change) == code
-    assert message in "".join(capsys.readouterr())

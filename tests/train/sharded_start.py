@@ -1,6 +1,6 @@
 """Share a model out to the processes of a launch, and print what the peak of memory grew by.
 
-Run by `test_zero3.py`. The argument is a folder with a model; each rank prints bytes as JSON.
+Run by `test_deepspeed.py`. The argument is a folder with a model; each rank prints bytes as JSON.
 """
 
 import json

@@ -17,7 +17,6 @@ from debate_rollout.testing import turn_request
 from debate_train.batches.packs import pack
 from debate_train.batches.row_types import Batch
 from debate_train.batches.rows import build_batch
-from debate_train.checkpoints.policy_files import save_policy
 from debate_train.commands.cli import main
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import (
@@ -30,7 +29,6 @@ from debate_train.models.loaded_model import (
 from debate_train.playing import start_debates
 from debate_train.playing.shared_turns import SharedTurns
 from debate_train.recipe import Recipe
-from debate_train.recipe.check import check
 from debate_train.running.open_engines import open_engine
 from train.small_runs import end_of
 from train.test_policies import logps_of
@@ -233,25 +231,6 @@ def test_phases_train_one_adapter_after_the_other_and_resume_exactly(
     torch.testing.assert_close(merged.model(ids).logits, loaded.model(ids).logits)
 
 
-def test_new_run_from_two_trained_adapters_is_refused_with_what_it_may_start_from(
-    base: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    start = tmp_path / "start"
-    lora = Lora(rank=2, alpha=4, adapters=NAMES)
-    save_policy(
-        start, with_adapter(PretrainedModel(name=base, dtype="float32", lora=lora).load(0), 0)
-    )
-    file = tmp_path / "recipe.yaml"
-    file.write_text(json.dumps(settings(str(start), BOTH)))
-    for options in (["--check"], ["--output", str(tmp_path / "run")]):
-        assert main([str(file), *options]) == 2
-        error = capsys.readouterr().err
-        assert f"model.name: {str(start)!r} holds no config.json; expected" in error
-        assert "one of its adapters (first, second), each a policy of its own" in error
-        assert "Traceback" not in error
-    assert not (tmp_path / "run").exists()
-
-
 def pretrained(*adapters: str) -> dict[str, Any]:
     return {"type": "pretrained", "name": "x", "lora": {"adapters": adapters}}
 
@@ -276,48 +255,6 @@ def test_unknown_adapters_are_refused(base: str, sections: dict[str, Any], messa
     with pytest.raises(ValueError) as refusal:
         recipe_of_roles(base, BOTH, **sections)
     assert message in str(refusal.value)
-
-
-def test_adapter_with_the_name_of_a_part_of_the_model_is_refused(base: str) -> None:
-    model = PretrainedModel(name=base, dtype="float32", lora=Lora(adapters=("a", "layers")))
-    with pytest.raises(ValueError, match="found 'layers', which names a part of the model"):
-        with_adapter(model.load(0), 0)
-
-
-def test_check_names_adapters_and_what_cannot_train_several(base: str) -> None:
-    report = check(recipe_of_roles(base, BOTH))
-    printed = "\n".join([*report.lines, *report.warnings])
-    assert "role theirs: 1 agent, the trained policy, adapter second, trained on" in printed
-    assert not report.errors
-    assert "model.lora.adapters" not in printed
-    deepspeed = {"type": "deepspeed", "zero_stage": 0}
-    assert check(recipe_of_roles(base, BOTH, trainer=deepspeed)).errors == [
-        "trainer.type: found deepspeed, which trains 1 adapter by its name at a time, with first "
-        "and second; expected torch"
-    ]
-    report = check(recipe_of_roles(base, ONE, trainer=deepspeed))
-    assert not report.errors
-    idle = "model.lora.adapters: found 'first', which no role that is trained on names"
-    assert any(idle in warning for warning in report.warnings)
-
-
-@pytest.mark.parametrize(
-    ("trains_actor", "trains_critic", "num_samples"),
-    # Of two questions an actor's two turns, its critic's one and a direct reply; two copies of a
-    # question's four turns are played.
-    [(True, True, 2 * 4), (True, False, 2 * 3), (False, True, 2 * 1)],
-)
-def test_check_counts_rows_of_the_trained_roles(
-    base: str, trains_actor: bool, trains_critic: bool, num_samples: int
-) -> None:
-    roles = {
-        "actor": {"adapter": "first", "train": trains_actor},
-        "critic": {"adapter": "second", "train": trains_critic},
-    }
-    debate = {"type": "actor_critic", "contract": "boxed", "max_rounds": 2, "roles": roles}
-    rollout = {"max_tokens": 6, "direct_per_question": 1}
-    report = check(recipe_of_roles(base, {}, rollout=rollout, debate=debate))
-    assert f"= 8 turns; {num_samples} samples (one for each turn" in str(report)
 
 
 def test_evaluations_share_no_turn_between_adapters() -> None:

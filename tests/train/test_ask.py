@@ -75,16 +75,6 @@ def test_answer_that_nobody_holds_in_the_end_is_explained(
     assert end[2].startswith("  all 3 agents say 381 in the last round")
 
 
-def test_tie_of_votes_names_the_other_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    agents = Agents()
-    agents.endpoint.behave = lambda number, seen_request: said(
-        reply(agents.answers[number % 3], "Agent 0 = Agent 1" if number == 5 else "N/A")
-    )
-    assert asked(agents) == 0
-    explained = capsys.readouterr().out.partition("answer: ")[2].splitlines()[2]
-    assert explained.endswith("drawn by the seed")
-
-
 def test_a_turn_is_printed_while_others_of_its_round_are_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -115,23 +105,11 @@ def test_json_has_the_answer_of_every_rule_and_all_turns(
     assert {turn["answer"] for turn in printed["turns"]} == {"391", "381"}
 
 
-def test_quiet_prints_the_answer_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked(Agents(), "-q") == 0
-    assert capsys.readouterr().out == "391\n"
-
-
 @pytest.mark.parametrize(("answers", "requests"), [(("5", "5", "5"), 3), (("5", "5", "6"), 6)])
 def test_a_debate_ends_once_all_agree(answers: tuple[str, ...], requests: int) -> None:
     agents = Agents(answers)
     assert asked(agents, "--until-agreed", "-q") == 0
     assert len(agents.endpoint.seen) == requests
-
-
-def test_agents_have_the_models_in_turn() -> None:
-    agents = Agents()
-    assert asked(agents, "--model", "org/one", "--model", "org/two", "--agents", "3", "-q") == 0
-    models = [seen_request.body["model"] for seen_request in agents.endpoint.seen]
-    assert sorted(models) == ["org/one"] * 4 + ["org/two"] * 2
 
 
 def test_no_answer_is_a_failure_and_nothing_acts_on_the_terminal(
@@ -160,15 +138,6 @@ def test_what_cannot_be_is_refused_before_anything_is_asked(
     assert message in capsys.readouterr().err and not agents.endpoint.seen
 
 
-def test_a_question_needs_words_and_an_endpoint_a_model(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main([" "]) == 2
-    assert "QUESTION" in capsys.readouterr().err
-    assert main([QUESTION, "--url", "http://localhost:1/v1"]) == 2
-    assert "--model" in capsys.readouterr().err
-
-
 def test_a_model_in_a_folder_debates_under_a_recipe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,11 +151,6 @@ def test_a_model_in_a_folder_debates_under_a_recipe(
     assert main(["make 7 Q 3 1 4 1", "--recipe", "quickstart", *small, "--json"]) in (0, 1)
     printed = json.loads(capsys.readouterr().out)
     assert len(printed["turns"]) == 5 and 0 < printed["tokens"]["sampled"] <= 20
-
-
-def test_no_model_is_said_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([QUESTION, "--until-agreed"]) == 2
-    assert "found no --model; expected a run, a folder or a hub id" in capsys.readouterr().err
 
 
 def test_a_judge_of_its_own_decides_between_two_sides(capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,18 +170,3 @@ def test_a_judge_of_its_own_decides_between_two_sides(capsys: pytest.CaptureFixt
     assert [turn["agent"] for turn in printed["turns"]] == [0, 1, 2, 3, 4]
     asked_of = [seen_request.body["model"] for seen_request in agents.endpoint.seen]
     assert asked_of == ["org/one"] * 2 + ["org/judge"] * 3
-
-
-def test_a_conversation_is_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    def say(number: int, seen_request: Seen) -> Answer:
-        votes = {0: "Agent 1 > Agent 2", 1: "Agent 0 > Agent 2", 2: "Agent 1 > Agent 0"}
-        ranking = f"<comparison>{votes[number % 3]}</comparison>"
-        text = f"<solution>\\boxed{{{391 - number % 3}}}</solution>"
-        return said(text if number // 3 in (0, 2) else f"{ranking}<evaluation>N/A</evaluation>")
-
-    agents = Agents()
-    agents.endpoint.behave = say
-    assert asked(agents, "--form", "conl", "--agents", "3", "--json") == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["answer"], printed["decision"], printed["rounds"]) == ("390", "peer_vote", 4)
-    assert len(printed["turns"]) == 12

@@ -4,24 +4,21 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
-import yaml
-from pydantic import TypeAdapter, ValidationError
 
 from debate_protocol.types import Question, TurnRequest
 from debate_rewards.answer_checking import check
 from debate_rollout.engines import ScriptedEngine
 from debate_train.commands.evaluate import main
-from debate_train.data import Benchmark, ReasoningGym
+from debate_train.data import Benchmark
 from debate_train.data.benchmarks import BENCHMARKS
-from debate_train.data.source import DataSource, Split
+from debate_train.data.source import DataSource
 from debate_train.errors import DataError
-from debate_train.recipe.data_view import look_at_data
 from train.small_recipes import write_rows
 
 ROW: dict[str, dict[str, Any]] = {
@@ -115,7 +112,6 @@ CHOICES: dict[str, Any] = {
     "arc_challenge": {"1": "rock", "2": "ice", "3": "fire"},
     "arc_easy": {"A": "rock", "B": "ice"},
 }
-SPLITS: tuple[Split, ...] = ("test", "dev", "train")
 
 
 def file_of(path: Path, rows: list[dict[str, Any]]) -> str:
@@ -135,10 +131,6 @@ def questions_of_rows(folder: Path, name: str, rows: list[dict[str, Any]]) -> li
     """Questions of a file that is only evaluated on."""
     test_path = file_of(folder / "rows.jsonl", rows)
     return Benchmark(name=name, test_path=test_path).open().split("test", 999)
-
-
-def test_every_benchmark_has_a_row_here() -> None:
-    assert set(ROW) == set(BENCHMARKS) == {*READ, "sciq"}
 
 
 @pytest.mark.parametrize("name", READ)
@@ -190,33 +182,6 @@ def test_rows_of_the_hub_are_those_of_its_splits(
         assert len(source.batch(0)) == 2
 
 
-def test_only_needed_rows_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    num_streamed = 0
-
-    def load(hub: str, config: str | None, split: str, streaming: bool) -> Iterator[Any]:
-        nonlocal num_streamed
-        assert streaming
-        for row in numbered(ROW["dapo_math"], 50):
-            num_streamed += 1
-            yield row
-
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    source = Benchmark(name="dapo_math", first_rows=20).open()
-    assert sum(len(source.split(name, 99)) for name in SPLITS) == num_streamed == 20
-
-
-def test_training_and_test_rows_may_come_from_two_benchmarks(tmp_path: Path) -> None:
-    path = file_of(tmp_path / "train.jsonl", numbered(ROW["dapo_math"], 30))
-    test_path = file_of(tmp_path / "test.jsonl", numbered(ROW["aime24"], 5))
-    config = Benchmark(name="dapo_math", path=path, test="aime24", test_path=test_path)
-    source = config.open()
-    test_texts = {question.text.split(". ")[1] for question in source.split("test", 99)}
-    assert test_texts == {"How many?"}
-    assert len(source.split("train", 99)) + len(source.split("dev", 99)) == 30
-    assert {question.answer for question in source.batch(0)} == {"34"}
-    assert config.dataset == "dapo_math"
-
-
 def hard_tasks(path: Path, num_tasks: int, num_rows: int) -> DataSource:
     """The source of tasks of BIG-Bench Hard, with as many rows each."""
     rows = [
@@ -233,11 +198,6 @@ def test_big_bench_hard_is_split_within_each_task(tmp_path: Path) -> None:
         questions = source.split(split, 999)  # type: ignore[arg-type]
         tasks = Counter(question.meta["subject"] for question in questions)
         assert tasks == {"0": count, "1": count, "2": count}, split
-
-
-def test_small_tasks_have_their_share_of_all(tmp_path: Path) -> None:
-    source = hard_tasks(tmp_path, num_tasks=20, num_rows=3)
-    assert [len(source.split(name, 99)) for name in SPLITS] == [15, 6, 39]
 
 
 @pytest.mark.parametrize(
@@ -264,44 +224,12 @@ def test_orders_of_big_bench_hard_name_wrong_ones(
     assert question.meta["wrong_answers"] == wrong_answers
 
 
-def test_unbalanced_braces_can_be_boxed_when_escaped() -> None:
-    question = Question("q", "close [ {", "] }", {"kind": "text"})
-    assert check(question, r"So \boxed{] \}}").verdict == "right"
-    assert check(question, r"So \boxed{] ]}").verdict == "wrong"
-
-
-def test_questions_that_differ_in_choices_or_passage_are_not_repeats(tmp_path: Path) -> None:
-    rows = [{**ROW["mmlu"], "choices": [*"vwx", last]} for last in "yzy"]
-    config = Benchmark(name="mmlu", test_path=file_of(tmp_path / "rows.jsonl", rows))
-    source = config.open()
-    assert len(source.split("test", 9)) == 2
-    assert "data.test_path: 1 of 3 rows repeat a question and are left out" in source.notes
-
-
 def test_integers_of_mmlu_count_choices_also_where_a_choice_is_that_number(tmp_path: Path) -> None:
     row = {"question": "degree?", "choices": ["0", "2", "1", "3"], "answer": 1}
     (question,) = questions_of_rows(tmp_path, "mmlu", [row])
     assert question.answer == "B"
     for reply, verdict in (("B", "right"), ("C", "wrong"), ("2", "right")):
         assert check(question, f"Answer: {reply}").verdict == verdict
-
-
-def test_unknown_benchmark_gets_the_nearest_name() -> None:
-    with pytest.raises(ValidationError, match="did you mean 'gsm8k'"):
-        Benchmark(name="gsm8")
-
-
-def test_check_refuses_to_train_on_a_benchmark_that_only_evaluates(tmp_path: Path) -> None:
-    path = file_of(tmp_path / "rows.jsonl", numbered(ROW["aime25"], 4))
-    (error,) = look_at_data(Benchmark(name="aime25", path=path)).errors
-    assert error.startswith("data.name: aime25 leaves no question to train on")
-    assert "(gsm8k, math, dapo_math, " in error
-    assert error.endswith("with data.test=aime25 to evaluate on this one")
-
-
-def test_benchmark_on_no_hub_asks_for_a_file() -> None:
-    with pytest.raises(DataError, match=r"data\.path: this benchmark is on no hub"):
-        Benchmark(name="longbench_write").open().split("test", 1)
 
 
 RECIPE = """\
@@ -433,23 +361,3 @@ def test_several_benchmarks_have_one_table_with_their_average(
     assert "100.0" in printed
     # Each is an evaluation of its own, and another call goes on with them.
     assert main([*arguments, "--output", str(folder), "--resume"]) == 0
-
-
-def test_a_benchmark_replaces_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe = recipe_of_benchmark(tmp_path, "gsm8k", "none.jsonl")
-    # The file of the recipe's data is not read as another benchmark's.
-    assert main([recipe, "--benchmark", "math500", "--check"]) == 0
-    assert main([recipe, "--benchmark", "math5000"]) == 2
-    assert "math500" in capsys.readouterr().err
-
-
-def test_tasks_of_reasoning_gym_stand_beside_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
-    task = "gym.leg_counting,data.tasks.leg_counting.max_animals=3"
-    assert main(["smollm2_selfplay", "--benchmark", task, "--print"]) == 0
-    printed = yaml.safe_load(capsys.readouterr().out)["data"]
-    data = TypeAdapter(ReasoningGym).validate_python(printed)
-    subjects = {question.meta["subject"] for question in data.open().split("test", 20)}
-    assert subjects == {"leg_counting"}  # And none of the recipe's tasks.
-    assert data.chosen["leg_counting"].model_extra == {"max_animals": 3}
-    assert main(["smollm2_selfplay", "--benchmark", "gym.leg_countin", "--check"]) == 2
-    assert "leg_counting" in capsys.readouterr().err

@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
+from debate_protocol.forms import Conl, Direct, Sequential, Simultaneous
+from debate_protocol.types import Question
 from debate_rollout.drivers import Auto, FreeRunning, LockStep
 from debate_train.errors import RecipeError
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import CheckReport, check
 from debate_train.recipe.conflicts import sampling_problems
+from debate_train.recipe.context import TokenCounter, longest_prompt
 from debate_train.recipe.doubts import adapter_warnings
 from debate_train.recipe.refusals import Launch, run_errors
 from train.small_recipes import recipe_of, write_rows
@@ -345,3 +348,48 @@ def test_check_names_a_stop_string_that_no_section_has(stop: str, warnings: list
     stop_warnings = [text for text in report.warnings if "contract.stop" in text]
     assert len(stop_warnings) == bool(warnings)
     assert all(warning in stop_warnings[0] for warning in warnings)
+
+
+COUNTS_REPLIES_ONLY = TokenCounter(lambda text: 0, 0, 0, "counted")
+QUESTION = Question("q", "1 + 1 = ?", "2")
+
+
+@pytest.mark.parametrize(
+    ("form", "num_replies"),
+    [
+        # Last prompt of 4 agents in 3 rounds: own 2 replies and 3 peers x 2 rounds.
+        (Simultaneous(num_agents=4, max_rounds=3), 2 + 3 * 2),
+        # Only news of the last round in each ask, but an appended dialogue keeps them all.
+        (Simultaneous(num_agents=4, max_rounds=3, history_rounds=1), 2 + 3 * 2),
+        # The last agent of a sequence also sees 3 peers of its own round.
+        (Sequential(num_agents=4, max_rounds=3, contract="five_section"), 2 + 3 * 2 + 3),
+        # A revision reads 4 first solutions, and all that 3 critics say of its agent.
+        (Conl(num_agents=4), 4 + 3),
+        (Direct(contract="boxed"), 0),
+    ],
+)
+def test_longest_prompt_counts_every_reply_in_sight(form: Any, num_replies: int) -> None:
+    longest = longest_prompt(form, QUESTION, 1000, COUNTS_REPLIES_ONLY)
+    assert longest.prompt_tokens == num_replies * 1000
+
+
+def test_longest_prompt_keeps_own_replies_uncut_when_fields_are_clipped() -> None:
+    form = Simultaneous(num_agents=3, max_rounds=2, max_chars_per_field=26)
+    # Own reply 1,000; of each of 2 peers at most 3 sections x (26 + 24) characters = 150.
+    longest = longest_prompt(form, QUESTION, 1000, COUNTS_REPLIES_ONLY)
+    assert longest.prompt_tokens == 1000 + 2 * 150
+
+
+def test_longest_prompt_counts_a_long_question_and_passage_once() -> None:
+    counted_texts: list[str] = []
+
+    def count(text: str) -> int:
+        counted_texts.append(text)
+        return len(text)
+
+    question = Question("q", "x" * 100_000, "2", {"passage": "y" * 50_000})
+    form = Simultaneous(num_agents=5, max_rounds=3, conversation="rebuild")
+    longest = longest_prompt(form, question, 10, TokenCounter(count, 0, 0, "counted"))
+    assert longest.question_tokens == 150_000
+    assert 150_000 < longest.prompt_tokens < 175_000  # both once; the rest are instructions
+    assert sum(len(text) >= 50_000 for text in counted_texts) == 2

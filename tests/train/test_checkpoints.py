@@ -24,12 +24,10 @@ from debate_train.checkpoints import (
     seal,
 )
 from debate_train.checkpoints.trainer_state import load_random_states, save_random_states, seed_all
-from debate_train.errors import ModelError, RecipeError, RunFailure, UsageError
+from debate_train.errors import ModelError, RunFailure, UsageError
 from debate_train.losses import PpoClip
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.recipe.check import check
 from debate_train.trainers import TorchTrainer
-from train.small_recipes import FILE, recipe_of
 
 MakeModel = Callable[..., LoadedModel]
 RECIPE = "name: a\nmodel: {layers: 2}\nphases: {warm: {}, play: {}}\n"
@@ -79,14 +77,6 @@ def test_state_comes_back_as_it_was(tmp_path: Path) -> None:
     assert checkpoints.newest().state == state
 
 
-def test_checkpoint_of_the_same_step_replaces_the_first(tmp_path: Path) -> None:
-    checkpoints = with_steps(tmp_path, 3)
-    path = checkpoints.write(RunState(step=3, phase=1), saver("new"))
-    assert (path / "weights").read_text() == "new"
-    assert checkpoints.newest().state.phase == 1
-    assert names(tmp_path) == {"step-000003"}
-
-
 def test_replacement_that_was_stopped_between_its_renames_is_undone(tmp_path: Path) -> None:
     with_steps(tmp_path, 3)
     os.replace(tmp_path / "step-000003", tmp_path / ".replaced-000003")
@@ -108,13 +98,6 @@ def test_checkpoint_that_fails_half_way_leaves_those_before_it(tmp_path: Path) -
             checkpoints.write(RunState(step=step), fails)
         assert (checkpoints.newest().path / "weights").read_text() == "weights of 3"
         assert names(tmp_path) == {"step-000003"}
-
-
-def test_state_that_is_not_finite_is_not_with_steps(tmp_path: Path) -> None:
-    checkpoints = with_steps(tmp_path, 3)
-    with pytest.raises(RunFailure, match="step-000004: Out of range float values"):
-        checkpoints.write(RunState(step=4, baselines={"generator": float("nan")}), saver(""))
-    assert checkpoints.newest().state.step == 3
 
 
 def test_best_checkpoint_is_marked_and_outlives_the_last_ones(tmp_path: Path) -> None:
@@ -228,16 +211,6 @@ def test_damaged_checkpoint_is_refused_and_the_one_before_is_used(
     assert checkpoints.newest().notes == ()
 
 
-def test_newest_is_none_only_when_no_checkpoint_was_ever_with_steps(tmp_path: Path) -> None:
-    root = tmp_path / "checkpoints"
-    checkpoints = Checkpoints(root, RUN, 2)
-    (root / "step-x").mkdir()
-    assert checkpoints.newest() is None
-    (root / "refused-000004").mkdir()
-    with pytest.raises(UsageError, match="found no checkpoint to go on from"):
-        checkpoints.newest()
-
-
 def test_all_reasons_are_told_when_none_is_left(tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
     checkpoints = with_steps(root, 4, 5)
@@ -305,29 +278,6 @@ def test_link_in_the_place_of_a_folder_is_removed_and_what_it_leads_to_stays(
     checkpoints.write(RunState(step=2), saver("weights of 2"))
     assert names(root) == {"step-000001", "step-000002", "step-000009"}
     assert (target / "file").read_text() == "mine"
-
-
-KEEP_BEST = "checkpoint.keep_best.metric"
-
-
-@pytest.mark.parametrize(
-    ("changes", "is_warned"),
-    [
-        ("", True),
-        ("evaluation.every=2", False),
-        ("phases='{a: {evaluation: {every: 2}}, b: {}}'", False),
-        ("exit_criterion='{metric: eval/format, at_least: 0.5}'", False),
-    ],
-)
-def test_check_warns_when_nothing_measures_what_is_the_best(changes: str, is_warned: bool) -> None:
-    recipe = recipe_of(FILE, f"{KEEP_BEST}=eval/majority/accuracy evaluation.questions=4 {changes}")
-    warnings = check(recipe).warnings
-    assert any(text.startswith("checkpoint.keep_best: ") for text in warnings) == is_warned
-
-
-def test_recipe_refuses_a_best_of_what_is_not_measured() -> None:
-    with pytest.raises(RecipeError, match=r"'loss' is not measured; expected one of eval/direct"):
-        recipe_of(FILE, f"{KEEP_BEST}=loss")
 
 
 @pytest.mark.parametrize(

@@ -71,30 +71,6 @@ def test_every_field_of_a_recipe_has_a_description() -> None:
     assert undescribed == []
 
 
-def test_descriptions_come_from_below_a_field_and_from_sections_of_docstrings() -> None:
-    class Listed(BaseModel):
-        """A model.
-
-        Args:
-            first: What is None
-                here.
-
-        Other text: not a field.
-        """
-
-        first: int = 0
-        other: int = 0
-        second: int = 0
-        """Below."""
-
-    class Inherits(Listed):
-        first: int = 1
-
-    assert description(Inherits, "first") == "What is null here."
-    assert description(Inherits, "second") == "Below."
-    assert description(Inherits, "other") == ""
-
-
 def test_explain_shows_what_a_key_means(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "--explain", "rollout.max_tokens").splitlines() == [
         "rollout.max_tokens",
@@ -108,42 +84,14 @@ def test_explain_shows_what_a_key_means(capsys: pytest.CaptureFixture[str]) -> N
     assert "    weight  How much it counts" in components
 
 
-def test_explain_lists_variants_and_where_they_differ(capsys: pytest.CaptureFixture[str]) -> None:
-    reward = printed(capsys, "--explain", "reward.type")
-    assert "default: type v2" in reward
-    assert "\n    mixed               Several rewards together" in reward
-    batch_size = printed(capsys, "--explain", "data.batch_size")
-    assert "(type: questions, benchmark)" in batch_size
-    assert "(type: reasoning_gym, mixture, signs_puzzle)" in batch_size
-
-
-def test_explain_of_a_recipe_shows_its_variant_and_value(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch_size = printed(capsys, "quickstart", "data.batch_size=7", "--explain", "data.batch_size")
-    assert "questions, benchmark" not in batch_size
-    assert "  here: 7\n" in batch_size
-    weight = "phases.self_play.reward.components.truth.weight"
-    assert "  here: 0.3\n" in printed(capsys, "papers/quickstart_mixed", "--explain", weight)
-    assert "here: type v2, with the keys" in printed(capsys, "quickstart", "--explain", "reward")
-    monkeypatch.setenv("A_SECRET", "hidden-value")
-    secret = "tracking.notes=${oc.env:A_SECRET}"
-    notes = printed(capsys, "quickstart", secret, "--explain", "tracking.notes")
-    assert "hidden-value" not in notes
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["trainer.lerning_rate"], "did you mean 'learning_rate'?"),
-        (["learning_rate"], "did you mean 'trainer.learning_rate'"),
         # A word of the field for a key.
         (["lr"], "did you mean 'trainer.learning_rate'"),
-        (["agents"], "did you mean 'debate.num_agents'"),
         (["epochs"], "did you mean 'trainer.epochs'"),
-        (["trainer.optimizer.x.y"], "trainer.optimizer.x: unknown key"),
         (["reward.components", "quickstart"], "expected it with type mixed"),
-        ([""], "expected one of name, seed, steps"),
     ],
 )
 def test_explain_of_no_key_names_the_nearest(

@@ -10,8 +10,7 @@ import pytest
 from debate_rewards.decisions import Answers
 from debate_train.commands.cli import main
 from debate_train.data.source import DataSource
-from debate_train.playing import StepDebates, metrics_of, play_step
-from debate_train.playing.lookahead import read_lookahead, write_lookahead
+from debate_train.playing import StepDebates, play_step
 from debate_train.recipe import Recipe
 from debate_train.trainers.torch_session import TorchTrainerSession
 from train.drawn_steps import INFORMATIVE, Batches, counts, engine, recipe
@@ -43,17 +42,6 @@ def test_a_step_draws_until_enough_questions_teach_something() -> None:
         "dropped_tokens": tokens,
     }
     assert tokens > 0
-
-
-def test_debates_are_numbered_through_all_batches_so_that_no_seed_comes_twice() -> None:
-    debates = played(Batches("e1 s1", "h1 s2"))
-    assert [d.id for d in debates] == ["train/0/1/0", "train/0/1/1", "train/0/3/0", "train/0/3/1"]
-
-
-def test_steps_draw_batches_of_their_own() -> None:
-    source = Batches(*["h1 h2"] * 3, "s1 h3", "h4 h5", "s2 h6")
-    assert kept(played(source, step=1)) == ["s1", "s1", "s2", "s2"]
-    assert source.asked == [3, 4, 5]
 
 
 def test_questions_beyond_those_wanted_are_left_out_in_the_order_of_drawing() -> None:
@@ -111,39 +99,16 @@ def test_starvation_is_reported_and_not_fatal(caplog: pytest.LogCaptureFixture) 
     assert kept(played(Batches("e1 h1"), oversample=1)) == []
 
 
-def test_single_replies_beside_debates_go_with_their_question() -> None:
-    debates = played(Batches("h1 s1", "s2 s3"), direct_per_question=1)
-    assert [d.id.split("/", 2)[2] for d in debates] == ["1/0", "1/1", "1/2", "2/0", "2/1", "2/2"]
-
-
-def test_nothing_is_left_out_when_there_is_no_select() -> None:
-    source = Batches("e1 h1")
-    debates = played(source, select=None, oversample=1)
-    assert (kept(debates), debates.metrics) == (["e1", "e1", "h1", "h1"], {})
-
-
 @pytest.mark.parametrize(
     ("rollout", "debate", "problem"),
     [
         ({"select": None}, {}, "rollout.oversample: found 3 without select"),
-        ({}, {"gate_after": []}, "rollout.select: found informative, but the debate has no gate"),
         ({"select": {"type": "informative"}}, {}, "expected group: question"),
-        ({"select": {"type": "at_most", "go_on": 1}}, {}, "with a rule at_most that comes first"),
         (
             {
                 "select": {
                     "type": "in_order",
                     "rules": [INFORMATIVE, {"type": "at_most", "go_on": 1, "others": "drop"}],
-                }
-            },
-            {},
-            "with a rule at_most that comes first or drops",
-        ),
-        (
-            {
-                "select": {
-                    "type": "in_order",
-                    "rules": [{"type": "at_most", "go_on": 1}, INFORMATIVE],
                 }
             },
             {},
@@ -159,18 +124,6 @@ def test_settings_that_cannot_work_are_refused(
     settings["debate"] |= debate
     with pytest.raises(ValueError, match=problem.replace("(", r"\(")):
         Recipe.model_validate(settings)
-
-
-def test_metrics_come_back_with_debates_that_were_played_ahead(tmp_path: Path) -> None:
-    debates = played(Batches("e1 s1", "h1 s2"))
-    nothing = StepDebates([], {"sampling/missing": 2.0})
-    write_lookahead(tmp_path, {3: debates, 4: nothing})
-    read = read_lookahead(tmp_path)
-    assert {step: metrics_of(debates_of_step) for step, debates_of_step in read.items()} == {
-        3: debates.metrics,
-        4: nothing.metrics,
-    }
-    assert [d.id for d in read[3]] == [d.id for d in debates]
 
 
 RECIPE = """\
@@ -236,13 +189,3 @@ def test_a_resumed_run_draws_what_an_uninterrupted_one_draws(
         assert ended(tmp_path / "stopped", ahead) != 0
     assert ended(tmp_path / "stopped", ahead, "--resume") == 0
     assert end_of(tmp_path / "stopped/run") == uninterrupted
-
-
-def test_a_run_whose_steps_keep_nothing_goes_on_and_changes_no_weights(tmp_path: Path) -> None:
-    # Random weights solve nothing in 4 tokens: every group is all wrong.
-    assert ended(tmp_path / "one", "steps=1") == ended(tmp_path / "three", "steps=3") == 0
-    _, weights_after_1 = end_of(tmp_path / "one/run", "model.safetensors")
-    rows, weights_after_3 = end_of(tmp_path / "three/run", "model.safetensors")
-    assert [(row["sampling/missing"], row["sampling/drawn"]) for row in rows] == [(2.0, 4.0)] * 3
-    assert [row["env/all/total_episodes"] for row in rows] == [0.0] * 3
-    assert weights_after_1 == weights_after_3

@@ -2,22 +2,27 @@
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from debate_protocol.forms import Simultaneous
 from debate_protocol.transcripts.files import read_transcripts
-from debate_protocol.types import TRAINED, Question, Reply, TurnRequest
+from debate_protocol.types import Reply
 from debate_train.commands.cli import main as train
 from debate_train.commands.evaluate import main
-from debate_train.commands.evaluation_files import ReplyJournal, print_equal_tokens
-from debate_train.errors import UsageError
+from debate_train.commands.evaluation_files import (
+    EvaluationDirectory,
+    ReplyJournal,
+    print_equal_tokens,
+    write_results,
+)
+from debate_train.evaluation import Debate, DirectAnswers
+from debate_train.evaluation.settings import Setup
 from debate_train.models import ScratchModel
-from debate_train.recipe import Recipe
-from train.evaluated_puzzles import ScriptedEvaluation
 from train.small_runs import RECIPE
 from train.two_adapters import settings
 
@@ -121,26 +126,6 @@ def test_adapters_are_measured_on_the_base_that_they_were_trained_on(home: Path,
     assert merged_texts not in (second_texts, texts(home, "recipe"))
 
 
-def test_results_and_values_agree(home: Path) -> None:
-    arguments = ["evaluation.runs=2", "--split", "dev", "--questions", "3"]
-    results = evaluated(home, *policies("recipe", str(home / "run")), *arguments)
-    assert results["schema"] == "debate-eval/1"
-    assert (results["split"], results["questions"]["count"], results["runs"]) == ("dev", 3, 2)
-    for policy in results["policies"]:
-        path = home / "evaluation" / "policies" / f"{policy['name']}.json"
-        values = json.loads(path.read_text())["values"]
-        assert len(policy["figures"]) > 4
-        assert policy["figures"]["eval/format"]["run_deviation"] >= 0
-        for figure, measure in policy["figures"].items():
-            by_question = list(values.get(figure, {}).values())
-            if not by_question and "tokens" in figure:
-                continue  # A ratio of sums over all questions has no value of a single question.
-            assert len(by_question) == measure["questions"]
-            mean = sum(by_question) / len(by_question)
-            assert mean == pytest.approx(measure["mean"], abs=1e-12)
-            assert measure["low"] <= measure["mean"] <= measure["high"]
-
-
 def test_ways_to_answer_are_compared_within_the_tokens_of_a_debate(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -162,31 +147,6 @@ def test_ways_to_answer_are_compared_within_the_tokens_of_a_debate(
         ["debate/majority", "0.500 (1)"],
         ["listening/self_correction", "0.250 (1)"],
     ]
-
-
-def test_opponents_can_be_named_beside_those_of_the_recipe(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    last = str(home / "run")
-    opponents = ["--against", f"start={last}@1", "--against", "recipe"]
-    results = evaluated(home, *policies(last, f"{last}@1"), *opponents)
-    assert results["modes"] == ["direct", "debate", "against-start", "against-recipe"]
-    for policy in results["policies"]:
-        assert "eval/against-start/learned/format" in policy["figures"]
-    transcripts = home / "evaluation" / "transcripts"
-    played = [*read_transcripts(transcripts / "run" / "against-start.jsonl")]
-    # 2 questions, each in 2 seats; the opponent's first turns are those of its own debates.
-    seats = [debate.id.rpartition("/")[2] for debate in played]
-    assert seats == ["seat-1"] * 2 + ["seat-2"] * 2
-    opponent_turns = {}
-    for debate, seat in zip(played, seats, strict=True):
-        opponent_agent = 1 if seat == "seat-1" else 0
-        opponent_turns[debate.question.id, opponent_agent] = debate.turns[opponent_agent].text
-    for debate in read_transcripts(transcripts / "run@1" / "debate.jsonl"):
-        for agent in (0, 1):
-            assert debate.turns[agent].text == opponent_turns[debate.question.id, agent]
-    assert main([str(home / "small.yaml"), *(["--against", f"rival={last}"] * 2)]) == 2
-    assert "--against: found 'rival', which is taken" in capsys.readouterr().err
 
 
 def test_finished_evaluation_is_shown_again_and_another_is_refused(
@@ -248,15 +208,10 @@ def test_evaluation_goes_on_only_with_the_models_that_it_began_with(
     ("policy", "message"),
     [
         ("{home}/rum", "found no '{home}/rum'; did you mean 'run'?; expected the directory of a"),
-        ("{home.name}/rum", "found no '{home.name}/rum'; did you mean 'run'?"),  # no hub id
         ("{home}/run@7", "has no checkpoint @7; expected best or one of 1, 2, 3"),
-        ("{home}/run@bets", "did you mean 'best'?"),
         ("{home}/run@best", "keeps no best checkpoint"),
-        ("{home}/wider@3", "is no run directory"),
         ("{home}/run/transcripts", "holds neither checkpoints/ nor a model"),
-        ("{home}/torn", "not as it was written (SHA-256 differs)"),
         ("recipe", "found 'recipe' 2 times; expected another name for each"),
-        ("\ud800", "not UTF-8"),
     ],
 )
 def test_policy_that_cannot_be_loaded_is_refused(
@@ -273,48 +228,6 @@ def test_policy_that_cannot_be_loaded_is_refused(
     assert not (home / "refused").exists()
 
 
-def test_weights_are_refused_where_the_engine_takes_none(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    engine = 'rollout.engine={type: scripted, replies: {"*": "<solution> + - </solution>"}}'
-    assert main(command(home, engine, *policies(str(home / "run")), output="scripted")) == 2
-    assert "rollout.engine.type scripted, which takes no weights" in capsys.readouterr().err
-    assert main(command(home, engine, output="scripted")) == 0
-    assert "valid format" in capsys.readouterr().out
-
-
-def test_policies_answer_by_the_other_phases_engine_where_the_last_one_imitates(home: Path) -> None:
-    imitate = (
-        "phases={imitate: {rollout: {engine: {type: demonstrations}}, loss: {type: sft}, "
-        "reward: {type: verifiable}, advantage: {baseline: none, scale: none}}}"
-    )
-    last = policies(f"last={home / 'run'}")
-    evaluated(home, imitate, *last)
-    imitation_texts = texts(home, "last")
-    evaluated(home, *last)
-    assert texts(home, "last") == imitation_texts
-
-
-def test_check_counts_turns_and_context_and_writes_nothing(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = command(home, "--check", output="checked")
-    assert main([*arguments, *policies("recipe", str(home / "run"))]) == 0
-    printed = capsys.readouterr().out
-    # 2 questions, each with 2 direct replies and 2 agents x 2 rounds.
-    assert "at most 12 turns, 48 tokens in replies" in printed
-    assert "2 policies: recipe, run" in printed
-    assert "evaluation: context: at most" in printed
-    assert not (home / "checked").exists()
-    assert main([*arguments, "rollout.max_tokens=510"]) == 2
-    assert "is above the window of 512" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main([*arguments, "--questions", "0"])
-    assert "argument --questions: found 0; expected at least 1" in capsys.readouterr().err
-    assert main([*arguments, "evaluation.modes={direct: null, debate: null}"]) == 2
-    assert "evaluation.modes: found none that plays anything" in capsys.readouterr().err
-
-
 CROSS_TABLE: dict[str, Any] = {
     "debate": {
         "type": "actor_critic",
@@ -328,27 +241,6 @@ CROSS_TABLE: dict[str, Any] = {
         "modes": {"cross": {"type": "opponents"}},
     },
 }
-YES_QUESTIONS = [Question(f"q{n}", "Is it so?", "yes", {"kind": "yes_no"}) for n in range(4)]
-
-
-def cross_table_reply(request: TurnRequest) -> str:
-    """Right on 1 question of 4, on 2 more if the actor is trained, on 1 more if the critic is."""
-    is_trained = request.policy == TRAINED
-    if request.agent == 1:
-        return "trained feedback" if is_trained else "other feedback"
-    has_feedback = any("trained feedback" in message["content"] for message in request.messages)
-    num_right = 1 + 2 * is_trained + has_feedback
-    is_right = YES_QUESTIONS.index(request.question) < num_right
-    return f"\\boxed{{{'yes' if is_right else 'no'}}}"
-
-
-def test_mode_opponents_is_the_cross_table(base: str) -> None:
-    recipe = Recipe.model_validate(settings(base, {}, **CROSS_TABLE))
-    evaluation = ScriptedEvaluation(cross_table_reply)
-    means = evaluation.measure(recipe.evaluated(), YES_QUESTIONS).means()
-    assert means["eval/last_round/accuracy"] == 1.0  # Both are trained.
-    assert means["eval/cross/learned/accuracy/seat_1"] == 0.75  # The actor alone.
-    assert means["eval/cross/opponent/accuracy"] == 0.5  # The critic alone: the actor is not.
 
 
 def test_command_measures_each_side_of_the_cross_table_against_the_start(
@@ -446,18 +338,90 @@ def test_reply_comes_back_as_it_was(tmp_path: Path) -> None:
     assert again.replies["key"].starts == (0, 1, 2)
 
 
-def test_line_that_is_torn_is_cut_and_one_that_is_damaged_refused(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    journal = ReplyJournal(path)
-    journal.append([("a", Reply("a"))])
-    journal.append([("b", Reply("b"))])
-    journal.close()
-    lines = path.read_bytes()
-    path.write_bytes(lines[:-5])
-    torn = ReplyJournal(path)
-    torn.close()
-    assert set(torn.replies) == {"a"}
-    for damaged in (lines.replace(b'"text":"a"', b'"text":"c"'), b"[]\n", b"1e\n", b"{}\n"):
-        path.write_bytes(damaged)
-        with pytest.raises(UsageError, match=r"r\.jsonl:1: found other replies than an evaluation"):
-            ReplyJournal(path)
+SETUP = Setup(Simultaneous(num_agents=3), {"direct": DirectAnswers(), "debate": Debate()})
+MAJORITY, DIRECT, UNLISTED = "eval/maj/last", "eval/direct/accuracy", "eval/pass@k"
+Values = Mapping[str, Sequence[float]]
+BEFORE: Values = {
+    # Of 8 questions 5 are lost or won: 1 lost, 4 won.
+    MAJORITY: [1, 1, 1, 0, 0, 0, 0, 0],
+    DIRECT: [0.5, 0.5, 0.25, 0, 0, 0.75, 1, 0],
+    UNLISTED: [1] * 8,
+}
+AFTER: Values = {
+    MAJORITY: [1, 1, 0, 1, 1, 1, 1, 0],
+    DIRECT: [0.75, 0.5, 0.5, 0.25, 0, 1, 1, 0.25],
+    UNLISTED: [1] * 7 + [0],
+}
+
+
+def write_evaluation(path: Path, digest: str = "a", **policies: Values) -> str:
+    """Write a finished evaluation by its own writer; return its folder."""
+    questions = [f"q{number}\u2028" for number in range(8)]
+    measured: list[dict[str, Any]] = []
+    for name, figures in policies.items():
+        by_question = {
+            n: dict(zip(questions, values, strict=True)) for n, values in figures.items()
+        }
+        measured.append({"name": name, "figures": {}, "curves": {}, "values": by_question})
+    plan = {"questions": {"count": 8, "sha256": digest}}
+    with EvaluationDirectory(path, plan, "name: t\n") as directory:
+        for policy in measured:
+            directory.save(policy)
+        write_results(directory, plan, SETUP, measured)
+    return str(path)
+
+
+def compared(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, dict[str, Any]]:
+    """The baseline's name, and the rows by figure."""
+    assert main(["compare", *arguments, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    return printed["baseline"], {row["figure"]: row for row in printed["compared"]}
+
+
+def test_policies_of_one_evaluation_are_compared_in_pairs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_evaluation(tmp_path / "both", old=BEFORE, new=AFTER)
+    baseline, rows = compared(capsys, folder)
+    assert baseline == "old"
+    assert set(rows) == {MAJORITY, DIRECT}
+    majority = rows[MAJORITY]
+    assert (majority["before"], majority["after"], majority["difference"]) == (3 / 8, 6 / 8, 3 / 8)
+    assert (majority["lost"], majority["won"], majority["test"]) == (1, 4, "mcnemar")
+    # Two-sided, of 5 fair coins at most one shows tails: 2 (1 + 5) / 32.
+    assert majority["p"] == pytest.approx(12 / 32, abs=1e-15)
+    assert rows[DIRECT]["test"] == "bootstrap"
+    assert rows[DIRECT]["difference"] == pytest.approx(1.25 / 8)
+    # In the other direction all is turned round.
+    _, turned = compared(capsys, f"{folder}:new", folder, "--all")
+    assert set(turned) == {MAJORITY, DIRECT, UNLISTED}
+    assert turned[MAJORITY]["difference"] == -3 / 8
+    assert turned[MAJORITY]["p"] == majority["p"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("{one}", "found 'old' alone; expected another policy"),
+        ("{one} {other}", "8 and 8; expected the same data"),
+        ("{one} {begun}", "found an evaluation that is not finished: go on with --resume"),
+        ("{one} {changed}", "results.json: is not as debate-eval has written it"),
+    ],
+)
+def test_evaluations_that_cannot_be_compared_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, message: str
+) -> None:
+    folders = {
+        "one": write_evaluation(tmp_path / "one", old=BEFORE),
+        "two": write_evaluation(tmp_path / "two", new=AFTER),
+        "other": write_evaluation(tmp_path / "other", digest="b", new=AFTER),
+    }
+    for name in ("begun", "torn", "changed"):
+        folders[name] = str(shutil.copytree(folders["two"], tmp_path / name))
+    (tmp_path / "begun" / "results.json").unlink()
+    policy = tmp_path / "torn" / "policies" / "new.json"
+    policy.write_text(policy.read_text()[:-20])
+    results = tmp_path / "changed" / "results.json"
+    results.write_text(results.read_text().replace('"count": 8', '"count": 9'))
+    assert main(["compare", *arguments.format(**folders).split()]) == 2
+    assert message in capsys.readouterr().err

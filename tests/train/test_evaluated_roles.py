@@ -11,7 +11,6 @@ from debate_train.data.signs_puzzle import read_puzzle, solutions
 from debate_train.evaluation.measuring import evaluate
 from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe import Recipe
-from report.report_runs import drawn
 
 QUESTIONS = SignsPuzzle().open().split("dev", 3)
 ANSWERS = ((1, 0, 0, 0), (1, 0, 1, 0), (1, 1, 0, 0))
@@ -81,14 +80,3 @@ def test_roles_of_one_policy_are_measured_together_as_before() -> None:
         for of in ("trained", "role/rival")
         for figure in ("accuracy", "format", "judge/accuracy")
     }
-
-
-def test_figure_of_a_role_can_be_a_gate_and_has_a_row_and_a_chart() -> None:
-    criterion = {"metric": "eval/role/rival/accuracy", "at_least": 0.5}
-    rows = recipe("start", exit_criterion=criterion).evaluated().figures()
-    assert rows["eval/role/rival/accuracy"] == "accuracy, role/rival"
-    assert rows["eval/trained/accuracy"] == "accuracy, trained"
-    with pytest.raises(ValueError, match="'eval/role/rival/accuracy' is not measured"):
-        recipe("trained", exit_criterion=criterion)
-    logged = [{"phase": "p", "step": n, "eval/role/rival/accuracy": n / 4} for n in (1, 2)]
-    assert "rival/accuracy" in drawn(logged)

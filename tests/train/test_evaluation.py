@@ -8,7 +8,6 @@ from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
 from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.models.scratch import word_tokenizer
-from debate_train.playing import direct_form
 from debate_train.recipe import Recipe
 
 QUESTIONS = SignsPuzzle().open().split("dev", 4)
@@ -125,36 +124,3 @@ def _seeds(form: Recipe) -> list[int]:
     seen: list[TurnRequest] = []
     measured(form, "test", seen)
     return [request.seed for request in seen]
-
-
-def test_direct_reply_is_prompted_as_the_first_agent_of_the_debate() -> None:
-    seen: list[TurnRequest] = []
-    measured(recipe(), "dev", seen)
-    direct, debated = seen[0], next(a for a in seen[8:] if a.question == seen[0].question)
-    assert direct.messages == debated.messages
-    assert (direct.temperature, direct.stop) == (debated.temperature, debated.stop)
-    shared = direct_form(recipe().debate)
-    assert (shared.num_agents, shared.style, shared.contract) == (1, "compact", "three_section")
-
-
-def test_recipe_without_debate_measures_direct_replies_alone() -> None:
-    form = recipe(
-        debate={"type": "direct", "style": "compact", "personas": "none"},
-        rollout={"debates_per_question": 2},
-        reward={"type": "verifiable"},
-    )
-    found = measured(form, "dev", [])
-    assert found.means()["eval/direct/accuracy"] == 0.5
-    assert {name.split("/")[1] for name in found.means()} == {"direct"}
-    assert found.played["debate"] == []
-
-
-def test_nothing_is_measured_on_no_question() -> None:
-    engine = ScriptedEngine().open(None, word_tokenizer(), script=said)
-    assert evaluate(recipe().evaluated(), engine, [], "dev").means() == {}
-
-
-def test_interval_shrinks_with_the_number_of_questions_not_of_replies() -> None:
-    few = measured(recipe(evaluation={"direct_samples": 1}), "dev", [])
-    many = measured(recipe(evaluation={"direct_samples": 8}), "dev", [])
-    assert few.found["eval/direct/accuracy"] == many.found["eval/direct/accuracy"]

@@ -42,16 +42,12 @@ def test_model_of_a_file_or_its_folder_is_the_one_that_was_written(tmp_path: Pat
     ("changes", "named"),
     [
         ({"left_out": ("blk.0.attn_q.weight",)}, "layers.0.self_attn.q_proj.weight"),
-        ({"left_out": ("token_embd.weight",)}, "embed_tokens.weight"),
         ({"extra_keys": {"llama.block_count": 2}}, "layers.1."),
         ({"extra_keys": {"llama.rope.scaling.type": "linear"}}, "rope.scaling.type = 'linear'"),
-        ({"extra_keys": {"llama.rope.scaling.factor": 4.0}}, "rope.scaling.factor = 4.0"),
         ({"extra_keys": {"llama.attention.sliding_window": 16}}, "attention.sliding_window = 16"),
         ({"extra_keys": {"llama.logit_scale": 0.5}}, "logit_scale = 0.5"),
-        ({"extra_keys": {"llama.embedding_scale": 2.0}}, "embedding_scale = 2.0"),
         ({"extra_keys": {"tokenizer.ggml.pre": "no-such-rule"}}, "no-such-rule"),
         ({"extra_keys": {"tokenizer.ggml.add_eos_token": True}}, "add_eos_token"),
-        ({"extra_tensors": {"rope_freqs.weight": np.full(8, 2.0, "f")}}, "rope_freqs.weight"),
         ({"extra_tensors": {"blk.0.attn_q.bias": np.ones(64, "f")}}, "blk.0.attn_q.bias"),
         ({"extra_tensors": {"output_norm.weight": np.full(64, np.nan, "f")}}, "norm.weight"),
     ],
@@ -66,13 +62,6 @@ def test_file_that_transformers_would_make_another_model_is_refused(
         PretrainedModel(name=str(file)).load(0)
     assert named in str(refusal.value)
     assert not any((tmp_path / "cache").iterdir())
-
-
-def test_keys_that_change_nothing_are_taken(tmp_path: Path) -> None:
-    file = tmp_path / "tiny.gguf"
-    keys = {"llama.rope.scaling.type": "none", "llama.rope.dimension_count": 16}
-    write(file, extra_keys=keys | {"llama.attention.key_length": 16, "tokenizer.ggml.pre": "mpt"})
-    assert PretrainedModel(name=str(file)).load(0).model.config.head_dim == 16
 
 
 def test_rule_to_split_text_of_smollm_is_that_of_its_training(tmp_path: Path) -> None:
@@ -92,14 +81,6 @@ def test_rule_to_split_text_of_smollm_is_that_of_its_training(tmp_path: Path) ->
     }
     assert pieces["plain"] == ["x", "Ġ=", "Ġ", "Ġ31"]
     assert pieces["smollm"] == ["x", "Ġ=", "ĠĠ", "3", "1"]
-
-
-def test_beginning_of_text_token_of_a_file_is_taken_over(tmp_path: Path) -> None:
-    for adds_bos in (True, False):
-        file = tmp_path / f"{adds_bos}.gguf"
-        write(file, extra_keys={"tokenizer.ggml.add_bos_token": adds_bos})
-        ids = PretrainedModel(name=str(file)).load_tokenizer().encode("ab")
-        assert ids == ([257, 256] if adds_bos else [256])
 
 
 def test_what_holds_no_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +13,9 @@ import pytest
 pytest.importorskip("reasoning_gym")
 from reasoning_gym.factory import DATASETS
 
-from debate_rewards.answer_checking import answer_classes, check, check_many
+from debate_rewards.answer_checking import check, check_many
 from debate_rewards.puzzle_answers import REFUSED
-from debate_train.data import ReasoningGym, gym
+from debate_train.data import ReasoningGym
 from debate_train.errors import DataError
 
 SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
@@ -97,50 +96,15 @@ def test_levels_are_those_of_the_librarys_curriculum() -> None:
     assert check(question, question.answer).verdict == "right"
 
 
-def test_wrong_answers_are_known_where_changing_a_number_gives_none() -> None:
-    for question in source({"spell_backward": {}, "chain_sum": {}}).batch(0):
-        named = question.meta.get("wrong_answers", [])
-        assert len(named) == (question.meta["subject"] == "spell_backward")
-        assert all(check(question, one).verdict == "wrong" for one in named)
-
-
-def test_a_small_task_ends() -> None:
-    questions = source({"chain_sum": SUMS}, batch_size=10_000).batch(0)
-    assert 50 < len(questions) <= 18 * 18  # Two numbers of one digit, and a sign.
-
-
-def test_answers_are_judged_by_the_tasks_own_verifier() -> None:
-    # Of a countdown every expression counts that reaches the target with its numbers.
-    settings = {"min_numbers": 3, "max_numbers": 3, "shuffle": False}
-    (question,) = source({"countdown": settings}, batch_size=1).batch(0)
-    assert check(question, rf"\boxed{{{question.answer}}}").verdict == "right"
-    assert check(question, rf"\boxed{{({question.answer})}}").verdict == "right"
-    assert check(question, rf"\boxed{{{question.answer} + 1}}").verdict == "wrong"
-    assert check(question, "").reason == "no_answer"
-    task = {**question.meta["reasoning_gym"], "task": "unheard of"}
-    unknown = replace(question, meta={**question.meta, "reasoning_gym": task})
-    assert check(unknown, r"\boxed{1}").verdict == "unverifiable"
-    assert answer_classes(question, [r"\boxed{7}", "so:\nAnswer: 7", None]) == [0, 0, None]
-
-
 @pytest.mark.parametrize(
     ("tasks", "said"),
     [
         ({"chain_sums": {}}, "data.tasks.chain_sums: found no such task; did you mean 'chain_sum'"),
-        ({"gcd": {"min_num": 3}}, "data.tasks.gcd: refused by reasoning-gym: .*min_num"),
         ({"gsm_symbolic": {"level": 1}}, "data.tasks.gsm_symbolic: refused .*: it has no levels"),
-        ({"gcd": {"min_numbers": 9}}, "data.tasks.gcd: refused by reasoning-gym"),
         ({"chain_sum": {"level": 99}}, "tasks.chain_sum.level: found 99; expected at most 10,"),
-        ({"gcd": {"size": 9}}, "data.tasks.gcd.size: found a setting that the data gives"),
         ({"gcd": {"seed": 9}}, "data.tasks.gcd.seed: found a setting that the data gives"),
     ],
 )
 def test_what_the_library_does_not_have_is_refused(tasks: dict[str, Any], said: str) -> None:
     with pytest.raises(DataError, match=said):
         source(tasks)
-
-
-def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gym, "find_spec", lambda name: None)
-    with pytest.raises(DataError, match=r"needs the library reasoning-gym"):
-        source({"gcd": {}})

@@ -108,19 +108,6 @@ def test_no_stream_weight_trains_against_a_demonstration(tmp_path: Path) -> None
     assert step.metrics["imitation/turns_against"] == 8
 
 
-def test_demonstrations_that_all_fail_are_refused(tmp_path: Path) -> None:
-    recipe = supervised(tmp_path / "q.jsonl", [TOO_LONG] * 60)
-    with pytest.raises(UsageError, match="none of which holds an answer that contract boxed"):
-        steps_of(recipe)
-
-
-def test_a_batch_that_fails_by_chance_stops_nothing(tmp_path: Path) -> None:
-    recipe = supervised(tmp_path / "q.jsonl", [TOO_LONG] * 20)
-    few = recipe.data.model_copy(update={"batch_size": 1})
-    steps = steps_of(recipe.model_copy(update={"data": few}), 15)
-    assert sum(step.metrics["imitation/failed_turns"] for step in steps) == 15
-
-
 def test_demonstrations_without_the_comparisons_that_are_asked_for_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,28 +1,38 @@
 """Log-probabilities and their gradient against the full softmax; temperatures."""
 
+import copy
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from arithmetic import UNIT
+from arithmetic import UNIT, in_float64
+from debate_protocol.types import Question, TurnRequest
+from debate_rollout.engine import Request, Sampling
+from debate_rollout.engines import TransformersEngine
+from debate_train.batches import forward as fused_head
 from debate_train.batches import forward as logps
-from debate_train.batches.forward import token_logps
+from debate_train.batches.forward import TokenLogps, token_logps
 from debate_train.batches.packs import Pack
 from debate_train.batches.row_types import Batch, Row
+from debate_train.checkpoints.policy_files import save_policy
 from debate_train.losses import Dapo, Grpo, ImportanceSampling, Kl, Loss, PpoClip, Reinforce
-from debate_train.models.loaded_model import LoadedModel
+from debate_train.models import PretrainedModel
+from debate_train.models.loaded_model import LoadedModel, Lora, with_adapter
+from debate_train.trainers import TorchTrainer
 from debate_train.trainers.torch_session import trainable
 
 MakeModel = Callable[..., LoadedModel]
 PackOf = Callable[..., Pack]
 GradientOf = Callable[..., tuple[dict[str, float], dict[str, Tensor]]]
-pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.numeric]
 
 
 def untied(make: MakeModel, lora_rank: int = 0) -> LoadedModel:
@@ -59,6 +69,8 @@ def full_softmax(model: Any, tokens: Tensor, wanted: Tensor, temperatures: Tenso
     return found[wanted[:, 1:]], (-(every.exp() * every).sum(-1))[wanted[:, 1:]]
 
 
+@pytest.mark.usefixtures("float64")
+@pytest.mark.numeric
 @pytest.mark.parametrize("kind", ["tied", "untied", "tied lora", "untied lora"])
 @pytest.mark.parametrize("chunk", [1 << 22, 400])
 def test_token_logps_are_those_of_the_full_softmax(
@@ -96,6 +108,8 @@ def test_token_logps_are_those_of_the_full_softmax(
         torch.testing.assert_close(gradient[name], slope, rtol=0, atol=1e-13 * max(1.0, largest))
 
 
+@pytest.mark.usefixtures("float64")
+@pytest.mark.numeric
 def test_token_logps_do_not_see_the_padding(tiny: MakeModel, pack_of: PackOf) -> None:
     loaded = tiny()
     tokens = torch.randint(6, 120, (2, 8), generator=torch.Generator().manual_seed(1)).tolist()
@@ -140,6 +154,8 @@ def enumerated(loaded: LoadedModel, trained_at: float) -> Batch:
     return Batch(tuple(rows), ("generator",), size, size)
 
 
+@pytest.mark.usefixtures("float64")
+@pytest.mark.numeric
 @pytest.mark.parametrize(
     "loss",
     [
@@ -168,6 +184,8 @@ def test_constant_advantage_moves_nothing_when_ratio_has_the_samplers_temperatur
     assert metrics["optim/ratio_max"] == pytest.approx(1.0, abs=2**4 * UNIT)
 
 
+@pytest.mark.usefixtures("float64")
+@pytest.mark.numeric
 @pytest.mark.parametrize("is_trained", [True, False])
 def test_head_that_is_not_trained_takes_no_memory_for_its_gradient(is_trained: bool) -> None:
     made = []
@@ -186,3 +204,232 @@ def test_head_that_is_not_trained_takes_no_memory_for_its_gradient(is_trained: b
     assert hidden.grad is not None
     assert (weight.grad is not None) == is_trained
     assert (weight.shape in made) == is_trained
+
+
+TOKENS = [[7, 30, 31, 32, 33, 34], [7, 50, 51, 52, 53, 54]]
+SAMPLED = [[0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1]]
+HEATS = [[1.0, 1.0, 0.5, 0.7, 1.0, 2.0]] * 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[..., LoadedModel]) -> Path:
+    """A model of random weights, large enough that both caps bend what they cap."""
+    torch.manual_seed(0)
+    tokenizer = tiny().tokenizer
+    config = Gemma2Config(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=8, query_pre_attn_scalar=1,
+        attn_logit_softcapping=1.0, final_logit_softcapping=2.0, sliding_window=4,
+        initializer_range=0.5, max_position_embeddings=256,
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=0,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("gemma2")
+    save_policy(folder, LoadedModel(Gemma2ForCausalLM(config), tokenizer))
+    return folder
+
+
+def plain_logps(model: Any) -> torch.Tensor:
+    """Log-probabilities of the actions from all logits, as transformers computes them."""
+    logits = model(input_ids=torch.tensor(TOKENS)).logits[:, :-1].double()
+    every = (logits / torch.tensor(HEATS)[:, 1:, None]).log_softmax(-1)
+    own = every.gather(2, torch.tensor(TOKENS)[:, 1:, None])[..., 0]
+    return own[torch.tensor(SAMPLED)[:, 1:] > 0]
+
+
+@pytest.mark.parametrize("chunk", [1 << 21, 200])
+def test_gemma2_log_probabilities_and_gradients_are_those_of_its_logits(
+    folder: Path, pack_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(logps, "CHUNK_LOGITS", chunk)
+    model: Any = PretrainedModel(name=str(folder), dtype="float32").load(0).model.double()
+    with in_float64():
+        slopes = torch.linspace(-1.0, 2.0, 7)
+        found, _ = token_logps(model, pack_of(TOKENS, SAMPLED, HEATS))
+        (found * slopes).sum().backward()
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+        model.zero_grad()
+        model.config._attn_implementation = "eager"
+        expected = plain_logps(model)
+        (expected * slopes).sum().backward()
+        assert found.dtype == torch.float64
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        largest = max(float(p.grad.abs().max()) for p in model.parameters())
+        for name, parameter in model.named_parameters():
+            gap = float((gradients[name] - parameter.grad).abs().max())
+            assert gap <= 1e-12 * largest, name
+        # Both caps count: without either, scores are others by far.
+        for layer in model.model.layers:
+            layer.self_attn.attn_logit_softcapping = None
+        assert float((plain_logps(model) - expected).abs().max()) > 1e-3
+        for layer in model.model.layers:
+            layer.self_attn.attn_logit_softcapping = model.config.attn_logit_softcapping
+        model.config.final_logit_softcapping = None
+        assert float((plain_logps(model) - expected).abs().max()) > 1e-3
+
+
+def test_gemma2_is_sampled_with_the_log_probabilities_it_is_trained_on(
+    folder: Path, pack_of: Callable[..., Any], random_batch: Callable[..., Batch]
+) -> None:
+    loaded = PretrainedModel(name=str(folder), dtype="float32").load(0)
+    trainer = TorchTrainer(packing="none", learning_rate=1e-2).open(loaded, PpoClip(), 1)
+    assert trainer.step(random_batch())["optim/grad_norm"] > 0
+    prompt = tuple(TOKENS[0])
+    engine = TransformersEngine().open(loaded.model, loaded.tokenizer)
+    turn_request = TurnRequest(Question("q", "?"), 0, 0, ())
+    (reply,) = engine.generate([Request(turn_request, Sampling(max_tokens=8, seed=1), prompt)])
+    row = [*prompt, *reply.token_ids]
+    sampled = [0] * len(prompt) + [1] * len(reply.token_ids)
+    with torch.no_grad():
+        trained, _ = token_logps(loaded.model, pack_of([row], [sampled]))
+    torch.testing.assert_close(torch.tensor(reply.logps), trained, rtol=0, atol=1e-4)
+
+
+Found = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def fused_on_cpu(*given: Tensor | float | None) -> tuple[Tensor, Tensor]:
+    """The head of GPUs, not compiled."""
+    with patch.object(fused_head, "fuses", lambda _: True):
+        found: tuple[Tensor, Tensor] = TokenLogps.apply(*given)
+    return found
+
+
+def both(way: Callable[..., tuple[Tensor, Tensor]], cap: float | None, dtype: torch.dtype) -> Found:
+    """Log-probabilities, entropies, and the gradients of hidden states and weight."""
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> Tensor:  # The same numbers in every type.
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    hidden, weight, slopes = drawn(11, 6), drawn(40, 6), drawn(11)
+    targets = torch.randint(40, (11,), generator=generator)
+    heat = 0.5 + drawn(11).abs()
+    hidden.requires_grad_()
+    weight.requires_grad_()
+    found, entropies = way(hidden, weight, targets, heat, cap)
+    (found * slopes).sum().backward()
+    assert hidden.grad is not None
+    assert weight.grad is not None
+    return found.detach(), entropies, hidden.grad, weight.grad
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("cap", [None, 3.0])
+@pytest.mark.parametrize("chunk", [1 << 20, 120])
+def test_fused_head_is_the_plain_one(
+    cap: float | None, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        fused_head, "GPU_CHUNK_LOGITS", chunk
+    )  # 120 over 40 words: 3 tokens a chunk
+    plain = both(logps.hidden_logps, cap, torch.float64)
+    fused = both(fused_on_cpu, cap, torch.float64)
+    for one, other in zip(fused, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-13)
+
+
+def test_head_runs_step_by_step_where_no_compiler_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo.exc import TorchDynamoException
+
+    def broken(*given: object) -> None:
+        raise TorchDynamoException("no C compiler")
+
+    monkeypatch.setattr(fused_head, "compiles", lambda logits: True)
+    monkeypatch.setitem(fused_head._kernels, fused_head.chunk_logps, broken)
+    given = (torch.randn(2, 5), torch.tensor([0, 4]), torch.ones(2), None)
+    with pytest.warns(UserWarning, match="not compiled and slower: no C"):
+        found = fused_head._call_compiled(fused_head.chunk_logps, *given)
+    assert all(
+        torch.equal(a, b) for a, b in zip(found, fused_head.chunk_logps(*given), strict=True)
+    )
+    assert fused_head._kernels[fused_head.chunk_logps] is fused_head.chunk_logps  # For good.
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cap", [None, 3.0])
+def test_compiled_head_is_the_plain_one_on_a_gpu(
+    cap: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = both(logps.hidden_logps, cap, torch.float64)
+
+    def on_gpu(*given: Tensor | float | None) -> tuple[Tensor, Tensor]:
+        here = [x.cuda() if isinstance(x, Tensor) else x for x in given]
+        found: tuple[Tensor, Tensor] = TokenLogps.apply(*here)
+        return found[0].cpu(), found[1].cpu()
+
+    for one, other in zip(both(on_gpu, cap, torch.float32), exact, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
+
+
+RANK = 4
+
+
+def adapted(names: tuple[str, ...] = (), *, bias: bool = False, scale: float = 0.02) -> Any:
+    """Return a bfloat16 model whose adapters are not zero."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 50}
+    config = LlamaConfig(num_attention_heads=4, attention_bias=bias, **sizes)
+    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    lora = Lora(rank=RANK, alpha=3 * RANK, adapters=names)
+    model = with_adapter(LoadedModel(model, None, lora=lora), seed=0).model  # type: ignore[arg-type]
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name or name.endswith("bias"):
+            nn.init.normal_(parameter, std=scale)
+    return model
+
+
+def as_peft(model: nn.Module) -> nn.Module:
+    """Return a copy with peft's own layers."""
+    plain = copy.deepcopy(model)
+    for layer in plain.modules():
+        if type(layer).__name__ == "_Fused":
+            layer.__class__ = type(layer).__mro__[1]
+    return plain
+
+
+def measured(model: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return logits of two sequences and the gradients of a function of them."""
+    tokens = torch.arange(24).view(2, 12)
+    logits = model(input_ids=tokens).logits.float()
+    logits.logsumexp(-1).sum().backward()
+    named = model.named_parameters()
+    return logits.detach(), {name: p.grad for name, p in named if p.grad is not None}
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("bias", [False, True])
+def test_values_and_gradients_are_near_to_float32_as_those_of_peft_are(bias: bool) -> None:
+    model = adapted(bias=bias)
+    plain, exact = as_peft(model), as_peft(model).float()
+    assert sum(type(layer).__name__ == "_Fused" for layer in model.modules()) == 14
+    (logits, grads), (of_peft, peft_grads), (right, right_grads) = map(
+        measured, (model, plain, exact)
+    )
+    # Adapters are rounded to 16 bits, too; here they are as large as the model.
+    assert error(logits, right) < 1.5 * error(of_peft, right) < 0.02
+    assert grads.keys() == right_grads.keys() and len(grads) == 28
+    assert {grad.dtype for grad in grads.values()} == {torch.float32}
+    for part in ("lora_A", "lora_B"):
+        found, by_peft, expected = (
+            torch.cat([grad.flatten() for name, grad in sorted(own.items()) if part in name])
+            for own in (grads, peft_grads, right_grads)
+        )
+        assert error(found, expected) < 1.5 * error(by_peft, expected) < 0.02
+    with model.disable_adapter(), torch.no_grad():  # Adapters are no small part of it.
+        assert error(model(input_ids=torch.arange(24).view(2, 12)).logits.float(), right) > 0.1
+
+
+@pytest.mark.numeric
+def test_the_adapter_that_is_set_speaks() -> None:
+    model = adapted(("actor", "critic"))
+    said = {}
+    for name in ("actor", "critic", "actor"):
+        model.set_adapter(name)
+        found = measured(model)[0]
+        assert error(found, measured(as_peft(model))[0]) < 0.03
+        assert torch.equal(said.setdefault(name, found), found)
+    assert error(said["critic"], said["actor"]) > 0.1

@@ -1,7 +1,6 @@
 """The five calls of a step: what goes in, what comes out, and that no seed is used twice."""
 
 import json
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.parsing import Scan, ThinkMode, scan
-from debate_protocol.types import Gate, Question, TurnRequest
-from debate_rollout.drivers import play
-from debate_rollout.engine import EngineFailure
+from debate_protocol.types import Gate, TurnRequest
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.rendering import TokenText, token_text
 from debate_train.batches.row_types import Batch
@@ -21,11 +18,9 @@ from debate_train.evaluation.modes import CurvePoint
 from debate_train.models.scratch import word_tokenizer
 from debate_train.playing import start_debates
 from debate_train.recipe import Recipe
-from debate_train.recipe.doubts import warnings_of
 from debate_train.running import loop
-from debate_train.running.loop import train
-from debate_train.running.run_context import RunContext, open_phase
-from train.contexts import Kept, Trainer, context, trained
+from debate_train.running.run_context import RunContext
+from train.contexts import Trainer, context, trained
 
 SOURCE = SignsPuzzle(batch_size=3).open()
 CRITERION = {"metric": "eval/format", "at_least": 0.5, "every": 2, "max_steps": 5}
@@ -140,14 +135,6 @@ def test_every_turn_is_parsed_and_its_tokens_decoded_once_a_step(
     assert sorted(decoded) == sorted(turn.reply.token_ids for turn in turns if turn.reply)
 
 
-def test_no_weights_are_served_while_replies_are_demonstrated(tmp_path: Path) -> None:
-    run = run_of(recipe(rollout={"engine": {"type": "demonstrations"}}), tmp_path)
-    run.engine.generate = pytest.fail  # type: ignore[method-assign]
-    trained(run, trainer := Trainer())
-    assert trainer.versions == []
-    assert len(trainer.batches) == 2
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -180,64 +167,11 @@ def test_recipe_that_cannot_teach_is_refused(changes: dict[str, object], message
         recipe(**changes)
 
 
-def test_supervised_recipe_may_read_greedy_replies() -> None:
-    greedy = {"num_agents": 3, "personas": "none", "temperature": 0}
-    form = recipe(debate=greedy, loss={"type": "sft"}, rollout={"top_p": 0.9})
-    assert form.debate.temperature_of(0) == 0
-
-
-@pytest.mark.parametrize(
-    ("model", "trainer", "warned"),
-    [
-        ({"dtype": "bfloat16"}, {}, True),
-        ({}, {}, False),
-        ({"dtype": "bfloat16", "lora": {}}, {}, False),
-        ({"dtype": "bfloat16"}, {"type": "deepspeed", "bf16": True}, False),
-    ],
-)
-def test_full_training_in_half_precision_is_warned_of(
-    model: dict[str, object], trainer: dict[str, object], warned: bool
-) -> None:
-    form = recipe(model={"type": "pretrained", "name": "a/b", **model}, trainer=trainer)
-    assert any("lost to rounding" in text for text in warnings_of(form)) == warned
-
-
-def test_debate_ends_early_when_answers_are_equivalent_but_not_equal() -> None:
-    debate = {"num_agents": 3, "max_rounds": 3, "personas": "none", "stop_when_agreed": True}
-    form = recipe(debate=debate)
-    reply = (
-        "<solution>\\boxed{%s}</solution><evaluation>N/A</evaluation><comparison>N/A</comparison>"
-    )
-    answers = ("1/2", "0.5", r"\frac{1}{2}")
-    player = ScriptedEngine().open(script=lambda request: reply % answers[request.agent])
-    question = Question("half", "What is 3/6?", answer="1/2")
-    (played,) = play(start_debates(form, [question], "train/0"), player, max_tokens=64)
-    assert played.meta["ended"] == "agreed"
-    assert len(played.turns) == 3
-
-
-def test_step_counts_when_the_engine_takes_no_weights_after_it(tmp_path: Path) -> None:
-    run = run_of(recipe(), tmp_path)
-    phase = open_phase(run, "train", run.recipe, Trainer())  # type: ignore[arg-type]
-    keeper = Kept(run, phase)
-
-    def refuse(version: int) -> None:
-        raise EngineFailure("no answer")
-
-    phase.rollouts.refresh = refuse  # type: ignore[method-assign]
-    with pytest.raises(EngineFailure):
-        train(run, phase, keeper)
-    assert ([step.number for step in keeper.steps], keeper.logged) == ([0], [])
-
-
 @pytest.mark.parametrize(
     ("criterion", "format_shares", "reason", "evaluated_steps"),
     [
         (None, [], "finished", []),
-        (CRITERION, [0.5], "criterion met", [2]),
         (CRITERION, [0.0, 0.9], "criterion met", [2, 4]),
-        # The last look is at max_steps, wherever the grid of `every` steps has its next point.
-        (CRITERION, [0.0, 0.0, 0.0], "criterion missed", [2, 4, 5]),
         (CRITERION | {"max_steps": 4}, [0.0, 0.0], "criterion missed", [2, 4]),
         # Of several measures all are wanted, at one look.
         (CRITERION | ALSO, [0.0, 0.9], "criterion met", [2, 4]),
@@ -269,17 +203,3 @@ def test_phase_says_why_it_ended(
         f"judge/accuracy 0.500  format {value:.3f}" for value in format_shares
     ]
     assert run.state.step == max(evaluated_steps, default=2)
-
-
-def test_signal_ends_a_phase_with_a_checkpoint_and_without_an_exception(tmp_path: Path) -> None:
-    run = run_of(recipe(), tmp_path)
-
-    class Signalled(Trainer):
-        def step(self, batch: Batch) -> dict[str, float]:
-            signal.raise_signal(signal.SIGINT)
-            return super().step(batch)
-
-    with run.interrupts:
-        reason, keeper = trained(run, Signalled())
-    assert (reason, keeper.logged) == ("interrupted", [0])
-    assert [path.name for path in run.checkpoints.complete()] == ["step-000001"]

@@ -2,16 +2,13 @@
 
 import json
 from collections import Counter
-from dataclasses import replace
 from itertools import chain
 
 import pytest
 
 from debate_protocol.forms import Simultaneous
 from debate_train.commands.cli import main
-from debate_train.data import Mixture, Questions, SignsPuzzle
-from debate_train.data.splits import normalized
-from debate_train.errors import DataError
+from debate_train.data import Mixture, Questions
 from train.small_runs import RECIPE
 
 
@@ -77,33 +74,6 @@ def test_evaluations_take_their_questions_by_the_weights(tmp_path):
     assert [len(halves.split("test", size)) for size in (1, 5)] == [1, 5]
 
 
-def test_demonstrations_come_from_the_source_of_the_question():
-    sources = {
-        "small": {"data": {"type": "signs_puzzle", "num_digits": 3}},
-        "large": {"data": {"type": "signs_puzzle", "num_digits": 4}},
-    }
-    mixture = Mixture.model_validate({"type": "mixture", "batch_size": 4, "sources": sources})
-    source = mixture.open()
-    assert source.can_demonstrate
-    form = Simultaneous(num_agents=2, max_rounds=1, style="compact", personas="none")
-    for question in source.batch(0):
-        request = next(form.start(question, seed=0))[0]
-        solution = source.demonstrate(request, errors=False).split("</solution>")[0]
-        num_signs = 3 if question.meta["data"] == "large" else 2
-        assert solution.count("+") + solution.count("-") == num_signs
-
-
-def test_hub_source_in_a_mixture_is_not_read_by_a_check(tmp_path):
-    path = write_numbered(tmp_path / "a.jsonl", "a", 20)
-    sources = {
-        "here": {"data": {"path": path}},
-        "there": {"data": {"type": "benchmark", "name": "gsm8k"}},
-    }
-    mixture = Mixture.model_validate({"type": "mixture", "sources": sources})
-    message = "data.sources.there.data.path: openai/gsm8k (hub dataset, not checked here)"
-    assert mixture.unread() == message
-
-
 # Answers that may not be used
 
 
@@ -138,18 +108,6 @@ def test_prompts_do_not_say_which_questions_have_answers(tmp_path, more):
     assert prompts(unlabelled) == prompts(Questions(path=path).open().batch(0))
 
 
-def test_a_column_says_which_answers_may_be_used(tmp_path):
-    path = tmp_path / "a.jsonl"
-    rows = [{"question": f"q{n}", "answer": n, "gold": n % 3 == 0} for n in range(30)]
-    settings = {"path": write_rows(path, rows), "fields": {"labelled": "gold"}}
-    data = Questions.model_validate(settings)
-    for question in data.open().split("train", 99):
-        assert (question.answer is not None) == (int(question.text[1:]) % 3 == 0)
-    write_rows(path, [{**rows[0], "gold": "yes"}])
-    with pytest.raises(DataError, match="gold: found 'yes'; expected true or false"):
-        data.open()
-
-
 # Questions that are held out
 
 
@@ -164,24 +122,6 @@ def test_test_questions_in_other_spelling_are_not_trained_on(tmp_path):
     assert {question.text for question in questions} == expected
     note = "data: 2 training questions are held-out questions, too, and are not trained on"
     assert note in source.notes
-
-
-def test_signs_of_a_puzzle_make_other_questions():
-    # Brackets and signs are no punctuation: expressions of one puzzle differ in nothing else.
-    texts = ("( [ {", "( [ <", "1 + 2", "1 - 2", "1.5", "15")
-    assert len({normalized(text) for text in texts}) == len(texts)
-    assert normalized("Is it “so”?") == normalized("is  it 'So'.") == "is it so"
-    assert SignsPuzzle().open().batch(0)
-
-
-def test_questions_that_are_left_out_come_in_no_step(tmp_path):
-    source = make_mixture(tmp_path, a=1).open()
-    questions = source.split("train", 5)
-    shouted = [replace(question, text=f" {question.text.upper()}?") for question in questions]
-    assert source.leave_out(lambda: shouted) == 5
-    assert source.leave_out(lambda: shouted) == 0
-    trained = {question.text for question in batches(source, 20)}
-    assert trained and not trained & {question.text for question in questions}
 
 
 STAGES = """\

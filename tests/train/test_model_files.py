@@ -16,7 +16,7 @@ from debate_train.checkpoints.policy_files import save_policy
 from debate_train.errors import ModelError
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import Lora
-from debate_train.models.model_files import bases_of, check_template
+from debate_train.models.model_files import check_template
 from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe.context import context_window
 from debate_train.recipe.model_shape import shape_of
@@ -86,11 +86,6 @@ def replace_tensor(name, tensor):
     return change_tensors(WEIGHTS, lambda tensors: tensors.update({name: tensor}))
 
 
-def prefix_names(tensors):
-    for name in list(tensors):
-        tensors[f"policy.{name}"] = tensors.pop(name)
-
-
 def pickle_weights(folder):
     torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
     (folder / WEIGHTS).unlink()
@@ -99,7 +94,6 @@ def pickle_weights(folder):
 WEIGHTS = "model.safetensors"
 NORM = "model.norm.weight"
 BITS = {"quant_method": "bitsandbytes", "load_in_4bit": True}
-Q_BIAS = "model.layers.0.self_attn.q_proj.bias"
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +112,8 @@ def folder(whole, tmp_path):
     ("damage", "message"),
     [
         (change_tensors(WEIGHTS, lambda t: t.pop(NORM)), "weights are missing: model.norm.weight;"),
-        (change_tensors(WEIGHTS, prefix_names), "weights are missing: lm_head.weight, "),
         (replace_tensor(NORM, torch.ones(8)), r"model.norm.weight of shape \(8,\) instead of"),
         (replace_tensor(NORM, torch.full((16,), torch.nan)), "not finite: model.norm.weight"),
-        (replace_tensor(Q_BIAS, torch.ones(16)), f"of layers or modules that its .* {Q_BIAS}"),
         (
             change_json("config.json", num_hidden_layers=1),
             "of layers or modules that its .* model.layers.1.",
@@ -131,20 +123,13 @@ def folder(whole, tmp_path):
             "weights are missing: model.layers.2.",
         ),
         (
-            change_json("config.json", tie_word_embeddings=True),
-            "holds a head of its own .*: lm_head.weight",
-        ),
-        (
             change_json("config.json", quantization_config=BITS),
             r"no model could be loaded .* \(ImportError: .*bitsandbytes",
         ),
         (change_json("config.json", _attn_implementation="someone/kernel"), "code from a hub"),
-        (change_json("config.json", model_type="no_such"), "no configuration could be loaded"),
         (cut(WEIGHTS), "no model could be loaded"),
         (cut("tokenizer.json"), "no tokenizer could be loaded"),
-        (remove("config.json"), "holds no config.json"),
         (remove("tokenizer.json"), "holds no tokenizer.json"),
-        (remove(WEIGHTS), "no model could be loaded"),
         (pickle_weights, "no model could be loaded"),
     ],
 )
@@ -154,12 +139,6 @@ def test_damaged_folder_is_refused_in_one_line(damage, message, folder):
         model_at(folder).load(0)
     assert str(folder) in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_tied_head_is_not_missed_when_files_hold_it_once(tmp_path):
-    save_model(tmp_path, tie_word_embeddings=True)
-    assert "lm_head.weight" not in load_file(tmp_path / WEIGHTS)
-    model_at(tmp_path).load(0)
 
 
 CODE = """
@@ -225,7 +204,6 @@ def test_code_of_a_folder_is_not_run_when_a_terminal_says_yes(name, settings, me
     ("template", "message"),
     [
         ("{{ raise_exception('no') }}", r"fails \(TemplateError: no\)"),
-        ("{% for m in messages %}", r"fails \(TemplateSyntaxError: "),
         ("{{ messages[9].content.x.y }}", r"fails \(UndefinedError: "),
         ("{% if not fine %}{{ raise_exception('no') }}{% endif %}", "no"),
     ],
@@ -276,14 +254,6 @@ def test_checkpoint_of_an_adapter_is_a_model_with_its_policy(whole, adapter):
     assert context_window(model_at(folder)).tokens == 77
 
 
-def test_adapter_trained_on_a_merged_model_adds_to_it(whole, adapter, tmp_path):
-    first, _ = adapter
-    expected = save_adapter(first, tmp_path, seed=2)
-    assert bases_of(str(tmp_path)) == (str(tmp_path), str(first), str(whole))
-    logits = logits_of(model_at(tmp_path).load(0))
-    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("dtype", "change", "num_unchanged", "level"),
     [
@@ -328,20 +298,14 @@ def name_itself(folder):
     ("damage", "message"),
     [
         (change_json(SETTINGS, base_model_name_or_path=None), "names the base None, which is not"),
-        (change_json(SETTINGS, base_model_name_or_path="./gone"), "names the base './gone'"),
         (name_itself, "lead back to"),
-        (change_json(SETTINGS, peft_type="IA3"), "settings that are not merged here: peft_type"),
         (change_json(SETTINGS, target_modules="(a+)+$"), "not merged here: target_modules"),
-        (change_json(SETTINGS, modules_to_save=["lm_head"]), "not merged here: modules_to_save"),
         (change_json(SETTINGS, r=3), "is not one of its base"),
-        (change_json(SETTINGS, r="many"), "no adapter could be loaded"),
         (lambda folder: (folder / SETTINGS).write_text("[]"), "holds a list; expected the"),
-        (change_tensors(ADAPTER, lambda t: t.pop(next(iter(t)))), "is not one of its base: "),
         (
             change_tensors(ADAPTER, lambda t: t.update(extra=torch.zeros(1))),
             "missing, unexpected or of another shape: extra",
         ),
-        (lambda folder: (folder / ADAPTER).write_bytes(b"x"), "no adapter could be"),
         (remove(ADAPTER), "holds no adapter_model"),
     ],
 )
@@ -349,10 +313,4 @@ def test_adapter_is_refused_when_it_cannot_be_merged(damage, message, adapter, t
     folder = shutil.copytree(adapter[0], tmp_path / "copy")
     damage(folder)
     with pytest.raises(ModelError, match=message):
-        model_at(folder).load(0)
-
-
-def test_folder_with_a_model_and_an_adapter_is_refused(folder):
-    (folder / SETTINGS).write_text("{}")
-    with pytest.raises(ModelError, match="beside a model of its own"):
         model_at(folder).load(0)

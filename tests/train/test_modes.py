@@ -1,7 +1,6 @@
 """Evaluation modes: topologies, societies, listening, swapped judging; curves; those of others."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -10,11 +9,9 @@ import pytest
 
 from debate_protocol.forms import DebateForm, Direct, Simultaneous
 from debate_protocol.types import Question, Reply, Transcript, Turn, TurnRequest
-from debate_report.curves import OWN_FIGURES
 from debate_train.errors import RecipeError
 from debate_train.evaluation import (
     MODES,
-    DirectAnswers,
     EvaluationMode,
     Plays,
     Values,
@@ -22,15 +19,12 @@ from debate_train.evaluation import (
     reply_curves,
 )
 from debate_train.evaluation.measuring import Measures
-from debate_train.evaluation.modes import CurvePoint, most_replies
+from debate_train.evaluation.modes import CurvePoint
 from debate_train.evaluation.settings import Setup
-from debate_train.models.scratch import word_tokenizer
 from debate_train.playing import Rollout, direct_form
 from debate_train.recipe import Recipe
-from debate_train.recipe.check import check
 from debate_train.recipe.files import load_recipe
 from debate_train.recipe.policies import used_policies
-from report.report_runs import drawn
 from train.evaluated_puzzles import QUESTIONS, ScriptedEvaluation
 from train.small_recipes import recipe_of, write
 
@@ -139,16 +133,6 @@ def test_mode_of_another_package_gives_figures_for_each_question_and_run() -> No
     assert OddSeeds().counted(form) == "5 turns of seeds"
 
 
-def test_standard_modes_are_left_out_by_null() -> None:
-    evaluation = ScriptedEvaluation(by_seed)
-    measures = evaluation.measure(recipe("debate: null").evaluated(), QUESTIONS[:2])
-    assert len(evaluation.requests) == 2 * 2
-    assert {name.split("/")[1] for name in measures.found} == {"direct"}
-    setup = recipe("direct: null").evaluated()
-    assert set(setup.modes) == {"debate"}
-    assert setup.described() == "temperature 1; 4 agents, 2 rounds"
-
-
 GATE = "exit_criterion.at_least=1 exit_criterion.metric"
 
 
@@ -156,45 +140,23 @@ GATE = "exit_criterion.at_least=1 exit_criterion.metric"
     ("modes", "changes", "message"),
     [
         ("ring: {topology: sparse}", "", r"evaluation.modes.ring: "),
-        ("a/b: {topology: ring}", "", "found 'a/b'; expected a name for figures"),
         ("few: {num_agents: 1}", "", r"modes.few: num_agents: found 1, but a debate needs"),
-        (
-            "majority: {type: direct}",
-            "",
-            "modes.majority: found another figure eval/majority/accuracy",
-        ),
         (
             "ring: {topology: ring}",
             f"{GATE}=eval/rong/judge/accuracy",
             "did you mean 'eval/ring/judge/accuracy'",
         ),
         (
-            "",
-            f"{GATE}=eval/format exit_criterion.also_at_least='{{eval/judge/acuracy: 1}}'",
-            "exit_criterion.also_at_least: 'eval/judge/acuracy' is not measured",
-        ),
-        (
             "debate: null",
             "checkpoint.keep_best.metric=eval/majority/accuracy",
             "checkpoint.keep_best.metric: 'eval/majority/accuracy' is not measured",
         ),
-        ("x: {debate: {type: direct}}", "", "modes.x: found nothing to play: debate with a"),
         (
             "",
             f"debate.type=direct {GATE}=eval/format",
             "exit_criterion.metric: 'eval/format' is not measured; expected one of eval/direct",
         ),
-        (
-            "x: {debate: {roles: {a: {count: 2}, b: {policy: gone}}}}",
-            "",
-            "evaluation.modes.x.roles.b.policy: found 'gone'",
-        ),
         ("", "evaluation.headline=[eval/pass]", r"headline: 'eval/pass' is not measured.*did you"),
-        (
-            "swap: {type: swapped_judging}",
-            "debate.type=sequential debate.num_agents=3",
-            "modes.swap: debate: found type sequential, whose agents",
-        ),
         (
             "swap: {type: swapped_judging}",
             "debate.roles='{a: {count: 3}, b: {count: 1}}'",
@@ -218,24 +180,11 @@ def test_policies_that_speak_in_modes_alone_are_opened_with_the_run() -> None:
     assert "eval/trained/accuracy" not in figures
 
 
-def test_check_counts_the_turns_tokens_and_context_of_all_modes() -> None:
-    report = check(recipe("wide: {num_agents: 16}, ring: {topology: ring}"))
-    (line,) = [line for line in report.lines if "an evaluation" in line]
-    # 2 questions x (2 + 4 x 2 + 16 x 2 + 4 x 2) turns of at most 32 tokens
-    turns = "8 turns of debate and 32 turns of debate and 8 turns of debate"
-    assert f"2 direct replies and {turns}" in line
-    assert "at most 100 turns, 3,200 tokens in replies" in line
-    (error,) = report.errors
-    assert error.startswith("evaluation: context: at most")
-
-
 @pytest.mark.parametrize(
     ("name", "headline"),
     [
         ("quickstart", ["direct/accuracy", "judge/accuracy"]),
-        ("papers/own_judge_puzzle", ["direct/accuracy"]),  # Its judges are not trained.
         ("papers/sdrl_rand_puzzle", ["maj/last", "maj/delta", "direct/accuracy"]),
-        ("acc_debate_puzzle", ["last_round/accuracy", "direct/accuracy"]),
         ("dapo_puzzle", ["direct/accuracy"]),
     ],
 )
@@ -244,34 +193,6 @@ def test_headline_follows_from_what_a_recipe_trains(name: str, headline: list[st
     listed = list(last_phase.evaluated().listed())
     assert listed[: len(headline)] == [f"eval/{figure}" for figure in headline]
     assert len(listed) == len(set(listed)) > len(headline)
-
-
-def test_headline_can_be_named() -> None:
-    form = recipe(changes="evaluation.headline=[eval/pass@k,eval/direct/accuracy]")
-    assert list(form.evaluated().listed().items())[:2] == [
-        ("eval/pass@k", "eval/pass@k"),
-        ("eval/direct/accuracy", "direct accuracy"),
-    ]
-
-
-def logged(metrics: Sequence[str]) -> list[dict[str, Any]]:
-    return [{"phase": "train", "step": n, metric: n / 4} for metric in metrics for n in (1, 2)]
-
-
-def test_report_draws_the_figures_of_each_named_mode() -> None:
-    measured = [*recipe().evaluated().figures()]
-    for name in ("acc_debate_puzzle", "judged_puzzle"):
-        measured += load_recipe(name, model=Recipe).recipe.evaluated().figures()
-    groups = {name.split("/")[1] for name in measured}
-    assert groups - {"alone"} == OWN_FIGURES  # A named mode.
-    assert "Held out: ring" in drawn(logged(["eval/ring/format"]))
-    assert "Held out" not in drawn(logged(["eval/ring/maj/round_1"]))
-    assert "Held out" not in drawn(logged(["eval/pass@k"]))
-    # The four curves of SDRL's figure 4, which a run of SDRL has at every step.
-    curves = ("prompts", "samples", "accuracy", "accuracy_improvement")
-    page = drawn(logged([f"sdrl/debate_{curve}" for curve in curves]))
-    for curve in curves:
-        assert f"<strong>Debate {curve.replace('_', ' ')}</strong>" in page
 
 
 STAR = "star: {type: debate, topology: central, center: 1}"
@@ -388,35 +309,6 @@ def test_society_of_minds_shows_all_answers_and_takes_no_votes() -> None:
     assert only_plays(with_contract, "society").form.contract_rules().name == "answer_line"
 
 
-def test_personas_of_a_mode_are_others_than_those_of_training() -> None:
-    doubter = "personas: [{name: a, style: You doubt., temperature: 0.5}]"
-    hot = f"hot: {{{doubter}, temperature: 0.7}}"
-    form = boxed(f"doubters: {{{doubter}}}, cast: {{personas: default}}, {hot}")
-    assert only_plays(form, "doubters").form.temperature_of(3) == 0.5
-    cast = only_plays(form, "cast").form
-    assert [cast.temperature_of(agent) for agent in range(5)] == [0.6, 1.0, 0.9, 1.0, 0.8]
-    # The temperature of a mode is that of its personas.
-    assert only_plays(form, "hot").form.temperature_of(0) == 0.7
-
-
-def test_modes_take_any_number_of_agents_and_rounds() -> None:
-    sizes = {f"n{n}t{t}": (n, t) for n in (3, 7) for t in (1, 4)}
-    modes = (f"{name}: {{num_agents: {n}, max_rounds: {t}}}" for name, (n, t) in sizes.items())
-    measures = with_answers({}).measure(boxed(", ".join(modes)).evaluated(), [FOUR])
-    for name, (num_agents, num_rounds) in sizes.items():
-        assert len(measures.played[name][0].turns) == num_agents * num_rounds
-    assert "eval/n3t4/accuracy/round_3" in measures.means()
-
-
-def test_debates_that_were_played_keep_the_counts_of_their_replies() -> None:
-    evaluation = ScriptedEvaluation(lambda request: "+ - +", word_tokenizer())
-    measures = evaluation.measure(boxed().evaluated(), [FOUR])
-    turns = measures.played["debate"][0].turns
-    # Three words and the end, from each of 5 agents in 2 rounds.
-    assert [turn.token_counts[1] for turn in turns if turn.token_counts] == [4] * 10
-    assert measures.means()["eval/tokens/answer"] == 40
-
-
 def swapped_judging(
     votes: Mapping[tuple[int, str], str], changes: str = ""
 ) -> tuple[ScriptedEvaluation, Measures]:
@@ -473,29 +365,6 @@ def test_swapped_judging_asks_about_the_same_turns_in_both_orders() -> None:
     }
 
 
-def test_swapped_judging_counts_what_was_judged_in_one_order_only() -> None:
-    _, measures = swapped_judging(
-        {
-            (1, "own"): "Agent 0 = Agent 2",
-            (1, "reversed"): "Agent 0 = Agent 2",
-            (2, "own"): "Agent 0 > Agent 1",
-            (0, "reversed"): "Agent 0 > Agent 1",
-        }
-    )
-    figures = figures_of(measures, "swap")
-    assert figures["judge/pairs_in_both"] == pytest.approx(1 / 3)
-    assert figures["judge/accuracy"] == 0.5
-    assert figures["judge/both_orders"] == 0
-    assert "judge/first_shown" not in figures
-
-
-def test_swapped_agents_take_their_personas_along() -> None:
-    evaluation, _ = swapped_judging({}, "debate.personas=default")
-    second_turns = [request for request in evaluation.turn_requests if request.round == 1]
-    assert [turn.temperature for turn in second_turns] == [0.6, 1.0, 0.9, 0.9, 1.0, 0.6]
-    assert all(turn.previous is None for turn in second_turns[3:])
-
-
 PRESETS = Path(__file__).resolve().parents[2] / "recipes" / "evaluation"
 
 
@@ -540,19 +409,6 @@ def test_protocol_of_sdrl(
     assert rows[:3] == expected
 
 
-def test_protocol_of_acc_debate(preset: Callable[[str], Setup]) -> None:
-    setup = preset("acc")
-    plays = dict(setup.plays())
-    num_turns = {name: plays[name].turns for name in ("debate", "direct", "som2", "som4")}
-    assert num_turns == {"debate": 5 + 4, "direct": 1, "som2": 10, "som4": 20}
-    assert list(setup.listed())[:2] == ["eval/last_round/accuracy", "eval/improvement"]
-    assert {"eval/improvement", "eval/som4/improvement"} <= set(setup.figures())
-    persona = plays["persona"].form
-    assert (plays["persona"].turns, persona.protocol().history_rounds) == (10, 1)
-    assert [persona.persona(agent).name for agent in (0, 1)] == ["Critic", "Scientist"]
-    assert [persona.temperature_of(agent) for agent in (0, 1)] == [1.0, 1.0]
-
-
 def boxed_turn(agent: int, round: int, answer: str, num_tokens: int) -> Turn:
     reply = Reply("", token_ids=tuple(range(num_tokens)))
     return Turn(agent, round, f"\\boxed{{{answer}}}", reply=reply)
@@ -592,25 +448,6 @@ def test_majority_of_more_replies_stands_beside_its_tokens() -> None:
     assert values_of(curves["pass@k"]) == pytest.approx([2 / 3, 1, 1])
 
 
-def test_tokens_of_a_curve_are_the_mean_over_questions() -> None:
-    other = replace(FOUR, id="r")
-    unreadable = replace(FOUR, id="s", answer=None)
-    played = [*replies("44"), *replies("55", 30, other), *replies("44", 90, unreadable)]
-    points = reply_curves(played, 2)["maj@k"]
-    assert [point.tokens for point in points] == [20, 40]
-    assert all(point.values == {"one": 1.0, "r": 0.0} for point in points)
-    assert not reply_curves(played, 3)
-
-
-def test_curve_of_replies_goes_as_far_as_every_question_has_some() -> None:
-    other = replace(FOUR, id="r")
-    assert most_replies([*replies("444"), *replies("45", 30, other)]) == 2
-    assert most_replies(replies("4" * 80)) == 64
-    assert most_replies([]) == 1
-    # Two runs of two replies each: the majority of up to four.
-    assert len(DirectAnswers(samples=2).curves([replies("4455")])["maj@k"]) == 4
-
-
 def test_rounds_of_a_debate_stand_beside_all_tokens_until_then() -> None:
     # Round 0: 4 5 5, round 1: 4 4 5, round 2: 4 6 7 (a tie of three). All rounds together:
     # 4 once and 5 twice; then three each; then 4 four times, 5 three times.
@@ -619,31 +456,3 @@ def test_rounds_of_a_debate_stand_beside_all_tokens_until_then() -> None:
     assert values_of(curves["debate/agent"]) == pytest.approx([1 / 3, 2 / 3, 1 / 3])
     assert values_of(curves["debate/all_rounds"]) == pytest.approx([0, 0.5, 1])
     assert [point.tokens for point in curves["debate/majority"]] == [30, 90, 180]
-
-
-def test_debate_that_ended_early_keeps_its_answers_and_costs_no_more() -> None:
-    majority = debate_curves([debate("444"), debate("555", "444")])["debate/majority"]
-    assert values_of(majority) == [0.5, 1]
-    assert [point.tokens for point in majority] == [30, (30 + 90) / 2]
-
-
-def test_center_has_a_curve_of_its_own() -> None:
-    curves = debate_curves([debate("455", "545", topology="central", center=1)])
-    assert values_of(curves["debate/central"]) == [0, 1]
-    assert values_of(curves["debate/majority"]) == [0, 0]
-
-
-def test_curves_have_no_tokens_where_turns_have_none() -> None:
-    sampled = debate("444")
-    imported = replace(sampled, turns=tuple(replace(turn, reply=None) for turn in sampled.turns))
-    assert debate_curves([imported])["debate/agent"][0].tokens is None
-    assert not debate_curves([])
-
-
-def test_looks_have_the_majority_of_two_four_and_eight_replies() -> None:
-    other = replace(FOUR, id="r")
-    played = [*replies("444555"), *replies("555555", question=other)]
-    # Three right of six, two classes: by symmetry each majority is right half of the time.
-    measures = Measures({}, {}, curves={"eval/direct/maj@k": reply_curves(played, 6)["maj@k"]})
-    assert measures.votes() == {"eval/direct/maj@2": 0.25, "eval/direct/maj@4": 0.25}
-    assert Measures({}, {}).votes() == {}

@@ -7,7 +7,6 @@ import signal
 import pytest
 import torch
 from datasets import load_dataset
-from pydantic import ValidationError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
@@ -110,16 +109,6 @@ def test_run_goes_on_within_and_between_such_phases(recipe, whole, run, step):
     assert_resumed_as(whole, recipe, run)
 
 
-def test_set_that_was_begun_is_ended(recipe, whole, run):
-    back_to(run, 0)
-    chunks = (whole / "offline/prefer-000000.chunks").read_bytes().splitlines(keepends=True)
-    (run / "offline").mkdir()
-    unfinished = run / "offline/prefer-000000.unfinished"
-    unfinished.write_bytes(chunks[0] + b'{"made_from": 1}\nnothing\n' + chunks[1][:40])
-    assert_resumed_as(whole, recipe, run)
-    assert not unfinished.exists()
-
-
 def test_interrupt_while_a_set_is_made_keeps_what_was_played(recipe, whole, tmp_path, monkeypatch):
     run = tmp_path / "run"
     play_chunk = offline_phase._Maker._play_chunk
@@ -148,38 +137,6 @@ def test_set_that_was_changed_or_lost_is_not_trained_on(recipe, run, capsys, dam
     assert "offline/prefer-000000.jsonl is" in capsys.readouterr().err
 
 
-def test_set_that_was_damaged_before_its_first_step_is_named(recipe, run, tmp_path, capsys):
-    offline = shutil.copytree(run / "offline", tmp_path / "offline")
-    back_to(run, 0)
-    shutil.copytree(offline, run / "offline")
-    path = run / "offline/prefer-000000.jsonl"
-    path.write_bytes(path.read_bytes().split(b"\n", 1)[1])
-    assert main([recipe, "--resume", "--output", str(run)]) == 1
-    assert "prefer-000000.jsonl: is not as it was written" in capsys.readouterr().err
-
-
-def test_set_of_a_later_phase_is_dropped_where_the_run_goes_back_before_it(recipe, whole, run):
-    back_to(run, 2)
-    # Other weights will have made it: those of the second agent.
-    faster = "phases.prefer.trainer.learning_rate=0.5"
-    assert main([recipe, faster, "--resume", "--changed", "--output", str(run)]) == 0
-    name = "offline/imitate-000004.debates.jsonl"
-    before = lines(whole / name)[0]["turns"]
-    after = lines(run / name)[0]["turns"]
-    assert before[0]["text"] == after[0]["text"]
-    assert before[1]["text"] != after[1]["text"]
-
-
-def test_other_settings_make_another_set_before_training_begins(recipe, run, tmp_path):
-    offline = shutil.copytree(run / "offline", tmp_path / "offline")
-    back_to(run, 0)
-    shutil.copytree(offline, run / "offline")
-    changes = ["phases.prefer.offline.questions=3", "phases.prefer.steps=1"]
-    changes += ["phases.imitate.steps=0", "phases.on_policy.steps=0"]
-    assert main([recipe, *changes, "--resume", "--changed", "--output", str(run)]) == 0
-    assert len(lines(run / "offline/prefer-000000.jsonl")) == 2
-
-
 def test_phase_without_an_example_ends_with_one_message(recipe, tmp_path, monkeypatch, capsys):
     def leave_out_all(config, transcripts):
         example_set = ExampleSet()
@@ -191,14 +148,6 @@ def test_phase_without_an_example_ends_with_one_message(recipe, tmp_path, monkey
     message = capsys.readouterr().err.splitlines()[-1]
     assert message.startswith("debate-train: prefer: found no example to learn from (offline/")
     assert "left_out/all_agree: 5" in message
-
-
-def test_phase_without_steps_makes_no_examples(recipe, tmp_path):
-    run = tmp_path / "run"
-    arguments = ["phases.prefer.steps=0", "phases.imitate.steps=1", "phases.on_policy.steps=0"]
-    assert main([recipe, *arguments, "--output", str(run)]) == 0
-    phases = {path.name.partition("-")[0] for path in (run / "offline").iterdir()}
-    assert phases == {"imitate"}
 
 
 @pytest.mark.parametrize(
@@ -236,12 +185,10 @@ def test_trl_trains_a_step_on_the_file(base, whole, tmp_path, name, trainer_clas
     ("change", "message"),
     [
         ({"loss": {"type": "sft"}}, "expected dpo"),
-        ({"offline": {"type": "chosen_replies"}}, "expected sft"),
         (
             {"offline": {"type": "chosen_replies", "held_out": 0.1}, "loss": {"type": "sft"}},
             "offline.held_out: found 0.1 with offline.type chosen_replies",
         ),
-        ({"offline": None}, "expected offline: {type: guided_pairs}"),
         (
             {"offline": {"type": "guided_pairs", "role": "theirs"}},
             "offline.type: guided_pairs compares guided replies",
@@ -252,29 +199,3 @@ def test_check_refuses_what_cannot_be_learned(base, change, message):
     recipe = settings(base, ROLES, **{"offline": PAIRS, "loss": DPO} | change)
     errors = check(Recipe.model_validate(recipe)).errors
     assert any(message in error for error in errors), errors
-
-
-def test_nearest_name_of_a_set_is_named(base):
-    recipe = settings(base, ROLES, offline={"type": "answer_pair"}, loss=DPO)
-    with pytest.raises(ValidationError, match="answer_pairs"):
-        Recipe.model_validate(recipe)
-
-
-def test_check_counts_what_is_played_once(base):
-    debate = {
-        "type": "actor_critic",
-        "contract": "boxed",
-        "max_rounds": 3,
-        "guided": True,
-        "continuations": 2,
-        "roles": {"actor": {"adapter": "first", "train": False}, "critic": {"adapter": "second"}},
-    }
-    pairs = {"type": "guided_pairs", "role": "critic", "questions": 6, "batch_size": 5}
-    recipe = settings(base, {}, debate=debate, offline=pairs, loss=DPO, steps=3)
-    report = check(Recipe.model_validate(recipe))
-    assert report.errors == []
-    # 5 natural turns; of rounds 1 and 2 two guided ones of each of 3 turns, 6; of the states after
-    # the actor's turn of round 1 and the critic's 3 x 2 roll-outs of two and of one turn, 18.
-    lines_of_check = "\n".join(report.lines)
-    assert "6 questions x 1 debate = 6 debates; 174 turns" in lines_of_check
-    assert "a step: 5 of them; in all 15" in lines_of_check

@@ -2,14 +2,19 @@
 
 import itertools
 import json
+import random
+from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
-from pydantic import ValidationError
 
-from debate_protocol.forms import ActorCritic, Simultaneous
+from debate_protocol.forms import ActorCritic
 from debate_protocol.transcripts.files import from_json
-from debate_protocol.types import Branch, Reply
+from debate_protocol.types import Branch, Question, Reply, Transcript, Turn, TurnRequest
+from debate_rewards.turn_rewards import StateValue, state_values
+from debate_rollout.drivers import play
+from debate_rollout.engines import ScriptedEngine
 from debate_train.offline import (
     AnswerPairs,
     ChosenReplies,
@@ -128,18 +133,10 @@ DEBATE = exchange(
             {"role": "actor", "threshold": 0.2, "pairs_per_state": "both"},
             [("so yes", "no"), ("no", "so no"), ("now yes", "no")],
         ),
-        # Eq. 4: the second case counts where the first does not.
-        ({"role": "actor", "threshold": 0.25}, [("no", "so no"), ("now yes", "no")]),
         ({"role": "actor", "threshold": 0.5}, [("now yes", "no")]),
         # Gains of the critic: +.1 and +.2.
         ({"role": "critic", "threshold": 0.1}, [("it is yes", "look again")]),
-        ({"role": "critic", "threshold": 0.15}, [("look again", "it is no")]),
         ({"role": "critic", "threshold": 0.25}, []),
-        # The actor's values guided right over guided wrong: .6 over .1, then 1 over 0.
-        (
-            {"role": "actor", "threshold": 0.5, "compare": "guided"},
-            [("so yes", "so no"), ("now yes", "now no")],
-        ),
         ({"role": "actor", "threshold": 0.6, "compare": "guided"}, [("now yes", "now no")]),
     ],
 )
@@ -156,26 +153,6 @@ def test_guided_pairs_are_those_of_equation_4(settings, pairs):
     counts = example_set.counts.items()
     num_left_out = sum(count for name, count in counts if name.startswith("left_out/"))
     assert num_left_out == num_states - len(states_with_pair)
-
-
-def test_both_pairs_of_a_state_need_the_natural_reply():
-    with pytest.raises(ValidationError, match="found both with compare: guided"):
-        GuidedPairs(role="actor", compare="guided", pairs_per_state="both")
-
-
-def test_pair_keeps_what_its_replies_are_worth():
-    example_set = GuidedPairs(role="actor", threshold=0.2).take([DEBATE])
-    meta = example_set.examples[0].meta
-    assert meta["gain"] == pytest.approx(0.2)
-    assert (meta["chosen_value"], meta["rejected_value"]) == (0.6, 0.4)
-    # √(p(1 − p)/(n − 1)) of six right of ten
-    assert meta["chosen_standard_error"] == pytest.approx((0.6 * 0.4 / 9) ** 0.5)
-    assert (meta["chosen_rollouts"], meta["guided"], meta["round"]) == (10, "chosen", 1)
-    assert example_set.measures == {
-        "value_natural": [0.4, 0.0],
-        "value_guided_right": [0.6, 1.0],
-        "value_guided_wrong": [0.1, 0.0],
-    }
 
 
 @pytest.mark.parametrize("change", [{"failure": "no_answer"}, {"text": "well"}])
@@ -260,12 +237,6 @@ def test_pairs_say_how_they_split_into_right_and_wrong():
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
 
 
-def test_pairs_of_an_actor_are_about_its_last_answer():
-    for example in GuidedPairs(role="actor", threshold=0.2).take([DEBATE]).examples:
-        assert example.meta["chosen_right"] and not example.meta["actor_right"]
-        assert example.meta["chosen_ok"] is None
-
-
 # Debates of equals
 
 
@@ -324,21 +295,6 @@ def test_answer_pairs_set_one_answer_over_the_others(settings, transcript, pairs
     assert pairs_of(AnswerPairs(**settings).take([transcript])) == pairs
 
 
-def test_pair_says_that_the_majority_is_wrong():
-    (pair,) = AnswerPairs().take([MAJORITY_WRONG]).examples
-    assert (pair.meta["chosen_right"], pair.meta["rejected_right"]) == (False, True)
-
-
-def test_debates_without_two_sides_have_no_pair():
-    tie = debate(["4", "5"])
-    alike = debate(["5", "5"])
-    example_set = AnswerPairs().take([tie, alike, debate([None, None]), debate(["5", None])])
-    assert example_set.examples == []
-    assert example_set.counts == {"left_out/no_decision": 2, "left_out/all_agree": 2}
-    by_answer = AnswerPairs(by="answer").take([debate(["4", "5"], answer=None), alike])
-    assert by_answer.counts == {"left_out/no_decision": 1, "left_out/none_chosen": 1}
-
-
 def test_chosen_replies_are_imitated_in_their_prompts():
     transcript = debate(["4", "5", "5"], ["5", "4", "4"])
     example_set = ChosenReplies(round="last").take([transcript])
@@ -376,19 +332,16 @@ def votes(*lines):
 # Agent 0 wins 2 votes, agents 1 and 2 lose one each, and half of a tie.
 FOR_FOUR = votes("Agent 1 = Agent 2", "Agent 0 > Agent 2", "Agent 0 > Agent 1")
 FOR_FIVE = votes("Agent 1 = Agent 2", "Agent 2 > Agent 0", "Agent 1 > Agent 0")
-TIED = votes("Agent 1 = Agent 2", "Agent 0 = Agent 2", "Agent 0 = Agent 1")
 
 
 @pytest.mark.parametrize(
     ("transcript", "round", "chosen"),
     [
         (FOR_FOUR, "first", ["a00"]),
-        (FOR_FOUR, "last", ["a10", "a11"]),
         (FOR_FIVE, "first", ["a01", "a02"]),  # Two agents first with one answer are a decision.
-        (TIED, "first", []),
         (debate(["4", "5"], answer=None), "first", []),
     ],
-    ids=["4", "4 last", "5", "tied", "no votes"],
+    ids=["4", "5", "no votes"],
 )
 def test_replies_are_chosen_by_what_agents_voted_for(transcript, round, chosen):
     example_set = ChosenReplies(by="votes", round=round).take([transcript])
@@ -418,16 +371,87 @@ def test_examples_are_read_as_they_were_written(tmp_path):
         read_examples(path)
 
 
+NUM_QUESTIONS, NUM_ROLLOUTS = 100, 20
+ODDS = {"plain": 0.5, "helpful": 0.8, "harmful": 0.2}
+"""How likely the actor's next answer is right, by the critic's last word."""
+
+
+def reply_by_odds(request: TurnRequest) -> str:
+    """Draw an answer by the odds after the critic's last word; a guided critic is so inclined."""
+    news = request.messages[-1]["content"]
+    if request.agent == 1:
+        guide = news.rsplit("\n\n", 1)[-1]
+        word = "plain"
+        if guide.startswith("Let your"):
+            word = "helpful" if " yes" in guide else "harmful"
+        return f"It is {word}."
+    word = next((word for word in ODDS if f"It is {word}." in news), "plain")
+    is_right = random.Random(request.seed).random() < ODDS[word]
+    return f"\\boxed{{{'yes' if is_right else 'no'}}}"
+
+
+@pytest.fixture(scope="module")
+def debates() -> list[Transcript]:
+    form = ActorCritic(max_rounds=2, guided=True, guide_round_zero=True, continuations=NUM_ROLLOUTS)
+    runs = []
+    for number in range(NUM_QUESTIONS):
+        question = Question(f"q{number}", f"Is it so ({number})?", "yes", {"kind": "yes_no"})
+        runs.append(form.start(question, seed=number))
+    return play(runs, ScriptedEngine().open(script=reply_by_odds), max_tokens=64)
+
+
+def states_after_critic(debates: Sequence[Transcript], guide: str | None) -> list[StateValue]:
+    """The states after the critic's replies with this guide."""
+    return [
+        state
+        for states in state_values(debates)
+        for state in states
+        if state.key.agent == 1 and state.guide == guide
+    ]
+
+
 @pytest.mark.parametrize(
-    ("example_set", "form", "message"),
-    [
-        (GuidedPairs(role="critic"), ActorCritic(guided=True, continuations=2), None),
-        (GuidedPairs(role="critic"), ActorCritic(), "expected debate.type: actor_critic"),
-        (GuidedPairs(role="critic"), Simultaneous(), "expected one of debater"),
-        (ChosenReplies(learned_as="first_turn"), Simultaneous(), None),
-        (ChosenReplies(learned_as="first_turn"), ActorCritic(), "sequential"),
-    ],
+    ("guide", "odds"), [(None, 0.5), ("yes", 0.8), ("no", 0.2)], ids=["natural", "right", "wrong"]
 )
-def test_sets_say_which_debates_they_need(example_set, form, message):
-    problem = example_set.problem(form)
-    assert problem is None if message is None else message in problem
+def test_values_are_as_near_to_the_odds_as_their_errors(
+    debates: list[Transcript], guide: str | None, odds: float
+) -> None:
+    states = states_after_critic(debates, guide)
+    assert [state.rollouts for state in states] == [NUM_ROLLOUTS] * NUM_QUESTIONS
+    values = [state.value for state in states if state.value is not None]
+    errors = [state.standard_error for state in states if state.standard_error is not None]
+    assert len(values) == len(errors) == NUM_QUESTIONS
+    # The mean over all roll-outs, of deviation sqrt(p(1 - p)/2000), at most 0.011.
+    variance = odds * (1 - odds) / NUM_ROLLOUTS
+    assert abs(fmean(values) - odds) < 3 * (variance / NUM_QUESTIONS) ** 0.5
+    # The square of an error estimates the variance of a value without bias: n - 1 below p(1 - p).
+    assert fmean(error**2 for error in errors) == pytest.approx(variance, rel=0.1)
+    # So do the squares of what the values are off by; chi-square of 100 has deviation 0.14.
+    assert fmean((value - odds) ** 2 for value in values) == pytest.approx(variance, rel=0.45)
+    num_outside = sum(abs(v - odds) > 2 * error for v, error in zip(values, errors, strict=True))
+    assert num_outside <= 15  # 5 are expected of a normal value, more of one of 21.
+
+
+def with_tokens(debates: Sequence[Transcript]) -> list[Transcript]:
+    """Give the debates their texts' bytes as tokens: the script samples none."""
+
+    def sampled(turn: Turn) -> Turn:
+        reply = Reply(turn.text, "end", (1,), tuple(turn.text.encode()))
+        branches = tuple(Branch(branch.guide, sampled(branch.turn)) for branch in turn.branches)
+        return replace(turn, reply=reply, branches=branches)
+
+    return [replace(debate, turns=tuple(map(sampled, debate.turns))) for debate in debates]
+
+
+def test_pairs_of_known_odds_are_those_of_their_gains(debates: list[Transcript]) -> None:
+    # Gains of .3 either way: nearly all states have a pair at .1, few at .6.
+    sampled = with_tokens(debates)
+    many = GuidedPairs(role="critic", threshold=0.1).take(sampled)
+    assert many.counts["kept/toward_right"] > 0.8 * NUM_QUESTIONS
+    few = GuidedPairs(role="critic", threshold=0.6).take(sampled)
+    assert sum(few.counts.values()) == NUM_QUESTIONS
+    assert few.counts["left_out/below_threshold"] > 0.8 * NUM_QUESTIONS
+    for example in many.examples:
+        assert "helpful" in example.chosen.text or "plain" in example.chosen.text
+    metrics = {f"offline/{name}": fmean(values) for name, values in many.measures.items()}
+    assert GuidedPairs(role="critic").doubt(metrics) is None

@@ -130,13 +130,3 @@ def test_rollouts_of_others_are_learned_from(tmp_path, capsys):
     assert questions == ["0", "1"]
     counts = read_counts(folder)
     assert counts["left_out/other_answer"] == counts["left_out/more_than_wanted"] == 1
-
-
-@pytest.mark.parametrize("arguments", [["--check"], []])
-@pytest.mark.parametrize(("name", "message"), [("none", "found nothing at"), ("", "found neither")])
-def test_files_that_hold_no_debates_are_named(tmp_path, capsys, arguments, name, message):
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    offline = {"type": "every_reply", "path": str(folder / name)}
-    assert read_run(tmp_path / "run", offline, *arguments) == 2
-    assert f"offline.path: {message}" in "".join(capsys.readouterr())

@@ -155,12 +155,3 @@ def test_roles_of_a_recipe_are_seats_and_keep_their_settings():
 def test_policy_that_cannot_be_an_opponent_is_refused(opponents, changes, message):
     with pytest.raises(ValueError, match=message):
         make_recipe(opponents, **changes)
-
-
-def test_rows_and_count_say_who_the_opponent_is():
-    recipe = make_recipe()
-    evaluated = recipe.evaluated()
-    assert evaluated.figures()["eval/seats/delta/accuracy"] == "seats: accuracy beyond start"
-    count = evaluated.modes["seats"].counted(recipe.debate)
-    assert count == "18 turns of debate against start in 3 seats"
-    assert set(used_policies(recipe)) == {"start"}

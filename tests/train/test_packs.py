@@ -67,16 +67,6 @@ def test_sequences_share_what_they_begin_with(monkeypatch):
     assert (layout.longest_run, layout.longest_path) == (2, 5)
 
 
-def test_copy_adds_nothing_and_a_beginning_comes_first(monkeypatch):
-    monkeypatch.setattr(packs, "MIN_SHARED", 1)
-    sequences = [[1, 2, 3], [1, 2], [1, 2, 3], [1, 2]]
-    order = lexicographic([np.array(sequence) for sequence in sequences])
-    assert order == [1, 3, 0, 2]
-    forest, positions = grow_forest([sequences[index] for index in order])
-    assert forest.tokens == 3
-    assert positions == [[0, 1], [0, 1], [0, 1, 2], [0, 1, 2]]
-
-
 def test_branch_that_saves_too_little_is_not_made():
     start = list(range(10, 10 + packs.MIN_SHARED))
     assert grow_forest([[*start, 1], [*start, 2]])[0].tokens == len(start) + 2
@@ -208,13 +198,6 @@ def test_rank_without_rows_has_a_pack_that_carries_no_loss(random_batch):
     assert [len(p) for p in pack_rows(random_batch(lengths=()), 100, ranks=2)] == [0, 0]
 
 
-def test_row_without_an_action_is_left_out(random_batch):
-    rows = random_batch(lengths=(8, 9)).rows
-    silent = Row.of_tokens(rows[0].tokens, np.zeros(8), agent=0, debate=0)
-    (rank_packs,) = pack_rows(make_batch([silent, rows[1]]), 100)
-    assert [rows_in(one_pack) for one_pack in rank_packs] == [{1}]
-
-
 @pytest.mark.parametrize("share", ["prefix", "rows", "none"])
 def test_pair_stands_in_one_pack(random_batch, share):
     rows = random_batch(lengths=(20,) * 12).rows
@@ -225,15 +208,6 @@ def test_pair_stands_in_one_pack(random_batch, share):
             numbers = rows_in(one_pack)
             assert {(number + 6) % 12 for number in numbers} == numbers
             assert set(one_pack.pairs_A.tolist()) == {number % 6 for number in numbers}
-
-
-def test_group_computes_its_prompt_once():
-    rng = np.random.default_rng(0)
-    prompts = [random_tokens(rng, 64) for _ in range(4)] * 8
-    rows = [make_row(p + random_tokens(rng, 61), [False] * 64 + [True] * 61) for p in prompts]
-    # 4·(64 + 8·60) tokens shared, 32·124 not: the last of a reply predicts nothing.
-    assert sizes(pack_rows(make_batch(rows), 10**6)[0]) == [4 * (64 + 8 * 60)]
-    assert sizes(pack_rows(make_batch(rows), 10**6, share="rows")[0]) == [32 * 124]
 
 
 def debate_read_alike(num_agents, num_rounds, size):

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
 from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
-from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import Qwen3MoeConfig
 
 from debate_train.checkpoints.policy_files import save_policy
 from debate_train.commands.cli import main
@@ -24,7 +23,6 @@ from debate_train.trainers.torch_session import (
     accumulate,
     gradient_checkpointing,
 )
-from debate_train.trainers.trainer import bucket_size
 
 QWEN3_8B = {
     "model_type": "qwen3",
@@ -140,10 +138,6 @@ def test_memory_is_that_of_deepspeeds_estimators_where_they_count_the_same(ranks
     assert third.total - third.buffers - third.weights + copy == estimate
 
 
-def test_bucket_is_the_one_that_deepspeed_is_configured_with():
-    assert bucket_size(10**10) == DeepSpeedZeroConfig(stage=2).reduce_bucket_size
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("lora", [None, Lora(rank=2)], ids=["full", "lora"])
 def test_plan_counts_weights_and_gradients_as_the_torch_trainer_has_them(
@@ -210,34 +204,6 @@ def test_activations_are_about_those_kept_when_a_pack_is_computed(random_batch, 
     assert 0.7 * planned < saved.total() < 1.3 * planned
 
 
-def test_activations_are_about_those_kept_when_tokens_are_routed(tmp_path):
-    planned = []
-    measured = []
-    for layers in (2, 4):
-        config = Qwen3MoeConfig(
-            vocab_size=50,
-            hidden_size=64,
-            num_hidden_layers=layers,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=16,
-            moe_intermediate_size=48,
-            num_experts=8,
-            num_experts_per_tok=2,
-        )
-        config.save_pretrained(tmp_path)
-        shape = shape_of(PretrainedModel(name=str(tmp_path), dtype="float32"))
-        planned.append(200 * shape.activation_bytes())
-        model = Qwen3MoeForCausalLM(config)
-        saved = SavedBytes(model)
-        with saved:
-            model.model(input_ids=torch.arange(200)[None] % 50)
-        measured.append(saved.total())
-    # Of two layers, so that what the ends of a model keep does not count.
-    two_layers = planned[1] - planned[0]
-    assert 0.7 * two_layers < measured[1] - measured[0] < 1.3 * two_layers
-
-
 # The command
 
 
@@ -281,55 +247,11 @@ def plan(qwen, capsys):
     return run
 
 
-def stage_2_lines(printed):
-    return [line for line in printed.splitlines() if line.startswith("  2*")]
-
-
 def test_plan_prints_each_stage_of_each_phase(capsys):
     assert main(["from_nothing", "--plan", "--gpus", "4", "--gpu-memory", "24"]) == 0
     printed = capsys.readouterr().out
     assert "phase self_play: 4 trainer ranks" in printed
     assert printed.count("  3  ") == 3
-
-
-def test_plan_counts_the_rows_that_a_rule_leaves_and_those_of_an_update(capsys):
-    assert main(["sdrl_freq_puzzle", "--plan", "--gpus", "1", "--gpu-memory", "80"]) == 0
-    # 32 questions x 8 and 16 x 8 rows in 3 updates of at most 128: 128 rows of 547 tokens are
-    # 70,016 tokens, eight packs of 8,192 and one that is not full.
-    message = "at most 384 rows of 547 tokens a step: an update has 9 packs"
-    assert message in capsys.readouterr().out
-
-
-def test_plan_fits_the_gpu_that_a_recipe_is_made_for(plan):
-    printed = plan("selfplay_v2", "--gpus", "1")
-    assert all(line.endswith(" fits") for line in stage_2_lines(printed))
-    assert "it keeps about 131,8" in printed  # (36 - 16.56) GB / 147,456 bytes
-    assert "refused: bfloat16" in printed and "  0  " in printed  # stage 0 has no masters
-
-
-@pytest.mark.parametrize(
-    ("recipe", "gpus", "messages"),
-    [
-        # (72 - 16.56) GB / 147,456 bytes; without adapters 16.38 GB.
-        ("selfplay_v2_8gpu", "8", ["4 trainer ranks, 4 GPUs for", "about 376,003"]),
-        ("papers/selfplay_v2_2x8gpu", "16", ["8 trainer ranks, 8 GPUs for", "about 377,187"]),
-    ],
-)
-def test_plan_fits_several_gpus_of_which_half_serve(recipe, gpus, messages, plan, monkeypatch):
-    if "2x8gpu" in recipe:  # The job of --slurm names the servers of both machines.
-        urls = " ".join(f"http://n:{port}" for port in range(8))
-        monkeypatch.setenv("DEBATE_VLLM_URLS", urls)
-    printed = plan(recipe, "--gpus", gpus)
-    assert stage_2_lines(printed)[0].endswith(" fits")
-    assert all(message in printed for message in messages)
-
-
-def test_plan_counts_the_judge_that_a_recipe_brings(qwen, plan):
-    judge = f"rollout.policies.judge.{qwen}"
-    printed = plan("papers/selfplay_stronger_judge", judge, "--gpus", "2")
-    assert len(stage_2_lines(printed)) == 4
-    assert all(line.endswith(" fits") for line in stage_2_lines(printed))
-    assert "it takes 72.00 GB of its own GPUs" in printed
 
 
 TWO_GPUS = "vllm_args: {tensor_parallel_size: 2}"
@@ -342,22 +264,16 @@ SERVED = f"rollout.engine={{type: vllm_server, devices: '2,3', max_lora_rank: 32
     [
         (["rollout.engine.gpu_memory_utilization=0.45"], ["44.0 of 80 GB are free for training"]),
         (
-            ["rollout.engine.gpu_memory_utilization=0.45", "rollout.engine.sleep=true"],
-            ["80.0 of 80 GB are free for training"],
-        ),
-        (
             ["--gpus", "8"],
             ["refused: rollout.engine.type: found vllm in 8 processes", "expected vllm_server"],
         ),
-        # Rows alone in their packs keep 154 GB.
-        (["trainer.gradient_checkpointing=false"], ["no stage fits"]),
         (
             ["--gpus", "4", BESIDE],
             ["4 trainer ranks, 0 GPUs for engines alone", "it takes 36.00 GB of rank 0's GPU"],
         ),
         (["--gpus", "4", SERVED], ["2 trainer ranks, 2 GPUs for engines alone"]),
     ],
-    ids=["awake", "sleeps", "processes", "nothing fits", "beside", "served"],
+    ids=["awake", "processes", "beside", "served"],
 )
 def test_plan_says_where_an_engine_runs_and_what_it_leaves(arguments, messages, plan):
     printed = plan("selfplay_v2", *arguments)
@@ -376,59 +292,14 @@ def test_plan_refuses_fewer_gpus_than_the_engine_takes(gpus, engine, message, qw
     assert message in capsys.readouterr().err
 
 
-def test_plan_says_that_an_engine_does_not_fit(plan, tmp_path):
-    # Llama-3-70B: 141.9 GB with its adapter; 4 GPUs with 36 GB each hold 144, too few for a row.
-    llama = {
-        "model_type": "llama",
-        "hidden_size": 8192,
-        "num_hidden_layers": 80,
-        "num_attention_heads": 64,
-        "intermediate_size": 28672,
-        "vocab_size": 128256,
-    }
-    (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B | llama))
-    engine = "rollout.engine={type: vllm_server, devices: '7', max_lora_rank: 32}"
-    printed = plan("selfplay_v2", f"model.name={tmp_path}", engine)
-    assert "141.9 GB of weights; it takes 36.00 GB" in printed
-    assert "larger rollout.engine.vllm_args.tensor_parallel_size" in printed
-
-
-def test_plan_counts_the_models_of_all_policies(plan, qwen_folder):
-    model = f"{{name: {qwen_folder}, dtype: bfloat16}}"
-
-    def plan_rival(engine, *arguments):
-        rival = f"{{type: model, model: {model}, engine: {{{engine}}}}}"
-        return plan(
-            "selfplay_v2",
-            "rollout.engine={type: transformers}",
-            "debate.roles={a: {count: 3}, judge: {policy: start}, rival: {policy: rival}}",
-            f"rollout.policies={{rival: {rival}}}",
-            *arguments,
-        )
-
-    # Copies of 8.19 B weights of 2 bytes for the rival, and with adapters of 8.28 B for the
-    # trained policy and its start.
-    printed = plan_rival("type: transformers")
-    assert "policy start: 8.28 B parameters, 16.6 GB of weights" in printed
-    assert "policy rival: 8.19 B parameters, 16.4 GB of weights" in printed
-    assert "30.5 of 80 GB are free for training" in printed  # 80 - 2 * 16.56 - 16.38
-    assert "46.9 of 80 GB are free" in plan_rival("type: transformers, device: cpu")
-    # A server has GPUs of its own, which a rank cannot have.
-    printed = plan_rival("type: vllm_server, devices: '1'", "--gpus", "2")
-    assert "1 trainer rank, 1 GPUs for engines alone" in printed
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("{", "cannot be read as JSON (Expecting property name"),
-        ("[]", "holds a list; expected a model configuration"),
         ('{"model_type": "no_such_model"}', "no_such_model"),
-        (json.dumps(QWEN3_8B | {"hidden_size": "wide"}), "hidden_size"),
-        (json.dumps(QWEN3_8B | {"num_attention_heads": 0}), "ZeroDivisionError"),
         (None, "holds no config.json"),
     ],
-    ids=["torn", "list", "type", "width", "heads", "missing"],
+    ids=["torn", "type", "missing"],
 )
 def test_plan_says_what_is_wrong_with_a_configuration(text, message, tmp_path, capsys):
     if text is not None:

@@ -10,18 +10,14 @@ import torch
 
 from debate_protocol.transcripts.files import from_json, to_json
 from debate_protocol.types import TRAINED, role_of
-from debate_rollout import engine as engines
 from debate_rollout.routing import RoutedEngine
 from debate_train.batches.row_types import Batch
 from debate_train.batches.rows import Step, build_batch
 from debate_train.commands.cli import main
-from debate_train.errors import RecipeError
 from debate_train.models import ScratchModel
 from debate_train.playing import start_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
-from debate_train.recipe.conflicts import sampling_problems
-from debate_train.recipe.refusals import Launch, refuse, refuse_absent_devices
 from debate_train.running.open_engines import open_engine
 from debate_train.running.step_metrics import role_rewards
 from train.small_runs import AHEAD, RECIPE, end_of
@@ -224,69 +220,6 @@ def test_roles_of_no_policy_are_refused(roles, policies, message):
     assert message in str(error.value)
 
 
-def test_policies_of_phases_and_evaluations_are_the_runs():
-    settings = make_recipe(LEARNER_AGAINST_START).model_dump(exclude_unset=True)
-    phases = {"one": {"rollout": {"policies": {"late": {}}}}}
-    report = str(check(Recipe.model_validate(settings | {"phases": phases})))
-    assert "phases.one.rollout.policies: found a difference, but a run has one" in report
-    debate = settings["debate"] | {"roles": {"a": {}, "b": {"policy": "late"}}}
-    evaluation = {"debate": {"type": "simultaneous", **debate}}
-    with pytest.raises(ValueError, match=r"evaluation\.debate\.roles\.b\.policy: found 'late'"):
-        Recipe.model_validate(settings | {"evaluation": evaluation})
-
-
-def test_recipe_in_which_nothing_is_trained_is_refused():
-    (problem,) = sampling_problems(make_recipe({"a": {"train": False, "count": 2}}))
-    assert "found no role that is trained on" in problem
-
-
-@pytest.mark.parametrize(
-    ("policy", "message"),
-    [
-        (
-            {"type": "engine", "engine": {"type": "transformers"}},
-            "rollout.policies.rival.engine: found transformers, which is opened with a model",
-        ),
-        (
-            {"type": "model", "model": {"type": "pretrained", "name": "./nowhere"}},
-            "rollout.policies.rival.model.name: there is no directory './nowhere'",
-        ),
-    ],
-)
-def test_check_names_what_keeps_a_policy_from_speaking(policy, message):
-    assert message in str(check(make_recipe(TWO_MODELS, policies={"rival": policy})))
-
-
-@pytest.mark.parametrize(
-    ("recipe", "place"),
-    [
-        (
-            make_recipe(TWO_MODELS, engine={"type": "vllm"}, policies={"rival": RIVAL}),
-            "rollout.policies.rival.engine",
-        ),
-        (
-            make_recipe(LEARNER_AGAINST_START, engine={"type": "vllm"}),
-            "rollout.engine (for policy start)",
-        ),
-    ],
-)
-def test_policies_share_no_process_with_a_second_vllm(recipe, place):
-    (error,) = check(recipe).errors
-    assert error.startswith(f"{place}: found a vllm inside this process, which can hold one")
-
-
-def test_policy_may_have_a_vllm_server_beside_a_vllm_but_not_where_there_is_none(monkeypatch):
-    monkeypatch.setattr(engines, "find_spec", lambda name: None if name == "vllm" else name)
-    served = {"rival": RIVAL | {"engine": {"type": "vllm_server"}}}
-    report = check(make_recipe(TWO_MODELS, engine={"type": "vllm"}, policies=served))
-    assert report.errors == []
-    missing = [text.partition(":")[0] for text in report.warnings if "needs vllm" in text]
-    assert missing == ["rollout.engine.type", "rollout.policies.rival.engine.type"]
-    message = r"rollout\.policies\.rival\.engine\.type: found vllm_server"
-    with pytest.raises(RecipeError, match=message):
-        refuse(make_recipe(TWO_MODELS, policies=served), Launch(is_here=True))
-
-
 SCRIPT = {"type": "scripted", "replies": ["x"], "context_window": 30}
 
 
@@ -309,19 +242,3 @@ def test_check_compares_each_policy_with_its_own_window(policy, window):
     (error,) = report.errors
     assert error.startswith("context of policy rival: at most")
     assert f"above the window of {window}" in error
-
-
-def test_frozen_role_that_is_shown_more_is_compared_with_its_own_window_alone():
-    wide = {"type": "model", "model": {**OTHER, "context_window": 100_000}}
-    roles = {"ours": {"sees": {}}, "theirs": {"policy": "rival", "count": 3}}
-    lines = check(make_recipe(roles, policies={"rival": wide})).lines
-    texts = [line.partition("(prompt ")[2] for line in lines if "context" in line]
-    trained_prompt, rival_prompt = (int(text.split()[0].replace(",", "")) for text in texts)
-    assert 0 < trained_prompt < rival_prompt
-
-
-def test_devices_of_policies_are_looked_for():
-    refuse_absent_devices(with_rival(engine={"type": "transformers"}))
-    absent = with_rival(engine={"type": "transformers", "device": "cuda:77"})
-    with pytest.raises(RecipeError, match=r"^rollout.policies.rival.engine.device: found"):
-        refuse_absent_devices(absent)

@@ -13,18 +13,17 @@ from debate_rollout.engines import ScriptedEngine
 from debate_train.advantages import Advantage, Advantages
 from debate_train.commands.preflight import main
 from debate_train.commands.preflight_measuring import signal
-from debate_train.monitoring.figures import Facts, derived
+from debate_train.monitoring.figures import derived
 from debate_train.monitoring.preflight_checks import (
     CHECKS,
     Check,
-    first_step_warnings,
     intervals_of,
     judged,
     results,
     verdict,
 )
 from debate_train.running.step_metrics import facts_of
-from train.health_watching import of_pairs, recipe, watch_of
+from train.health_watching import of_pairs, recipe
 
 
 def not_green(checks):
@@ -33,22 +32,17 @@ def not_green(checks):
 
 LOW = Check("c", ("m",), "do", red=0.2, amber=0.5)
 HIGH = Check("c", ("m",), "do", red=0.5, amber=0.2, above=True)
-AMBER = Check("c", ("m",), "do", amber=0.8)
 
 
 @pytest.mark.parametrize(
     ("check", "value", "interval", "status", "bound"),
     [
         (LOW, 0.19, None, "red", 0.2),
-        (LOW, 0.2, None, "amber", 0.5),
         (LOW, 0.5, None, "green", None),
         (LOW, 0.6, (0.1, 0.9), "amber", 0.2),  # As low as red is within the interval.
-        (LOW, 0.6, (0.2, 0.9), "green", None),
         (HIGH, 0.51, None, "red", 0.5),
         (HIGH, 0.5, None, "amber", 0.2),
-        (HIGH, 0.2, None, "green", None),
         (HIGH, 0.1, (0.0, 0.6), "amber", 0.5),
-        (AMBER, 0.1, (0.0, 0.2), "amber", 0.8),
     ],
 )
 def test_figure_is_judged_by_its_bounds_and_its_interval(check, value, interval, status, bound):
@@ -64,11 +58,6 @@ GOOD_START = {
     "train/pass@k": 0.21,
     "judge/accuracy": 0.81,
 }
-COMPONENTS = {
-    "peers": {"reward": {"type": "v2"}, "weight": 0.7},
-    "truth": {"reward": {"type": "verifiable"}, "weight": 0.3},
-}
-MIXED = {"type": "mixed", "components": COMPONENTS}
 BY_VOTES = "judge accuracy, votes alone"
 
 
@@ -77,17 +66,11 @@ BY_VOTES = "judge accuracy, votes alone"
     [
         ({}, {"type": "v2"}, {}),
         ({"train/accuracy/round_0": 0.09}, {"type": "v2"}, {"direct accuracy": "amber"}),
-        ({"train/accuracy/round_0": 0.04}, {"type": "v2"}, {"direct accuracy": "red"}),
         # Direct replies count before those in debates.
         ({"train/accuracy/round_0": 0.04, "eval/direct/accuracy": 0.5}, {"type": "v2"}, {}),
-        ({"train/accuracy/round_0": 0.96}, {"type": "v2"}, {"head-room": "amber"}),
         ({"train/comparisons_made": 0.79}, {"type": "v2"}, {"valid comparisons": "red"}),
-        ({"train/pass@k": 0.19}, {"type": "v2"}, {"one of N is right": "red"}),
         ({"judge/accuracy": 0.59}, {"type": "v2"}, {BY_VOTES: "amber"}),
-        ({"judge/accuracy": 0.61}, {"type": "v2"}, {}),
         ({"judge/accuracy": 0.49}, {"type": "v2"}, {"judge accuracy": "red", BY_VOTES: "amber"}),
-        # With the truth in the reward, or no votes at all, judges matter less.
-        ({"judge/accuracy": 0.59}, MIXED, {}),
         ({"judge/accuracy": 0.4, "train/comparisons_made": 0.0}, {"type": "verifiable"}, {}),
     ],
 )
@@ -96,14 +79,6 @@ def test_start_is_judged_by_what_its_reward_needs(changes, reward, expected):
     assert not_green(checks) == expected
     worst = "red" if "red" in expected.values() else "amber" if expected else "green"
     assert verdict(checks) == worst
-
-
-@pytest.mark.parametrize(("judge_weight", "statuses"), [(0, []), (1, ["amber", "amber"])])
-def test_judges_are_counted_where_they_learn(judge_weight, statuses):
-    streams = {"generator": {"weight": 1}, "judge": {"weight": judge_weight}}
-    figures = {"v2/judges_per_pair": 1.0, "v2/self_consensus_fraction": 1.0}
-    checks = results(facts_of(recipe(advantage={"streams": streams})), figures, {})
-    assert [check.status for check in checks] == statuses
 
 
 @pytest.mark.parametrize(
@@ -150,7 +125,6 @@ def credit(agent, value, stream="generator", penalty=False):
 RIGHT_AND_WRONG = Score((credit(0, 1.0), credit(1, -1.0)))
 BOTH_RIGHT = Score((credit(0, 1.0), credit(1, 1.0)))
 PENALTY = Score((credit(0, 0.0), credit(1, -1.0, penalty=True)))
-FAILED = Score((credit(0, 1.0), credit(1, -1.0, penalty=True)))
 JUDGE_ONLY = Score((credit(0, None), credit(1, 1.0, stream="judge")))
 
 
@@ -160,12 +134,8 @@ JUDGE_ONLY = Score((credit(0, None), credit(1, 1.0, stream="judge")))
         # A question teaches where a value moved a turn's advantage, and no penalty.
         ([("q", RIGHT_AND_WRONG, 1.0)], 1.0),
         ([("q", PENALTY, 1.0)], 0.0),
-        ([("q", FAILED, 1.0)], 0.0),
         ([("q", JUDGE_ONLY, 0.0)], 0.0),
-        ([("q", BOTH_RIGHT, 0.0)], 0.0),
         ([("q", RIGHT_AND_WRONG, 0.0)], 0.0),
-        # A debate that is all right is no failed turn, where a value is learned as it is.
-        ([("q", BOTH_RIGHT, 1.0)], 1.0),
         ([("q", RIGHT_AND_WRONG, 1.0), ("r", BOTH_RIGHT, 0.0)], 0.5),
         # Two debates of one question teach where either does.
         ([("q", RIGHT_AND_WRONG, 1.0), ("q", BOTH_RIGHT, 0.0)], 1.0),
@@ -177,24 +147,6 @@ def test_questions_that_teach_are_counted(debates, expected):
     turns = [{TurnKey(0, 0): [Advantage("generator", value)]} for _, _, value in debates]
     weights = {"generator": 1.0, "judge": 0.0}
     assert signal(transcripts, scores, Advantages(turns), weights) == expected
-
-
-def test_first_step_of_a_phase_is_looked_at_without_more_work():
-    facts = facts_of(recipe())
-    row = {**GOOD_START, "judge/accuracy": 0.4, "env/all/total_episodes": 16.0}
-    (warning,) = first_step_warnings(facts, row)
-    assert warning.startswith("preflight: judge accuracy 0.4, expected at least 0.5; warm-start")
-    assert not list(first_step_warnings(facts, row | {"env/all/total_episodes": 15.0}))
-    watch = watch_of(recipe(), [], 5)
-    assert watch.see(6, row)[1] == [f"warning: t 6: {warning}"]
-    assert watch.see(7, row)[1] == []
-
-
-def test_table_of_checks_is_whole():
-    assert len({check.name for check in CHECKS}) == len(CHECKS)
-    for check in CHECKS:
-        assert check.red is not None or check.amber is not None
-        assert not check.when or hasattr(Facts(), check.when)
 
 
 # The command

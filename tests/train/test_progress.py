@@ -17,7 +17,7 @@ from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
 from debate_train import __main__
 from debate_train.commands.recipe_command import exit_code
-from debate_train.monitoring.progress import Progress, SteadyStream, steady_streams
+from debate_train.monitoring.progress import Progress
 from debate_train.playing import counted
 
 
@@ -56,17 +56,10 @@ def drawn_lines(output):
             {"loss": 0.25, "reward/total": -0.5, "train/correct": 0.75, "tokens_per_s": 1234.5},
             "p 1/4  accuracy 75.0%  1:30 min left  loss 0.250  reward -0.500  tokens/s 1,234",
         ),
-        # The first accuracy there is; without sampling the speed of the update.
-        (
-            1,
-            1,
-            {"train/correct": None, "eval/direct/accuracy": 0.5, "tokens_per_s/trained": 2345.6},
-            "p 1/1  accuracy 50.0%  took 0:30 min  tokens/s 2,346",
-        ),
         # After a resume: one step in 30 s and 9 to go; all 91 steps would give 3 s.
         (100, 91, {}, "p 91/100  4:30 min left"),
     ],
-    ids=["all", "some", "resumed"],
+    ids=["all", "resumed"],
 )
 def test_step_prints_one_line_when_not_on_a_terminal(num_steps, step, metrics, line):
     progress, output, clock = plain_progress()
@@ -88,37 +81,6 @@ def test_time_left_leaves_out_the_slow_first_step():
     assert output.getvalue().splitlines()[-1] == "p 3/10  0:07 min left"
 
 
-def test_accuracy_is_the_mean_of_the_last_twenty_steps_of_a_phase():
-    progress, output, _ = plain_progress()
-    progress.start("p", 22)
-    for step in range(1, 23):
-        progress.step(step, {"train/correct": 1.0 if step == 1 else 0.5, "judge/accuracy": None})
-    # (1 + 0.5 + 0.5) / 3 after three steps; the last twenty leave the 1 out. A phase begins anew.
-    lines = output.getvalue().splitlines()
-    assert "accuracy 66.7%" in lines[3] and "accuracy 50.0%" in lines[-1]
-    assert "judge" not in output.getvalue()
-    progress.start("q", 1)
-    progress.step(1, {"train/correct": 0.25})
-    assert "accuracy 25.0%" in output.getvalue().splitlines()[-1]
-
-
-def test_away_from_a_terminal_a_phase_has_a_line_every_so_often():
-    progress, output, clock = plain_progress()
-    progress.start("p", 100)
-    for step in range(41, 101):  # A resumed phase.
-        clock.now_s += 61 if step == 60 else 1
-        progress.step(step, {})
-    steps = [int(line.split()[1].partition("/")[0]) for line in output.getvalue().splitlines()[1:]]
-    # The first three, then every fifth of a hundred; step 60 is a minute after the line before.
-    assert steps == [41, 42, 43, 48, 53, 58, 60, 65, 70, 75, 80, 85, 90, 95, 100]
-
-
-def test_note_is_printed_as_it_is_when_it_looks_like_markup():
-    progress, output, _ = plain_progress()
-    progress.note("gate [bold]passed[/bold] :smile:")
-    assert output.getvalue() == "gate [bold]passed[/bold] :smile:\n"
-
-
 def test_live_display_draws_in_place_and_closes_twice():
     output = io.StringIO()
     clock = Clock()
@@ -132,45 +94,6 @@ def test_live_display_draws_in_place_and_closes_twice():
     for text in ("warm[start]", "loss 1.500", "1 h 01 min left", "a note"):
         assert text in output.getvalue()
     assert output.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is shown again
-
-
-def test_ci_gets_plain_lines_when_the_console_looks_like_a_terminal(monkeypatch):
-    monkeypatch.setenv("CI", "true")
-    output = io.StringIO()
-    progress = Progress(Console(file=output, force_terminal=True, width=80))
-    progress.start("p", 1)
-    progress.step(1, {})
-    progress.close()
-    assert "\x1b[?25" not in output.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("width", "texts", "absent"),
-    [
-        (160, ["self_play", "7/40", "accuracy", "judge", "left", "loss", "reward", "tokens/s"], ""),
-        (80, ["self_play", "7/40", "accuracy 50.0%", "judge 75.0%", "left"], "tokens/s"),
-        (40, ["self_play", "7/40"], "left"),
-    ],
-)
-def test_narrow_line_is_cut_off_at_its_right_and_never_before_the_step(width, texts, absent):
-    progress, output = terminal_progress(width)
-    progress.start("self_play", 40)
-    progress.step(
-        7,
-        {
-            "loss": -0.125,
-            "reward/total": 0.25,
-            "train/correct": 0.5,
-            "judge/accuracy": 0.75,
-            "tokens_per_s": 12345.0,
-        },
-    )
-    progress.close()
-    last = drawn_lines(output)[-1]
-    assert len(last.rstrip()) <= width
-    columns = [last.index(text) for text in texts]
-    assert columns == sorted(columns)
-    assert not absent or absent not in last
 
 
 # Turns of a step
@@ -211,14 +134,6 @@ def test_counted_debates_are_the_same_and_those_that_end_early_count_whole():
     assert counts == sorted(counts)
 
 
-def test_plain_lines_know_no_turns():
-    progress, output, _ = plain_progress()
-    progress.start("test split after")
-    runs, num_turns = start_debates(1)
-    assert progress.watch(runs, num_turns, "turns") == runs
-    assert output.getvalue() == "test split after\n"
-
-
 # Output that cannot be shown ends nothing
 
 
@@ -252,15 +167,6 @@ def test_progress_goes_on_when_it_cannot_be_written(monkeypatch, failing, live):
     assert "the last line" in failing.lost and failing.getvalue() == ""
 
 
-@pytest.mark.parametrize("live", [False, True])
-def test_progress_writes_nowhere_when_standard_error_is_closed(monkeypatch, capfd, live):
-    monkeypatch.setattr(sys, "stderr", None)
-    with Progress(live=live) as progress:
-        progress.start("train", 2)
-        progress.step(1, {"loss": 0.5})
-    assert capfd.readouterr() == ("", "")
-
-
 def test_command_ends_well_when_nobody_reads_what_it_prints(monkeypatch, failing):
     monkeypatch.setattr(sys, "stdout", failing)
     monkeypatch.setattr(sys, "stderr", failing)
@@ -272,21 +178,6 @@ def test_command_ends_well_when_nobody_reads_what_it_prints(monkeypatch, failing
 
     assert exit_code("debate-train", act) == 0
     assert failing.lost
-
-
-def test_text_that_the_encoding_lacks_is_escaped():
-    inner = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    stream = SteadyStream(inner)
-    assert stream.write("a\u20ac") == 2
-    stream.flush()
-    assert inner.buffer.getvalue() == b"a\\u20ac"
-
-
-def test_streams_are_those_before_when_steady_ones_end():
-    before = (sys.stdout, sys.stderr)
-    with steady_streams():
-        assert sys.stdout is not before[0]
-    assert (sys.stdout, sys.stderr) == before
 
 
 # Other processes

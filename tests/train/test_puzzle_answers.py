@@ -60,11 +60,6 @@ def test_no_offered_verifier_evaluates_text(task):
     assert not called_names(task) & EVALUATORS
 
 
-@pytest.mark.parametrize("task", ["countdown", "n_queens", "simple_integration"])
-def test_the_reading_of_source_finds_evaluators(task):
-    assert called_names(task) & EVALUATORS
-
-
 WRONG = [
     ("coin_flip", "0.3125", "0"),
     ("coin_flip", "0.3125", "0.3126"),

@@ -1,6 +1,5 @@
 """Files of questions: splits, epochs, answers, bad rows, and what --check-data counts of them."""
 
-import json
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -9,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from benchmarks.learning.data_counts import main as count_data
 from debate_protocol.types import Question
 from debate_rewards.answer_checking import check
 from debate_train.commands.cli import main
@@ -93,27 +90,6 @@ def test_test_rows_are_never_trained_on(path: str, tmp_path: Path) -> None:
     assert not splits["test"] & (splits["train"] | splits["dev"])
 
 
-def test_duplicates_are_used_once_and_ids_are_unique(tmp_path: Path) -> None:
-    rows = [row | {"id": "same"} for row in (*ROWS, *ROWS)]
-    questions = all_questions(Questions(path=str(write_rows(tmp_path / "a.jsonl", rows))).open())
-    assert len(questions) == len(set(texts(questions))) == 200
-    assert len({question.id for question in questions}) == 200
-
-
-def test_answer_is_what_the_pattern_finds(tmp_path: Path) -> None:
-    rows = [{"question": f"q{n}", "answer": f"Because.\n#### {n}"} for n in range(40)]
-    path = str(write_rows(tmp_path / "a.jsonl", rows))
-    source = Questions(path=path, answer_pattern=r"####\s*(.+)", kind="number").open()
-    for question in source.batch(0):
-        assert (question.answer, question.meta["kind"]) == (question.text[1:], "number")
-
-
-@pytest.mark.parametrize(("pattern", "message"), [("(", "no regular expr"), ("#", "a group")])
-def test_answer_pattern_that_finds_nothing_is_refused(pattern: str, message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        Questions(path="a.jsonl", answer_pattern=pattern)
-
-
 def test_free_text_gets_the_wrong_answer_that_its_row_names_or_that_of_another_row(
     tmp_path: Path,
 ) -> None:
@@ -145,14 +121,9 @@ def test_free_text_gets_the_wrong_answer_that_its_row_names_or_that_of_another_r
     [
         ("a.jsonl", b"\n \n", "is empty"),
         ("a.jsonl", b'{"question": "x"}\n{"question": ', r"a\.jsonl', line 2: Expecting value"),
-        ("a.jsonl", b"[1]", r"line 1: found \[1\]; expected one object a line"),
         ("a.jsonl", b'{"text": "x"}', "row 1: no text under question or problem or prompt"),
-        ("a.jsonl", b'{"question": 3}', "row 1: no text under question"),
         ("a.jsonl", b'{"question": "\\ud83d"}', "row 1: question: found"),
-        ("a.jsonl", b'{"question": "\xff"}', "a.jsonl': 'utf-8' codec can't decode"),
         ("a.json", b"[1]", "found 1; expected a list of objects"),
-        ("a.json", b"[", "line 1: Expecting value"),
-        ("a.json", b"[]", "is empty"),
         ("a.jsonl", b'{"question": "q3"}', "leaves no question to train on"),
         ("no.jsonl", None, "found no file"),
     ],
@@ -165,14 +136,6 @@ def test_bad_rows_end_in_one_message(
     with pytest.raises(DataError, match=message) as refusal:
         Questions(path=str(tmp_path / name), holdout=0.49).open()
     assert str(refusal.value).startswith("data.path: ")
-
-
-def test_json_file_and_byte_order_mark_are_read(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps(ROWS))
-    lines = "\n".join(map(json.dumps, ROWS))
-    (tmp_path / "b.jsonl").write_text(lines, encoding="utf-8-sig")
-    first, second = (Questions(path=str(tmp_path / name)).open() for name in ("a.json", "b.jsonl"))
-    assert first.batch(0) == second.batch(0)
 
 
 @pytest.mark.parametrize(
@@ -213,38 +176,6 @@ def test_check_data_names_rows_whose_own_answer_is_not_right(
     assert "test: 1 answers, checked against themselves: 1 right, 0 wrong, 0 unverifiable" in lines
     (bad_row,) = [line for line in lines if "question " in line and "counts as" in line]
     assert bad_row.startswith("train: question much: its own answer 'many' (number) counts as")
-
-
-def test_check_data_reads_rows_that_are_only_evaluated_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = {"id": 1, "problem": "How many?", "answer": "025"}
-    path = write_rows(tmp_path / "rows.jsonl", [row])
-    data = f"data={{type: benchmark, name: aime24, path: {path}}}"
-    assert main(["selfplay_v2", data, "--check-data"]) == 0
-    assert "test: 1 answers, checked against themselves: 1 right" in capsys.readouterr().out
-
-
-def test_counts_of_a_folder_name_answers_that_cannot_be_right(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = {"question": "How many are 2 and 3?", "answer": "5"}
-    rows = [row, row, {"question": "And 4?", "answer": "4"}]
-    write_rows(tmp_path / "gsm8k_some.jsonl", rows)
-    write_rows(tmp_path / "aime24.jsonl", [{"question": "Find x.", "answer": "7"}])
-    assert count_data([str(tmp_path)]) == 0
-    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| `")]
-    assert table == [
-        "| `aime24.jsonl` | aime24 | answer_line | 1 | 0 | 1 | 1 | 0 |",
-        "| `gsm8k_some.jsonl` | gsm8k | boxed | 3 | 1 | 2 | 2 | 0 |",
-    ]
-    broken = {"id": "q1", "question": "Find it.", "answer": "\\sqrt{"}
-    write_rows(tmp_path / "math500.jsonl", [broken])
-    write_rows(tmp_path / "unheard_of.jsonl", [{"question": "Who?", "answer": "me"}])
-    assert count_data([str(tmp_path)]) == 1
-    printed = capsys.readouterr().out
-    assert "q1" in printed
-    assert "unheard_of.jsonl: no benchmark of this name" in printed
 
 
 RECIPE = """\

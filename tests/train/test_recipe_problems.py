@@ -1,7 +1,5 @@
 """What a wrong recipe is told: place, found, expected, nearest name, in a few lines."""
 
-import os
-
 import pytest
 
 from debate_train.commands.cli import main
@@ -27,17 +25,8 @@ def refusal(path, *overrides, model=Small):
             "{}:4: trainer.lerning_rate: unknown key; did you mean 'learning_rate'?",
         ),
         (
-            "name: a\ntrainer: {type: plain, zero_stage: 1}\n",
-            "{}:2: trainer.zero_stage: unknown key; expected it with type zero",
-        ),
-        (
             "name: a\ntrainer:\n  type: zreo\n",
             "{}:3: trainer.type: found 'zreo'; expected one of plain, zero; did you mean 'zero'?",
-        ),
-        (
-            "name: a\nsteps: many\ntrainer: {type: zero, zero_stage: 7}\n",
-            "{0}:2: steps: found 'many'; expected a valid integer\n"
-            "{0}:3: trainer.zero_stage: found 7; expected 0, 1, 2 or 3",
         ),
         ("name: a\nsteps: 0\n", "{}:2: steps: found 0; expected at least 1"),
         ("steps: 1\n", "{}: name: missing; expected a value for name"),
@@ -46,7 +35,7 @@ def refusal(path, *overrides, model=Small):
             "phase warm: {}:4: stepz: unknown key; did you mean 'steps'?",
         ),
     ],
-    ids=["key", "key of another type", "type", "values", "bound", "missing", "phase"],
+    ids=["key", "type", "bound", "missing", "phase"],
 )
 def test_file_is_told_place_found_and_nearest_name(tmp_path, text, message):
     path = write(tmp_path, text)
@@ -57,15 +46,10 @@ def test_file_is_told_place_found_and_nearest_name(tmp_path, text, message):
     ("overrides", "message"),
     [
         (["steps=yes"], "command line: steps: found yes; expected a number"),
-        (["trainer.type=plain", "trainer.zero_stage=1"], "trainer.zero_stage: unknown key"),
         (["learning_rate=1"], "learning_rate: unknown key; did you mean 'trainer.learning_rate'?"),
-        (["trainer=zero"], "trainer: found 'zero'; expected trainer.type=zero"),
         (["trainer=zeor"], "expected trainer.type, one of plain, zero; did you mean 'zero'?"),
-        (["trainer=3"], "trainer: found 3; expected a valid mapping"),
         (["tracking.tags.0=y"], "tracking.tags: found a mapping of keys; expected a valid list"),
-        (["name.x=y"], "name: found a mapping of keys; expected a valid string"),
         (["phases={warm: {phases: {x: {}}}}"], "phases do not nest"),
-        (["steps"], "expected key=value"),
         (["=1"], "expected key=value"),
         (["a..b=1"], "expected key=value"),
     ],
@@ -79,20 +63,12 @@ def test_argument_is_told_key_found_and_nearest_name(tmp_path, overrides, messag
     ("text", "message"),
     [
         ("- 1\n", ":1: found no `key: value` lines"),
-        ("hello", ":1: found no `key: value` lines"),
         ("!!set {a, b}", ":1: found no `key: value` lines"),
-        ("name: a\nname: b\n", ":2: not readable as YAML (found duplicate key name)"),
         ("name: [a\n", "not readable as YAML"),
-        ("name: !!python/object:os.x {}\n", "determine a constructor for the tag"),
         ("name: a\ntrainer:\n  type: python\n", ":3: trainer.type: found 'python'; expected one"),
-        ("name: ${\n", "interpolation"),
         ("name: ${nope}\n", "name: Interpolation key 'nope' not found"),
-        ("name: ${oc.env:DEBATE_NOT_SET}\n", "name: Environment variable 'DEBATE_NOT_SET'"),
         ("name: ???\n", "name: found ??? (left open)"),
-        ("a: &a {b: *a}\n", "alias"),
         ("", "name: missing"),
-        # Hostile values
-        ("seed: !!int abc", ": not readable as YAML (invalid literal"),
         ("seed: " + "9" * 5000, ": not readable as YAML (Exceeds the limit (4300 digits)"),
         ("? {? [1]: 2}\n: 1", ":1: not readable as YAML (found unhashable key"),
         ('seed: "\\UFFFFFFFF"', ":1: not readable as YAML"),
@@ -125,12 +101,6 @@ def test_extends_refuses_a_ring(tmp_path):
     assert "b.yaml -> a.yaml -> b.yaml" in refusal(path)
 
 
-def test_bytes_that_are_not_text_are_refused(tmp_path):
-    path = tmp_path / "r.yaml"
-    path.write_bytes(b"name: \xff\xfe")
-    assert "byte 6 is not UTF-8" in refusal(path)
-
-
 @pytest.mark.parametrize(
     "line", ["steps: ${oc.env:DEBATE_KEY}", "trainer: {type: '${oc.env:DEBATE_KEY}'}"]
 )
@@ -148,17 +118,11 @@ def test_environment_value_is_not_shown_in_errors(tmp_path, monkeypatch, line):
     ("override", "message"),
     [
         ("seed=.inf", "seed: found .inf; expected a finite number"),
-        ("seed=" + "9" * 5000, "seed: found '9999"),
         ("debate.num_agents=1000", "debate.num_agents: found 1000; expected at most 128"),
-        ("debate={num_agents: 100, max_rounds: 100}", "10,000 turns that refer to each other"),
         ("name=../../x", "name: found '../../x'; expected text that matches ^"),
-        ('name="a\\0b"', "expected text that matches ^"),
         ("name=" + "n" * 300, "expected text that matches ^"),
-        ("phases={" + ",".join(f"p{i}: {{}}" for i in range(101)) + "}", "at most 100 items"),
         ("phases={../x: {}}", "phases"),
-        ("trainer.learning_rate=1e400", "learning_rate: found 1e400; expected a finite number"),
         ("reward={type: v2, format_penalty: -.inf}", "format_penalty: found -.inf; expected a "),
-        ("model={type: pretrained}", "model.name: missing; expected a value for"),
         ("data={type: questions}", "data.path: missing; expected a value for"),
     ],
     ids=lambda value: value[:30],
@@ -174,14 +138,11 @@ LONG = "n" * 300
     "arguments",
     [
         ["{recipe}", "data={type: questions, path: ./" + LONG + "}"],
-        ["{recipe}", "model={type: pretrained, name: ./" + LONG + ", context_window: 9999}"],
         [LONG],
-        ["caf\udce9.yaml"],
         ["a\0b.yaml"],
-        ["{recipe}", "extends=" + LONG],
         ["{recipe}", "--output=caf\udce9"],
     ],
-    ids=["data", "model", "long", "not text", "null byte", "extends", "output"],
+    ids=["data", "long", "null byte", "output"],
 )
 def test_command_refuses_a_name_that_no_file_can_have(arguments, tmp_path, capsys):
     recipe = write(tmp_path, FILE)
@@ -194,14 +155,3 @@ def test_command_refuses_a_name_that_no_file_can_have(arguments, tmp_path, capsy
 def test_command_escapes_what_a_terminal_would_act_on(tmp_path, capsys):
     assert main([str(write(tmp_path, FILE + '"\\e[2Jseed": 1\n')), "--check"]) == 2
     assert ":8: \\x1b[2Jseed: unknown key" in capsys.readouterr().err
-
-
-def test_pipe_or_ring_of_links_is_not_taken_for_a_misspelt_recipe(tmp_path, capsys):
-    pipe = tmp_path / "pipe.yaml"
-    ring = tmp_path / "ring.yaml"
-    os.mkfifo(pipe)
-    ring.symlink_to(ring)
-    for path in (pipe, ring):
-        assert main([str(path), "--check"]) == 2
-        error = capsys.readouterr().err
-        assert "found no file that can be read" in error and "did you mean" not in error

@@ -10,7 +10,7 @@ from debate_train.commands.cli import main
 from debate_train.errors import ModelError
 from debate_train.losses import Dpo, Grpo, Kl, PpoClip
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer
-from debate_train.trainers.references import AdapterOff, KeptReference, open_reference, values_of
+from debate_train.trainers.references import AdapterOff, open_reference, values_of
 from debate_train.trainers.torch_session import TorchTrainerSession, score, trainable
 from train.small_runs import RECIPE
 
@@ -51,19 +51,6 @@ def test_phase_start_acts_as_the_policy_was_and_leaves_the_model_as_it_is(tiny, 
         raise RuntimeError("lost")
     assert torch.equal(logps_of(loaded), after)
     assert [parameter.data_ptr() for parameter in loaded.model.parameters()] == storage
-
-
-def test_reference_keeps_what_is_written_to_it(tiny, logps_of):
-    loaded = tiny()
-    other = tiny(seed=1)
-    before = logps_of(loaded)
-    reference = KeptReference(trainable(loaded.model))
-    with reference.acting(), torch.no_grad():
-        for name, parameter in reference.parameters.items():
-            parameter.copy_(trainable(other.model)[name])
-    assert torch.equal(logps_of(loaded), before)
-    with reference.acting():
-        assert torch.equal(logps_of(loaded), logps_of(other))
 
 
 def test_base_is_the_model_without_its_adapter(tiny, logps_of):

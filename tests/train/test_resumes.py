@@ -8,14 +8,12 @@ from html import unescape
 import pytest
 import yaml
 
-from debate_report.run_files import shown_change
 from debate_train.checkpoints import run_hash
 from debate_train.checkpoints.resumes import recipe_changes
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.commands.cli import main
 from debate_train.errors import RecipeError
 from debate_train.models import ScratchModel
-from debate_train.trainers.processes import Place, lost
 from debate_train.trainers.trainer import TorchTrainer
 from train.small_runs import RECIPE, end_of
 
@@ -65,18 +63,6 @@ def test_recipe_changes_names_full_keys_with_both_values(monkeypatch):
     )
     assert changes["url"]["now"] == "${oc.env:SERVICE_URL}"
     assert changes["a"] == {"before": True, "now": 1}
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"before": 0.001, "now": 0.0005}, "0.001 → 0.0005"),
-        ({"before": None}, "null → absent"),
-        ({"now": "é"}, 'absent → "é"'),
-    ],
-)
-def test_shown_change_says_where_a_value_is_absent(change, text):
-    assert shown_change(change) == text
 
 
 def test_run_is_the_same_when_its_recipe_means_the_same():
@@ -186,7 +172,6 @@ def test_resume_takes_the_runs_own_recipe_and_refuses_another(run, output, capsy
     [
         (["--resume"], "expected debate-train --resume RUN"),
         (["--resume", "no-such-run"], "no-such-run"),
-        (["quickstart", "--changed"], "--changed"),
     ],
 )
 def test_resume_refuses_what_names_no_run(arguments, message, capsys):
@@ -256,12 +241,6 @@ def test_new_run_leaves_nothing_when_it_is_refused_before_its_first_step(
     assert contents(output) == {}
 
 
-def test_run_that_has_trained_stays_when_its_resume_is_refused(run, output, refused_rate):
-    shutil.rmtree(output / "checkpoints")
-    assert run("--resume", "--changed", "steps=2", refused_rate) == 2
-    assert (output / "recipe.yaml").is_file()
-
-
 def test_run_begins_again_when_it_is_resumed_before_its_first_checkpoint(
     run, finished, output, capsys
 ):
@@ -270,12 +249,6 @@ def test_run_begins_again_when_it_is_resumed_before_its_first_checkpoint(
     assert run("--resume", "steps=2") == 0
     assert "no checkpoint was written yet: the run begins again" in capsys.readouterr().err
     assert end_of(output) == end_of(finished)
-
-
-def test_run_keeps_its_directory_when_a_later_phase_is_refused(run, tmp_path, refused_rate):
-    assert run("phases={one: {steps: 1}, two: {trainer: {learning_rate: 0.5}}}") == 2
-    checkpoints = tmp_path / "run/checkpoints"
-    assert [path.name for path in checkpoints.iterdir()] == ["step-000001"]
 
 
 def test_finished_run_trains_no_more_and_measures_again_only_other_questions(run, output, capsys):
@@ -298,15 +271,6 @@ def test_finished_run_trains_no_more_and_measures_again_only_other_questions(run
     assert json.loads(results.read_text())["steps"] == second_results["steps"]
 
 
-def test_run_trains_more_steps_when_resumed_within_a_phase(run, output):
-    damage_checkpoints_after(output, 1)
-    assert run("--resume", "--changed", "steps=3") == 0
-    rows = [row for row in read_rows(output) if "loss" in row]
-    assert [row["step"] for row in rows] == [1, 2, 3]
-    times = [row["time_s"] for row in rows]
-    assert times == sorted(times)
-
-
 def test_run_resumes_with_what_its_own_recipe_wrote(run, tmp_path):
     settings = ("steps=2", "evaluation.runs=2", "trainer.optimizer={type: torch, name: SGD}")
     dropped = ("evaluation.modes={ring: {topology: ring}}", "trainer.epochs=2")
@@ -314,20 +278,6 @@ def test_run_resumes_with_what_its_own_recipe_wrote(run, tmp_path):
     damage_checkpoints_after(tmp_path / "run", 1)
     assert run("--resume", "--changed", *settings) == 0
     assert not (tmp_path / "run/checkpoints/refused-000001").exists()
-
-
-def test_run_resumes_when_its_questions_have_no_answers(run, tmp_path):
-    rows = [json.dumps({"question": f"Write about {number}."}) for number in range(60)]
-    (tmp_path / "open.jsonl").write_text("\n".join(rows))
-    settings = (
-        "steps=2",
-        f"data={{type: questions, path: {tmp_path / 'open.jsonl'}, batch_size: 1}}",
-        "debate={type: direct, contract: boxed, personas: none}",
-        "reward={type: overlong, max_tokens: 4, buffer: 2}",
-    )
-    assert run(*settings) == 0
-    damage_checkpoints_after(tmp_path / "run", 1)
-    assert run("--resume", *settings) == 0
 
 
 def test_running_baselines_go_on_where_a_checkpoint_left_them(run, tmp_path):
@@ -354,15 +304,3 @@ def test_missing_sample_or_metrics_are_named(run, output, capfd):
     (output / "metrics.jsonl").write_text("")
     assert run("--resume", "steps=2") == 2
     assert "rows of metrics.jsonl are not as they were written" in capfd.readouterr().err
-
-
-def test_environment_that_cannot_be_read_is_begun_again(run, output):
-    (output / "environment.json").write_text("[]")
-    assert run("--resume", "steps=2") == 0
-    assert len(read_resumes(output)) == 1
-
-
-def test_process_that_has_lost_another_says_how_to_go_on():
-    message = str(lost(Place(rank=0, size=2), RuntimeError("Connection closed by peer")))
-    assert message.startswith("rank 0 of 2: found another process of the run gone (Connection")
-    assert message.endswith("go on from the run's last checkpoint with --resume")

@@ -168,17 +168,6 @@ def test_no_step_waits_for_weights_that_are_old_enough():
         assert engine.loaded == [0]
 
 
-def test_waits_say_what_limits():
-    rollouts = make_rollouts(WatchedEngine(pause_s=0.05), 1, 3)  # two replies a step: 0.1 s
-    with rollouts.open():
-        for step in range(3):
-            rollouts.take(step)
-            time.sleep(0.3)  # training takes longer, so nobody waits after the first step
-            rollouts.refresh(step + 1)
-            assert rollouts.times["time/rollout_s"] >= 0.1
-            assert (rollouts.times["time/wait_s"] < 0.1) == (step > 0)
-
-
 def test_failure_is_raised_at_its_step_when_earlier_ones_are_still_to_train():
     def fail_at_2(step, engine):
         if step == 2:
@@ -304,17 +293,6 @@ def test_ratios_are_to_what_was_really_sampled(train, tmp_path):
         assert is_one == (staleness == 0), row["optim/ratio_max"] - 1
 
 
-def test_frozen_weights_give_the_results_of_depth_0(train, tmp_path):
-    outputs = []
-    for depth in (0, 3):
-        output = tmp_path / str(depth)
-        assert train(output, "trainer.learning_rate=0", f"pipeline.max_staleness={depth}") == 0
-        outputs.append(output)
-    on_policy, ahead = outputs
-    assert read_rows(ahead, "rollout/staleness") == read_rows(on_policy, "rollout/staleness")
-    assert_same_debates_and_weights(ahead, on_policy)
-
-
 def test_interrupted_run_goes_on_exactly_with_what_was_played_ahead(
     train, whole, tmp_path, monkeypatch
 ):
@@ -345,10 +323,3 @@ def test_interrupted_run_goes_on_exactly_with_what_was_played_ahead(
     assert train(output, "--resume") == 0
     assert read_rows(output) == read_rows(whole)
     assert_same_debates_and_weights(output, whole)
-
-
-def test_demonstrations_are_never_stale(train, tmp_path):
-    demonstrated = "phases={a: {rollout: {engine: {type: demonstrations}}}}"
-    changes = ("exit_criterion=null", "steps=2", "loss={type: sft}", "evaluation.questions=0")
-    assert train(tmp_path / "run", *changes, demonstrated) == 0
-    assert len(read_rows(tmp_path / "run")) == 2

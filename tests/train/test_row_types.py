@@ -145,14 +145,6 @@ def test_each_stream_is_a_mean_over_the_tokens_it_covers(aggregation, expected):
     assert total == pytest.approx(expected, rel=3 * UNIT)
 
 
-def test_advantages_without_streams_stay_as_they_are():
-    plain = replace(THREE_ROWS.rows[0], advantages=np.array([1, 2, 4], np.float32))
-    rows = (plain, *TWO_STREAMS.rows)
-    batch, _ = weigh(replace(THREE_ROWS, rows=rows), "sequence_mean")
-    assert batch.rows[0].over_tokens("advantages").tolist() == [0, 1, 2, 0, 4]
-    assert batch.rows[1] is TWO_STREAMS.rows[0]
-
-
 @pytest.mark.parametrize("aggregation", ["token_sum", *MEANS])
 def test_weights_of_nothing_are_0(aggregation):
     assert weights_by_token(make_batch(make_row([0, 0])), aggregation) == [[0, 0]]
@@ -188,11 +180,8 @@ def debates_of(batch):
 @pytest.mark.parametrize(
     ("num_rows", "row_counts"),
     [
-        # DAPO's batch, and SDRL's with 8 second turns beside it: 2 and 3 updates.
-        (16, [8, 8]),
         (24, [8, 8, 8]),
         (17, [6, 5, 6]),
-        (20, [7, 6, 7]),
         (3, [3]),
     ],
 )
@@ -219,13 +208,6 @@ def test_minibatches_are_drawn_by_the_batchs_seed(random_batch):
     assert drawn_numbers(1) == drawn_numbers(1)
     assert drawn_numbers(1) != drawn_numbers(2)
     assert drawn_numbers(1)[0] != list(range(5))
-
-
-def test_one_minibatch_is_the_batch(random_batch):
-    batch = random_batch()
-    empty_batch = replace(batch, rows=())
-    assert minibatches(batch, None) == [batch]
-    assert minibatches(empty_batch, 4) == [empty_batch]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -8,14 +8,20 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from arithmetic import UNIT
+from arithmetic import UNIT, in_float64
+from debate_protocol.forms import Simultaneous
 from debate_protocol.parsing import parse
+from debate_protocol.prompts import Persona
 from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn, TurnKey
 from debate_rewards import ConlReward
 from debate_rewards.reward import Credit, Score
+from debate_rollout.drivers import play
+from debate_rollout.engines import TransformersEngine
 from debate_rollout.rendering import TokenText, token_text
 from debate_train.advantages import Advantage, Grouped, Stream
-from debate_train.batches.row_types import weigh
+from debate_train.batches.forward import token_logps
+from debate_train.batches.packs import make_pack
+from debate_train.batches.row_types import Batch, weigh
 from debate_train.batches.rows import (
     TurnTokens,
     build_batch,
@@ -150,12 +156,6 @@ def test_failed_turn_carries_its_value_on_every_token():
     turn = make_turn(0, 0, OPENING, "<comparison> N/A </comparison> no")
     (row,) = build_rows([turn], {turn.key: [Advantage("generator", -1.0)]})
     assert row.over_tokens("advantages").tolist() == [0] * 10 + [-1] * 4
-
-
-def test_stream_of_weight_0_is_left_out_and_weights_multiply():
-    batch = build_merged({"generator": Stream(weight=2.0), "judge": Stream(weight=0.0)})
-    assert batch.streams == ("generator",)
-    assert batch.rows[0].over_tokens("advantages")[10:17].tolist() == [2.0] * 4 + [0.0] * 3
 
 
 def test_streams_of_one_section_add_on_its_tokens():
@@ -314,18 +314,13 @@ def tokens_and_sections(tokenizer, reply):
             "ok valid <solution> + </solution> make Q <comparison> N/A </comparison> no no",
             ["solution"] * 5 + ["comparison"] * 8,
         ),
-        (
-            "<comparison> N/A </comparison> <solution> + </solution>",
-            ["comparison"] * 3 + ["solution"] * 4,
-        ),
         # Unclosed: the token " <comparison>" begins with a space, which is still the solution's.
         ("<solution> + <comparison> Agent 1 >", ["solution"] * 3 + ["comparison"] * 4),
         # Without an answer that can be read all tokens are the generator's.
         ("ok valid no", ["solution"] * 4),
-        ("<comparison> Agent 1 > Agent 2 </comparison>", ["solution"] * 8),
         ("<solution> </solution> <comparison> Agent 1 </comparison>", ["solution"] * 7),
     ],
-    ids=["in order", "text around", "out of order", "unclosed", "none", "no answer", "empty"],
+    ids=["in order", "text around", "unclosed", "none", "empty"],
 )
 def test_word_tokens_belong_to_the_section_they_stand_in(reply, expected):
     assert tokens_and_sections(WORDS, reply)[1] == expected
@@ -389,19 +384,6 @@ def test_streams_cover_their_sections_and_overlap():
     )
     assert values.tolist() == [[2.0] * 5 + [0.0] * 4, [0.0] * 3 + [-0.5] * 6]
     assert covers.astype(int).tolist() == [[1, 1, 1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1, 1]]
-
-
-def test_stream_covers_its_sections_also_without_any_advantage():
-    values, covers = letter_credit([], generator=Stream())
-    assert not values.any()
-    assert covers[0].tolist() == [True] * 5 + [False] * 4
-
-
-def test_sections_may_weigh_differently():
-    stream = Stream(sections={"solution": 4.0, "comparison": 0.5})
-    values, covers = letter_credit([Advantage("generator", 0.5)], generator=stream)
-    assert values[0].tolist() == [2.0] * 3 + [0.0] * 2 + [0.25] * 4
-    assert covers[0].tolist() == [True] * 3 + [False] * 2 + [True] * 4
 
 
 @pytest.mark.parametrize(
@@ -507,3 +489,37 @@ def test_each_round_of_a_conversation_teaches_its_own_sections(judge_credit):
             assert generator == judge == ""
         else:
             assert judge.startswith("<comparison>") and not generator
+
+
+TEMPERATURES = (0.5, 1.0, 1.75)
+
+
+def logps_at(loaded, row, temperatures):
+    batch = Batch((replace(row, temperatures=temperatures),), ("generator",), 1, 1)
+    pack = make_pack(batch, [row.mask[row.sampled_positions]], [0], "none")
+    with torch.no_grad(), in_float64():
+        return token_logps(loaded.model, pack)[0].numpy()
+
+
+def test_each_turn_is_trained_at_the_temperature_of_its_persona(tiny):
+    loaded = tiny()
+    loaded.model.double()
+    personas = tuple(Persona(name=f"p{t}", temperature=t) for t in TEMPERATURES)
+    form = Simultaneous(num_agents=3, max_rounds=2, style="compact", personas=personas)
+    engine = TransformersEngine(max_batch=8).open(loaded.model, loaded.tokenizer)
+    with in_float64():
+        run = form.start(Question("q", "make 4 Q 6 5 1 6"), seed=0)
+        transcripts = play([run], engine, max_tokens=12)
+    batch = build_batch(transcripts, [{}], {"generator": Stream()}, loaded.tokenizer)
+    assert batch.turns == 6
+    for row in batch.rows:
+        temperature = np.float32(TEMPERATURES[row.agent])
+        expected = np.where(row.mask > 0, temperature, np.float32(1))
+        assert row.over_tokens("temperatures").tolist() == expected.tolist()
+        # Sampler and trainer mean the same distribution, and no other temperature does.
+        # Rows keep log-probabilities in float32: rounded once.
+        logps = logps_at(loaded, row, row.temperatures)
+        np.testing.assert_allclose(row.sampler_logps, logps, rtol=UNIT, atol=1e-12)
+        if temperature != 1:
+            at_1 = logps_at(loaded, row, np.ones_like(row.temperatures))
+            assert np.abs(at_1 - row.sampler_logps).max() > 0.1

@@ -2,24 +2,17 @@
 
 import json
 import math
-import threading
 
 import numpy as np
 import pytest
 import torch
 import yaml
 
-import debate_train
-from debate_protocol import Simultaneous
 from debate_protocol.types import Protocol, Question, Transcript, Turn
 from debate_rewards.reward import Credit, FunctionReward, Score, ScoreError, score_debates
-from debate_rollout.engines import ScriptedEngine
 from debate_train import train
 from debate_train.advantages import Advantages
 from debate_train.errors import UsageError
-from debate_train.evaluation import MODES
-from debate_train.evaluation.measuring import evaluate
-from debate_train.evaluation.settings import Setup
 from debate_train.recipe import Recipe
 from debate_train.recipe.files import load_recipe
 from debate_train.running.run import with_reward
@@ -47,25 +40,6 @@ def test_train_learns_from_a_function_and_calls_after_each_step(tmp_path):
     assert recipe["reward"] == {"type": f"{length.__module__}:length"}
 
 
-def test_threads_of_a_recipe_are_those_of_the_run_and_of_what_it_starts(tmp_path):
-    before = torch.get_num_threads()
-    threads_seen = []
-
-    def look(end):
-        fresh = threading.Thread(target=lambda: threads_seen.append(torch.get_num_threads()))
-        fresh.start()
-        fresh.join()
-        threads_seen.append(torch.get_num_threads())
-
-    recipe = yaml.safe_load(RECIPE) | {"steps": 1}
-    recipe["trainer"]["threads"] = before + 1
-    train(recipe, output=tmp_path / "run", on_step_end=look)
-    assert threads_seen == [before + 1, before + 1]
-    assert torch.get_num_threads() == before
-    environment = json.loads((tmp_path / "run/environment.json").read_text())
-    assert environment["torch_threads"] == before + 1
-
-
 def test_run_gives_back_its_results_and_shows_itself_in_notebooks(tmp_path):
     output = tmp_path / "run"
     run = train(Recipe.model_validate(yaml.safe_load(RECIPE) | {"steps": 2}), output=output)
@@ -79,34 +53,6 @@ def test_run_gives_back_its_results_and_shows_itself_in_notebooks(tmp_path):
     table = [{"measure": "<img src=x>", "name": "n", "before": 0.1, "after": 0.2}]
     (output / "results.json").write_text(json.dumps({"table": table}))
     assert "&lt;img src=x&gt;" in run._repr_html_()
-
-
-def test_transcript_and_evaluation_are_shown_in_notebooks():
-    form = Simultaneous(num_agents=2, max_rounds=1)
-    turns = (Turn(0, 0, "<solution>a <b>c</b> & \x1b[2Jd</solution>"),)
-    html = Transcript("<d>", Question("q", "<script>"), form.protocol(), turns)._repr_html_()
-    for text in (
-        "<b>Debate &lt;d&gt;</b>",
-        "&lt;script&gt;",
-        "&lt;b&gt;c&lt;/b&gt; &amp; \\x1b[2J",
-    ):
-        assert text in html
-    assert "\x1b" not in html
-    engine = ScriptedEngine(replies=("<solution>7</solution>",)).open()
-    setup = Setup(form, {"direct": MODES.make("direct", {"samples": 1})})
-    measures = evaluate(setup, engine, [Question("q", "3 + 4?", "7")], "seed")
-    assert '<th scope="row">eval/direct/accuracy</th><td>1.000</td>' in measures._repr_html_()
-    assert len(repr(measures)) < 200 * len(measures.found)
-
-
-def test_error_of_on_step_end_ends_the_run_after_a_checkpoint(tmp_path):
-    def stop(end):
-        raise LookupError("enough")
-
-    with pytest.raises(LookupError, match="enough"):
-        train(SMALL, ["steps=2"], output=tmp_path / "run", on_step_end=stop)
-    run = train(SMALL, ["steps=2"], output=tmp_path / "run", resume=True)
-    assert [row["step"] for row in run.metrics] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -162,18 +108,13 @@ def test_function_may_value_debates_turns_or_all_credits(result, values):
     ("result", "message"),
     [
         ("text", "found 'text' for debate 'd', agent 0, round 0, stream 'generator'; expected"),
-        ([1.0], "one of these for each of its 2 turns"),
         ([1.0, "2"], "found '2' for debate 'd', agent 1, round 0, stream 'generator'; expected"),
-        (True, "found True for debate 'd'"),
         (math.nan, "found nan for debate 'd'"),
-        (10**400, "found 1329 bits for debate 'd'"),
         (1e39, "found 1e[+]39 for debate 'd'"),
-        (np.float32("nan"), r"found np.float32\(nan\) for debate 'd'"),
         (np.ones(1), "expected None or .* 3.4e[+]38: for a number for each turn return a list"),
-        (torch.ones(2), "found tensor.* number for each turn return a list .array.tolist"),
         ([np.ones(2), 1.0], "found array.* for a number for each turn return a list"),
     ],
-    ids=["text", "few", "turn", "bool", "nan", "huge", "large", "numpy", "array", "tensor", "list"],
+    ids=["text", "turn", "nan", "large", "array", "list"],
 )
 def test_function_that_returns_something_else_is_refused(result, message):
     with pytest.raises(ScoreError, match=message):
@@ -197,12 +138,6 @@ def test_score_of_a_function_is_checked_where_rewards_enter():
         Advantages([], {"generator/debater": math.nan})
 
 
-def test_agents_of_a_score_are_the_means_of_its_credits_when_it_leaves_them_out():
-    credits = (Credit(0, 0, "generator", 1.0), Credit(0, 0, "judge", 0.5))
-    (score,) = score_debates(FunctionReward.of(lambda _: Score(credits)), [TWO_TURNS])
-    assert score.agents == (0.75, None)
-
-
 def test_run_that_a_score_stops_goes_on_from_a_checkpoint_that_works(tmp_path, capsys):
     recipe = SMALL | {"advantage": {"type": "role_ema"}}
 
@@ -219,10 +154,3 @@ def test_run_that_a_score_stops_goes_on_from_a_checkpoint_that_works(tmp_path, c
     assert resumed.metrics[-1][baseline] == whole.metrics[-1][baseline]
     weights = "model.safetensors"
     assert (resumed.checkpoint / weights).read_bytes() == (whole.checkpoint / weights).read_bytes()
-
-
-def test_package_offers_what_starts_a_run():
-    assert debate_train.__all__ == ["StepEnd", "Trained", "train"]
-    assert set(debate_train.__all__) <= set(dir(debate_train))
-    with pytest.raises(AttributeError, match="no attribute 'trian'"):
-        _ = debate_train.trian

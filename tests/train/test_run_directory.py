@@ -1,26 +1,29 @@
 """The run directory: created whole or refused; its rows of metrics are written once each."""
 
+import fcntl
 import hashlib
 import json
 import math
 import os
 import resource
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from debate_protocol.transcripts.files import read_transcripts
 from debate_protocol.types import Protocol, Question, Transcript, Turn
 from debate_train.checkpoints import Checkpoints, RunState, run_hash
-from debate_train.checkpoints.resumes import note_resume
 from debate_train.checkpoints.run_directory import (
     MetricsFile,
     RunDirectory,
     RunDirectoryError,
-    written,
 )
-from debate_train.checkpoints.whole_files import DirectoryInUseError
+from debate_train.checkpoints.whole_files import LOCK, DirectoryInUseError, DirectoryLock
 from debate_train.errors import RunFailure
 
 RECIPE = "steps: 3\nmodel:\n  name: tiny\n"
@@ -72,13 +75,6 @@ def test_create_takes_a_folder_that_a_killed_process_had_only_begun(tmp_path, na
     assert not (tmp_path / ".recipe.yaml.123").exists()
 
 
-@pytest.mark.parametrize("name", ["file", "file/run"])
-def test_create_refuses_a_path_that_is_a_file(tmp_path, name):
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(RunDirectoryError, match="cannot write to"):
-        RunDirectory.create(tmp_path / name, RECIPE)
-
-
 def test_create_leaves_nothing_when_it_cannot_write(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
@@ -87,13 +83,6 @@ def test_create_leaves_nothing_when_it_cannot_write(tmp_path, monkeypatch):
     with pytest.raises(RunDirectoryError, match="No space left on device"):
         RunDirectory.create(tmp_path / "run", RECIPE)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_create_refuses_when_writing_is_not_permitted(tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(RunDirectoryError, match="Permission denied"):
-        RunDirectory.create(tmp_path / "run", RECIPE)
 
 
 @pytest.mark.parametrize("has_trained", [False, True])
@@ -106,13 +95,6 @@ def test_discard_unused_keeps_what_has_trained(run, has_trained):
 
 
 # Opening
-
-
-def test_open_refuses_when_there_is_no_run(tmp_path):
-    with pytest.raises(RunDirectoryError, match="no such folder"):
-        RunDirectory.open(tmp_path / "absent")
-    with pytest.raises(RunDirectoryError, match=r"found no recipe\.yaml"):
-        RunDirectory.open(tmp_path)
 
 
 def test_directory_is_used_by_one_run_at_a_time(run):
@@ -148,17 +130,6 @@ def test_open_removes_what_a_killed_process_left_half_written(run):
     RunDirectory.open(run.path)
     assert not any(path.exists() for path in unfinished)
     assert notes.exists()
-
-
-def test_note_resume_keeps_the_first_environment(run):
-    (run.checkpoints_path / "step-000002").mkdir()
-    run.describe({})
-    first = json.loads((run.path / "environment.json").read_text())
-    for _ in range(2):
-        note_resume(run, 2, RECIPE)
-    environment = json.loads((run.path / "environment.json").read_text())
-    assert len(environment.pop("resumed")) == 2
-    assert environment == first
 
 
 # Rows of metrics
@@ -238,24 +209,7 @@ def test_state_does_not_count_a_row_that_was_written_in_part(torn_metrics):
     assert torn_metrics.path.read_bytes() == first_line
 
 
-def test_rows_after_a_torn_one_are_whole(torn_metrics):
-    torn_metrics.log("train", 3, {})
-    rows = [json.loads(line) for line in torn_metrics.path.read_text().splitlines()]
-    assert [row["step"] for row in rows] == [1, 3]
-    assert rows == torn_metrics.rows()
-
-
 # Other files
-
-
-def test_write_tokens_keeps_dtypes_and_strided_tensors(run):
-    tensors = {
-        "tokens_BT": torch.arange(6).reshape(2, 3).T,  # not contiguous
-        "advantages_BT": torch.tensor([[0.5, -0.5]]),
-    }
-    stored = load_file(run.write_tokens(3, tensors))
-    assert all(torch.equal(stored[name], tensor) for name, tensor in tensors.items())
-    assert names_in(run.tokens_path) == ["step-3.safetensors"]
 
 
 def test_write_transcripts_replaces_the_file_of_the_same_step(run):
@@ -265,13 +219,6 @@ def test_write_transcripts_replaces_the_file_of_the_same_step(run):
     path = run.write_transcripts("self play/2", 7, [debate])
     assert read_transcripts(path) == [debate]
     assert names_in(run.transcripts_path) == ["self_play_2-000007.jsonl"]
-
-
-def test_write_results_keeps_the_old_file_when_a_value_cannot_be_written(run):
-    path = run.write_results({"table": [{"measure": "direct"}]})
-    with pytest.raises(TypeError):
-        run.write_results({"table": object()})
-    assert json.loads(path.read_text())["table"] == [{"measure": "direct"}]
 
 
 @pytest.mark.parametrize("damage", ["missing", "null"])
@@ -307,7 +254,86 @@ def test_files_of_libraries_have_the_mode_that_the_umask_gives(tmp_path, mask):
     assert {path.stat().st_mode & 0o777 for path in (tokens, *files)} == {0o666 & ~mask}
 
 
-def test_file_that_cannot_be_written_ends_in_one_line(tmp_path):
-    message = r"cannot write .*tokens: No space left on device; make"
-    with pytest.raises(RunFailure, match=message), written(tmp_path / "tokens"):
-        raise OSError(28, "No space left on device")
+def assert_locked_by(process_id: int, folder: Path) -> None:
+    with pytest.raises(DirectoryInUseError, match=f"in use by process {process_id};"):
+        DirectoryLock(folder)
+
+
+def test_lock_names_the_process_that_has_it(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path)
+    with pytest.raises(DirectoryInUseError) as refusal:
+        DirectoryLock(tmp_path)
+    message = f"--output: found {tmp_path} in use by process {os.getpid()}; expected no other"
+    assert str(refusal.value).startswith(message)
+    lock.release()
+    lock.release()
+    assert (tmp_path / LOCK).read_bytes() == b""
+    DirectoryLock(tmp_path).release()
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    read_end, write_end = os.pipe()
+    yield read_end, write_end
+    os.close(read_end)
+    os.close(write_end)
+
+
+@pytest.mark.parametrize("child_releases", [False, True])
+def test_lock_does_not_stay_when_a_forked_process_outlives_it(
+    tmp_path: Path, pipe: tuple[int, int], child_releases: bool
+) -> None:
+    read_end, write_end = pipe
+    lock = DirectoryLock(tmp_path)
+    child = os.fork()
+    if child == 0:
+        if child_releases:  # As an orderly end of the child would; the lock stays its parent's.
+            lock.release()
+        os.write(write_end, b".")
+        signal.pause()
+    try:
+        assert os.read(read_end, 1) == b"."
+        assert_locked_by(os.getpid(), tmp_path)
+        lock.release()
+        DirectoryLock(tmp_path).release()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_lock_does_not_stay_when_a_started_program_outlives_it(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path)
+    with subprocess.Popen(["sleep", "60"], close_fds=False) as process:
+        try:
+            lock.release()
+            again = DirectoryLock(tmp_path)
+            assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
+            assert process.poll() is None
+            again.release()
+        finally:
+            process.kill()
+
+
+def test_lock_is_refused_when_its_directory_was_removed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def remove_before(number: int, how: int) -> None:
+        (tmp_path / LOCK).unlink()
+        flock(number, how)
+
+    monkeypatch.setattr("fcntl.flock", remove_before)
+    with pytest.raises(DirectoryInUseError, match="in use by another process"):
+        DirectoryLock(tmp_path)
+
+
+def test_lock_warns_when_the_disk_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(number: int, how: int) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    DirectoryLock(tmp_path).release()
+    assert "found a disk without locks (Function not implemented)" in caplog.text

@@ -1,13 +1,16 @@
 """What --check reports of settings under which nothing can be learned."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
+from debate_train.recipe.files import find_recipe, load_recipe
 from debate_train.recipe.scripted_debates import scripted_step, small_recipe
-from debate_train.recipe.signal_check import SignalCheck, reward_context
+from debate_train.recipe.signal_check import SignalCheck
+from debate_train.recipe.stream_shares import ValuedStream, credit_mass
 from train.small_recipes import recipe_of, write_rows
 
 BASE = """\
@@ -50,23 +53,12 @@ def questions(path: Path, **columns: object) -> str:
     [
         ("win_rate", "debate.num_agents=2", "found 2 agents"),
         ("win_minus_loss", "debate.max_rounds=1", "found 5 agents, 1 round,"),
-        (
-            "bradley_terry",
-            "debate.history_rounds=0 debate.conversation=rebuild",
-            "history_rounds 0; expected",
-        ),
         ("v2", "debate.contract=boxed", "contract boxed has no comparison section"),
-        (
-            "v2",
-            "debate.contract='{name: poem, sections: [poem]}'",
-            "contract poem has no comparison",
-        ),
         (
             "win_rate",
             "debate.num_agents=4 debate.topology=sparse debate.degree=1",
             "topology sparse, degree 1 and",
         ),
-        ("win_rate", "debate.type=sequential debate.num_agents=2", "found 2 agents"),
     ],
 )
 def test_check_warns_when_no_vote_can_count(reward: str, changes: str, why: str) -> None:
@@ -92,32 +84,12 @@ NO_JUDGE = "reward: no value of stream judge reaches a token: "
             f"{NO_JUDGE}reward.judge agreement compares",
         ),
         (
-            "reward.type=truth_judge debate.num_agents=2",
-            f"{NOTHING}truth_judge counts comparisons, and nobody is shown two other",
-        ),
-        (
             "reward.type=overlong reward.max_tokens=256 reward.buffer=64",
             f"{NOTHING}overlong begins above 192 tokens",
         ),
         (
-            "reward.type=verifiable advantage.baseline=prompt",
-            f"{NOTHING}advantage.baseline: found prompt",
-        ),
-        (
             "reward.type=verifiable advantage.streams='{generator: {sections: [poem]}}'",
             f"{NOTHING}advantage.streams.generator.sections: found none",
-        ),
-        (
-            "reward.consensus=peer_prediction data.batch_size=1",
-            f"{NO_JUDGE}peer_prediction compares verdicts",
-        ),
-        (
-            f"{MIXTURE} debate.max_rounds=1",
-            "reward.components.peers: no value of stream return reaches a token: win_rate counts",
-        ),
-        (
-            "reward.type=majority reward.scope=debate debate.num_agents=2",
-            f"{NOTHING}in a debate of 2 nobody",
         ),
     ],
 )
@@ -126,31 +98,19 @@ def test_check_names_values_that_reach_no_token(changes: str, warning: str) -> N
     assert text.startswith(warning)
 
 
-def test_check_refuses_streams_that_all_weigh_nothing() -> None:
-    streams = "advantage.streams='{generator: {weight: 0}, judge: {weight: 0}}'"
-    (error,) = check(recipe(streams)).errors
-    assert "no token would be trained" in error
-
-
 @pytest.mark.parametrize(
     "changes",
     [
         "reward.type=win_rate debate.num_agents=3",
-        "reward.type=win_rate debate.type=sequential debate.num_agents=3 debate.max_rounds=1",
         "reward.type=bradley_terry debate.history_rounds=1",
         "reward.type=persuasion debate.num_agents=3 debate.max_rounds=3",
         "reward.type=truth_judge debate.num_agents=3",
         "reward.type=conl debate.type=conl debate.num_agents=5",
         f"{JUDGED} debate.opponent=critic reward.judge=truth",
-        f"{JUDGED} debate.opponent=rival debate.order=simultaneous debate.both_orders=true "
-        "reward.judge=agreement",
         "reward.consensus=peer_prediction",
         "reward.type=overlong reward.max_tokens=64 reward.buffer=16",
-        "reward.type=verifiable debate.contract=boxed",
         "reward.type=verifiable debate.type=self_debate advantage.baseline=prompt",
         "reward.type=partial_trajectory debate.type=actor_critic debate.continuations=2",
-        "reward.type=verifiable debate.type=direct rollout.debates_per_question=2",
-        "advantage.streams='{generator: {}, judge: {}}'",
         f"reward.type=majority {SINGLE_REPLIES}",
         "reward.type=majority reward.scope=debate debate.num_agents=3",
     ],
@@ -180,17 +140,13 @@ def test_check_plays_as_many_questions_as_judges_need(consensus: str) -> None:
     [
         ("debate.num_agents=3", "each pair has one judge a round"),
         ("debate.num_agents=4", "each pair has two judges a round"),
-        ("debate.num_agents=2", None),
-        ("debate.num_agents=3 debate.max_rounds=1", None),
         ("debate.num_agents=3 debate.contract=boxed", None),
         # Who is not trained need not be many.
         (
             "debate.num_agents=3 advantage.streams='{generator: {}, judge: {weight: 0}}'",
             None,
         ),
-        ("debate.topology=central", "at most 1 agents see both of a pair"),
         ("debate.topology=ring", "at most 1 agents see both of a pair"),
-        ("debate.num_agents=4 debate.topology=ring", "at most 2 agents see both of a pair"),
         ("debate.topology=sparse debate.degree=4", None),  # as all: three judges a pair
     ],
 )
@@ -202,14 +158,6 @@ def test_few_judges_are_named_only_where_there_are_few(changes: str, warning: st
     ]
     assert len(about_judges) == (warning is not None)
     assert all(warning in text for text in about_judges if warning)
-
-
-def test_few_judges_of_a_large_ring_are_those_of_a_small_one() -> None:
-    ring = recipe("debate.num_agents=128 debate.topology=ring")
-    few_judges = [n for n in ring.reward.notes(reward_context(ring)) if n.kind == "few_judges"]
-    assert "at most 1 agents" in few_judges[0].text
-    wide = recipe("debate.num_agents=128 debate.topology=sparse debate.degree=8")
-    assert all(note.kind != "few_judges" for note in wide.reward.notes(reward_context(wide)))
 
 
 @pytest.mark.parametrize(
@@ -277,9 +225,7 @@ def test_check_refuses_to_imitate_samples_and_demonstrations_without_imitation()
     ("solution", "debate", "message"),
     [
         ("so " * 300, "debate.type=direct debate.contract=boxed", "contract boxed"),
-        ("ok " * 300, "debate.type=direct debate.contract=answer_line", "answer_line"),
         ("so\n#### 42", "debate.type=direct debate.contract=boxed", None),
-        ("42", "debate.type=direct", None),
         (None, "debate.num_agents=3", None),
     ],
 )
@@ -296,20 +242,67 @@ def test_check_refuses_demonstrations_that_teach_wrong_things(
     assert check(imitating(changes, steps=0)).errors == []
 
 
-def test_check_counts_demonstrations_that_weigh_nothing(tmp_path: Path) -> None:
-    solutions = ["Six sevens.", "so " * 300]
-    rows = ({"question": f"{n} ?", "answer": "42", "solution": solutions[n % 2]} for n in range(40))
-    path = write_rows(tmp_path / "q.jsonl", rows)
-    data = f"data.type=questions data.path={path} data.batch_size=16"
-    report = check(imitating(f"{data} debate.type=direct debate.contract=boxed"))
-    (warning,) = report.warnings
-    assert "of 16 demonstrated turns 7 hold" in warning
-    assert report.errors == []
+def v2_recipe(**changes: Any) -> Recipe:
+    data: dict[str, Any] = {
+        "name": "t",
+        "steps": 10,
+        "model": {"type": "scratch", "context_window": 4096},
+        "data": {"type": "signs_puzzle", "batch_size": 8, "largest_digit": 4},
+        "debate": {"num_agents": 5, "max_rounds": 2, "style": "compact", "personas": "none"},
+        "rollout": {"max_tokens": 64},
+        "reward": {"type": "v2"},
+        "advantage": {
+            "baseline": "question_round",
+            "streams": {"generator": {"weight": 1}, "judge": {"weight": 2}},
+        },
+    }
+    return Recipe.model_validate(data | changes)
 
 
-def test_scripted_debates_stay_small() -> None:
-    huge = "debate.num_agents=100 debate.max_rounds=5 data.batch_size=1000"
-    small = small_recipe(recipe(f"{huge} rollout.debates_per_question=1000"))
-    assert small is not None
-    step = scripted_step(small, 0, answers=True)
-    assert sum(len(transcript.turns) for transcript in step) <= 512
+def streams(generator: dict[str, float], judge: dict[str, float]) -> dict[str, Any]:
+    return {"baseline": "question_round", "streams": {"generator": generator, "judge": judge}}
+
+
+def test_estimate_of_the_quickstart_is_what_its_runs_measure() -> None:
+    # optim/gradient_share/judge of a whole run: .932 in its first step, .947 in its 141st.
+    recipe = load_recipe(find_recipe("quickstart"), model=Recipe).recipe
+    report = check(recipe)
+    line = next(line for line in report.lines if "shares of the gradient" in line)
+    assert line == (
+        "  streams' shares of the gradient in demonstrated debates: generator 0.06, judge 0.94"
+    )
+    # The recipe turns the detector off, so that it says this is on purpose.
+    assert not any("takes" in warning for warning in report.warnings)
+
+
+def test_mass_of_a_stream_is_proportional_to_its_weight() -> None:
+    masses = []
+    for weight in (1.0, 3.0):
+        recipe = v2_recipe(advantage=streams({"weight": 1}, {"weight": weight}))
+        small = small_recipe(recipe)
+        assert small is not None
+        masses.append(credit_mass(small, scripted_step(small, 0, answers=True)))
+    light, heavy = masses
+    judge, generator = ValuedStream("judge", ""), ValuedStream("generator", "")
+    assert heavy[judge] == pytest.approx(3 * light[judge]) and light[judge] > 0
+    assert heavy[generator] == pytest.approx(light[generator]) and light[generator] > 0
+
+
+@pytest.mark.parametrize(
+    ("advantage", "names_judge"),
+    [
+        (streams({"weight": 1}, {"weight": 6}), True),
+        (streams({"weight": 1}, {"weight": 0}), False),
+        (streams({"weight": 1}, {"weight": 6, "share": 0.5}), False),
+    ],
+    ids=["weights", "one stream alone", "shares set"],
+)
+def test_check_names_the_stream_with_most_of_the_gradient(
+    advantage: dict[str, Any], names_judge: bool
+) -> None:
+    report = check(v2_recipe(advantage=advantage))
+    warnings = [text for text in report.warnings if text.startswith("advantage.streams: in ")]
+    assert len(warnings) == names_judge
+    if names_judge:
+        assert "stream judge takes 0.9" in warnings[0]
+        assert warnings[0].endswith("at most 0.8, by advantage.streams.judge.share or weight")

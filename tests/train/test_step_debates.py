@@ -1,31 +1,33 @@
 """Debates of a step: which questions debate, in which forms, and which turns are trained on."""
 
 from collections import Counter
+from functools import partial
+from itertools import count
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from arithmetic import UNIT
-from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnKey
+from debate_protocol.forms import ActorCritic, Judged, SelfDebate
+from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn, TurnKey, TurnRequest
+from debate_rewards import AtMost, Informative, InOrder, JudgedReward, PartialTrajectory, Verifiable
 from debate_rewards.reward import Credit, Score
+from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
+from debate_rollout.rendering import TokenText
 from debate_train.advantages import Grouped, Stream
 from debate_train.batches.row_types import weigh
-from debate_train.batches.rows import build_batch
+from debate_train.batches.rows import build_batch, stream_credit, turn_tokens
 from debate_train.data import SignsPuzzle
 from debate_train.losses import Dapo
 from debate_train.models.scratch import word_tokenizer
 from debate_train.playing import named_debates, play_step
 from debate_train.recipe import Recipe
-from debate_train.recipe.check import check
-from debate_train.recipe.step_counts import step_counts
+from debate_train.recipe.scripted_debates import play_debate
 from debate_train.trainers import TorchTrainer
 from train.contexts import Trainer, context, trained
 from train.drawn_steps import Batches, counts, engine
 from train.drawn_steps import recipe as drawn_recipe
-
-pytestmark = pytest.mark.numeric
 
 STREAMS = {"generator": Stream()}
 
@@ -55,6 +57,7 @@ def count_turns(debates):
     return {debate.question.id: len(debate.turns) for debate in debates}
 
 
+@pytest.mark.numeric
 def test_debates_of_a_step_are_counted_when_all_its_questions_are_drawn():
     sampler = engine()
     call_sizes = []
@@ -77,6 +80,7 @@ def test_debates_of_a_step_are_counted_when_all_its_questions_are_drawn():
     assert counts(debates)["rounds"] == len(first_turns)
 
 
+@pytest.mark.numeric
 def test_every_selected_question_may_be_among_those_that_debate():
     # Questions of a later round of drawing are as likely to debate as those of the first: 1 of 3,
     # over 60 steps. Binomial(60, 1/3): standard deviation 3.7, five of them 18.
@@ -92,6 +96,7 @@ def test_every_selected_question_may_be_among_those_that_debate():
     assert all(abs(count - 20) < 18 for count in num_debates.values())
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize(
     ("num_debating", "batches", "expected"),
     [
@@ -110,6 +115,7 @@ def credit(agent, round, value):
     return Credit(agent, round, "generator", value)
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize(
     ("rounds", "first_turns_stay"),
     [((1,), True), ((0, 1), False)],
@@ -149,6 +155,7 @@ FIRST = 1 / (2**0.5 + 1e-6)
 SPREAD = (4 / 3) ** 0.5 + 1e-6
 
 
+@pytest.mark.numeric
 def test_second_turns_without_an_advantage_leave_before_the_denominator(two_questions):
     advantages = {0: [], 1: []}
     for row in two_questions.rows:
@@ -165,6 +172,7 @@ def test_second_turns_without_an_advantage_leave_before_the_denominator(two_ques
     assert set(weights[weights != 0]) == {np.float32(1 / num_tokens)}
 
 
+@pytest.mark.numeric
 def test_group_of_a_token_mean_is_a_question_or_its_debate_prompt(two_questions):
     (length,) = {int(row.mask.sum()) for row in two_questions.rows}
     # Algorithm 1 adds (s1, 2 replies), (s1's debate prompt, 3) and (t1, 2); the replies to t1's
@@ -214,6 +222,7 @@ def first_seeds(recipe):
     return [(name, [request.seed for request in next(run)]) for name, run in debates]
 
 
+@pytest.mark.numeric
 def test_questions_are_debated_in_the_forms_in_turn():
     mixed = first_seeds(make_recipe())
     plain = first_seeds(make_recipe(rollout={"direct_per_question": 1}))
@@ -224,19 +233,7 @@ def test_questions_are_debated_in_the_forms_in_turn():
         assert mixed[index] == plain[index]
 
 
-def test_the_check_counts_what_is_played():
-    recipe = make_recipe()
-    # Two debates of 3 x 2 turns, one of 5, one of 2 + 1, and four single replies.
-    assert step_counts(recipe, 4)[:3] == (4, 4, 2 * 6 + 5 + 3 + 4)
-    lines = "\n".join(check(recipe).lines)
-    assert "4 debates; x 6 or 5 or 3 turns + 4 direct replies = 24 turns" in lines
-
-
-def test_a_form_that_does_not_fit_is_refused():
-    with pytest.raises(ValidationError, match="num_agents"):
-        make_recipe(rollout={"other_forms": [LARGE | {"num_agents": 0}]})
-
-
+@pytest.mark.numeric
 @pytest.mark.parametrize(
     ("contract", "num_other_replies"), [("five_section", 0), ("answer_line", 5)]
 )
@@ -254,3 +251,112 @@ def test_a_step_learns_from_all_its_forms(tmp_path, contract, num_other_replies)
     assert batch.turns == 2 * 6 + 5 + 3
     replies = [tokenizer.decode(row.tokens[row.sampled_positions]) for row in batch.rows]
     assert sum("<solution>" not in reply for reply in replies) == num_other_replies
+
+
+def test_copies_share_what_comes_before_the_round_that_is_paid() -> None:
+    contract = {"name": "speech", "sections": ["solution"]}
+    debate = {"type": "judged", "style": "compact", "contract": contract, "max_rounds": 5}
+    words = ["<decision>", "</decision>"]
+    recipe = Recipe.model_validate(
+        {
+            "name": "t",
+            "steps": 1,
+            "model": {"type": "scratch"},
+            "data": {"type": "signs_puzzle", "batch_size": 16},
+            "debate": {**debate, "diverge": True},
+            "rollout": {"debates_per_question": 3},
+            "reward": {"type": "judged"},
+            "advantage": {"baseline": "prompt"},
+            "loss": {"type": "ppo_clip"},
+        }
+    )
+    said = count()  # Nobody says the same thing twice.
+
+    def say(request: TurnRequest) -> str:
+        is_judge = request.contract is not None and "decision" in request.contract.sections
+        if is_judge:
+            return "<decision> Agent 0 </decision>"
+        return "<solution> {} {} </solution>".format(*divmod(next(said), 50))
+
+    engine = ScriptedEngine().open(None, word_tokenizer(words), script=say)
+    debates = play_step(recipe, SignsPuzzle(batch_size=16).open(), 0, engine)
+    parted = set()
+    for first in range(0, len(debates), 3):
+        copies = debates[first : first + 3]
+        (at,) = {one.meta["diverged"] for one in copies}
+        parted.add(at)
+        for turns in zip(*(one.turns for one in copies), strict=True):
+            if turns[0].round < 4:
+                assert len({turn.text for turn in turns}) == (1 if turns[0].round < at else 3)
+            if turns[0].round <= at:
+                assert all(turn.prompt == turns[0].prompt for turn in turns)
+        for score in JudgedReward()(copies):
+            paid = {credit.round for credit in score.credits if credit.value is not None}
+            assert paid == {at}
+    assert len(parted) > 2
+
+
+def paid_text(transcript: Transcript, agent: int) -> str:
+    """Return the characters of an agent's last turn that stream `judge` gives an advantage."""
+    advantage = Grouped(baseline="none")
+    (given,) = advantage([transcript], JudgedReward(judge="truth")([transcript]))
+    turn = [turn for turn in transcript.turns if turn.agent == agent][-1]
+    text = TokenText(turn.text, tuple(range(len(turn.text))))
+    credit = stream_credit(turn_tokens(transcript, turn, text), given[turn.key], advantage.streams)
+    values = credit[0][[*advantage.streams].index("judge")]
+    return "".join(c for c, value in zip(turn.text, values, strict=True) if value)
+
+
+@pytest.mark.parametrize(
+    ("said", "paid"),
+    [
+        ("<decision>Agent 0</decision>", "<decision>Agent 0</decision>"),
+        ("<decision>neither</decision>", "<decision>neither</decision>"),
+        ("I like the first one.", "I like the first one."),
+    ],
+)
+def test_what_a_judge_is_paid_reaches_its_decision(said: str, paid: str) -> None:
+    def say(request: TurnRequest) -> Reply:
+        return Reply(f"\\boxed{{{request.agent}}}" if request.agent < 2 else said)
+
+    question = Question("q", "?", "0", {"kind": "number"})
+    assert paid_text(play_debate(Judged(judges=1).start(question, seed=0), say), 2) == paid
+
+
+def question(id: str) -> Question:
+    return Question(id, f"{id}?", "4", {"kind": "number"})
+
+
+def say(request: TurnRequest) -> str:
+    """Right for `easy`, wrong for `hard`, by turns for the others; a critic only comments."""
+    if request.agent == 1 and "critic" in request.question.id:
+        return "Add again."
+    is_right = {"easy": True, "hard": False}.get(request.question.id, request.agent % 2 == 0)
+    return f"\\boxed{{{4 if is_right else 5}}}"
+
+
+ENGINE = ScriptedEngine().open(script=say)
+NAMES = ("easy", "split-1", "hard", "split-2", "split-3")
+
+
+def test_self_debates_are_filtered_and_drawn_when_rules_answer_their_gates() -> None:
+    form = SelfDebate(first_turns=4, second_turns=2)
+    select = partial(InOrder(rules=(Informative(), AtMost(go_on=2))), seed=5)
+    runs = [form.start(question(name), seed=i) for i, name in enumerate(NAMES)]
+    debates = play(runs, ENGINE, max_tokens=9, select=select)
+    assert [debate.id for debate in debates] == ["split-1", "split-2", "split-3"]
+    ended = [(debate.meta["ended"], len(debate.turns)) for debate in debates]
+    # Of three informative questions two debate; the third is kept with its 4 first turns.
+    assert sorted(ended) == [("gate", 4), ("max_rounds", 6), ("max_rounds", 6)]
+    scores = Verifiable()(debates)
+    for debate, score in zip(debates, scores, strict=True):
+        assert [c.value for c in score.credits[:4]] == [1.0, -1.0, 1.0, -1.0]
+        assert len(score.credits) == len(debate.turns)
+
+
+def test_actor_critic_debates_are_valued_when_played_through_the_driver() -> None:
+    form = ActorCritic(max_rounds=3, guided=True, continuations=2)
+    (debate,) = play([form.start(question("critic"), seed=0)], ENGINE, max_tokens=9)
+    (score,) = PartialTrajectory()([debate])
+    # The script's actor is always right, so is every roll-out; round 0 is not valued.
+    assert [c.value for c in score.credits] == [None, None, 1.0, 1.0, 1.0]

@@ -7,14 +7,13 @@ from debate_protocol.forms import ActorCritic, Simultaneous
 from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import Question
 from debate_rewards.metrics import debate_metrics
-from debate_rewards.reward import Credit, Score
+from debate_rewards.reward import Score
 from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine, TransformersEngine
 from debate_rollout.engines.scripted import ScriptedPlayer
 from debate_train.advantages import Stream
-from debate_train.batches.row_types import Batch, Row
+from debate_train.batches.row_types import Row
 from debate_train.batches.rows import Step, build_batch
-from debate_train.data import Questions, SignsPuzzle
 from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe import Recipe
 from debate_train.running.step_metrics import paper_metrics, step_metrics
@@ -111,31 +110,6 @@ def test_replies_that_ended_by_length_are_a_fraction_and_lengths_have_bounds():
     assert metrics["rollout/truncated_fraction"] == 1 / 2
     assert metrics["rollout/reply_tokens_min"] < metrics["rollout/reply_tokens_max"] == max_tokens
     assert metrics["memory/peak_gib"] > 0.01  # An interpreter with torch is larger than 10 MB.
-
-
-def test_a_step_without_debates_has_no_speed_of_sampling():
-    metrics, _ = step_metrics(Step(0, (), (), Batch((), (), 0, 0), {}), RECIPE, 1.0)
-    assert "tokens_per_s" not in metrics
-
-
-def test_step_metrics_hold_the_names_of_the_papers():
-    engine = ScriptedEngine(replies=("<solution> + + + </solution>",)).open(None, TOKENIZER)
-    transcripts = play_puzzle(Simultaneous(num_agents=2, max_rounds=2, **COMPACT), engine)
-    metrics = measure(transcripts, Score((), agents=(1.0, 0.5)))
-    assert metrics["env/all/reward/total"] == metrics["reward/total"] == 0.75
-    assert metrics["train_signs_puzzle/correct"] == metrics["train/correct"] == 0.0
-    assert (metrics["round"], metrics["parse_error"]) == (0.5, 0.0)
-
-
-def test_step_metrics_hold_how_far_the_reward_goes_with_the_truth():
-    replies = {"0/*": "<solution> + - - </solution>", "1/*": "<solution> + + + </solution>"}
-    engine = ScriptedEngine(replies=replies).open(None, TOKENIZER)
-    transcripts = play_puzzle(Simultaneous(num_agents=2, max_rounds=1, **COMPACT), engine)
-    # The wrong reply is valued above the right one.
-    credits = (Credit(0, 0, "generator", 0.0), Credit(1, 0, "generator", 1.0))
-    metrics = measure(transcripts, Score(credits))
-    assert "train/reward/accuracy" not in metrics
-    assert (metrics["train/correct"], metrics["reward/accuracy"]) == (0.5, 0.0)
 
 
 # Names of the papers
@@ -259,28 +233,3 @@ def test_self_debates_are_counted_before_and_after_the_filter():
         "sdrl/debate_accuracy": 0.75,
         "sdrl/debate_accuracy_improvement": 0.25,
     }
-
-
-def test_votes_of_a_few_first_turns_and_of_many_second_ones_have_no_difference():
-    metrics = debate_metrics([self_debate("78", "7797")])
-    assert (metrics["maj/first"], metrics["maj/last"]) == (0.5, 1.0)
-    assert metrics["improvement"] == pytest.approx(0.5)
-    assert not {"maj/delta", "decision/peer_vote"} & set(metrics)  # Nobody votes in them.
-
-
-def test_other_debates_have_no_counters_of_self_debates():
-    debate = make_transcript({(0, 0): solution("7"), (1, 0): solution("7")}, 2)
-    assert not any(name.startswith("sdrl/") for name in measure_paper(debate, num_agents=2))
-    assert measure_paper(num_agents=2) == {}
-
-
-@pytest.mark.parametrize(
-    ("data", "name"),
-    [
-        (Questions(path="a b/gsm8k train.jsonl"), "gsm8k_train"),
-        (Questions(path="openai/gsm8k"), "gsm8k"),
-        (SignsPuzzle(), "signs_puzzle"),
-    ],
-)
-def test_data_has_a_name(data, name):
-    assert data.dataset == name

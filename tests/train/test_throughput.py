@@ -9,7 +9,7 @@ import torch
 from debate_rollout.engines import TransformersEngine, VllmServerEngine
 from debate_train.batches.row_types import Batch, Row
 from debate_train.monitoring import throughput
-from debate_train.monitoring.throughput import Cost, Speed, Work, peak_flops
+from debate_train.monitoring.throughput import Cost, Speed, Work
 
 
 def make_row(tokens, num_sampled):
@@ -92,21 +92,6 @@ def test_speed_is_of_each_device_and_utilisation_of_their_peak():
     expected = {"tokens_per_s/trained": 8.0, "tokens_per_s/trained_per_device": 8.0}
     assert without_peak == expected
     assert Speed().measured(Batch((), ("s",), 0, 0), {"time/train_s": 0.5}) == {}
-
-
-@pytest.mark.parametrize(
-    ("tflops", "device", "expected"),
-    [
-        (2.5, "another device", 2.5e12),
-        (None, "NVIDIA H100 80GB HBM3", 989.5e12),
-        (None, "NVIDIA H100 PCIe", 756.5e12),
-        (None, "another device", None),
-    ],
-)
-def test_peak_is_the_recipes_or_that_of_a_known_device(tflops, device, expected, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: device)
-    assert peak_flops(tflops) == expected
 
 
 def test_devices_of_the_engine_count_where_only_the_engine_uses_them(monkeypatch):

@@ -3,14 +3,11 @@
 import copy
 import math
 import re
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -31,7 +28,7 @@ from transformers import (
 from arithmetic import UNIT
 from debate_train.batches.row_types import Batch, Row, minibatches
 from debate_train.errors import ModelError, RecipeError
-from debate_train.losses import Dpo, ImportanceSampling, Kl, PpoClip, Reinforce, Sft
+from debate_train.losses import Dpo, ImportanceSampling, Kl, PpoClip, Sft
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.optimizers import AdamW
@@ -118,34 +115,7 @@ def test_rate_warms_up_and_falls(settings, expected):
     assert rates == pytest.approx(expected)
 
 
-def test_learning_rate_falls_by_step_and_not_by_update(tiny, random_batch):
-    config = TorchTrainer(learning_rate=0.1, schedule="linear", epochs=3, minibatch_size=4)
-    trainer = config.open(tiny(), PpoClip(), 4)
-    rates = [trainer.step(random_batch())["optim/learning_rate"] for _ in range(3)]
-    assert rates == pytest.approx([0.1, 0.075, 0.05])
-
-
 # Updates by hand
-
-
-@pytest.mark.usefixtures("float64")
-def test_first_step_moves_each_parameter_by_the_warmed_up_rate(tiny, random_batch, gradient_of):
-    # AdamW's first step is lr·g/(|g| + 1e-8): the rate, against the sign of the gradient.
-    loaded = tiny()
-    before = copy_parameters(loaded)
-    batch = random_batch()
-    _, gradient = gradient_of(loaded, batch, PpoClip())
-    norm = math.sqrt(sum(float((slope**2).sum()) for slope in gradient.values()))
-    loaded.model.zero_grad()
-    config = TorchTrainer(learning_rate=1e-3, warmup_steps=4, max_grad_norm=100.0)
-    metrics = config.open(loaded, PpoClip(), 10).step(batch)
-    assert metrics["optim/grad_norm"] == pytest.approx(norm, rel=1e-12)
-    assert metrics["optim/learning_rate"] == pytest.approx(2.5e-4)
-    for name, parameter in trainable(loaded.model).items():
-        slope = gradient[name]
-        expected = -2.5e-4 * slope / (slope.abs() + 1e-8)
-        # A gap of 1e-16 in g is one of 1e-16 / 1e-8 in the direction.
-        torch.testing.assert_close(parameter.detach() - before[name], expected, rtol=0, atol=1e-11)
 
 
 @pytest.mark.usefixtures("float64")
@@ -187,19 +157,6 @@ def test_several_updates_are_those_made_by_hand(tiny, random_batch):
     assert metrics["loss"] == pytest.approx(sum(losses) / 4, rel=2 * UNIT)
     assert metrics["optim/clip_fraction"] == pytest.approx(num_clipped / num_tokens)
     assert metrics["optim/skipped"] == 0.0
-
-
-@pytest.mark.usefixtures("float64")
-def test_ratio_against_the_trainer_is_1_when_a_batch_makes_one_update(
-    tiny, random_batch, gradient_of
-):
-    loss = PpoClip(old_policy="trainer", importance_cap=None)
-    metrics, gradient = gradient_of(tiny(), random_batch(), loss)
-    assert metrics["optim/ratio_min"] == metrics["optim/ratio_max"] == 1.0
-    # Its slope is that of -A·log p.
-    _, expected = gradient_of(tiny(), random_batch(), Reinforce())
-    for name, slope in expected.items():
-        torch.testing.assert_close(gradient[name], slope, rtol=0, atol=1e-13)
 
 
 def paired(batch):
@@ -317,42 +274,6 @@ def test_kl_pulls_back_to_the_policy_at_the_phases_start(tiny, random_batch):
     assert steps[0]["loss"] == pytest.approx(0.5 * kl[0], rel=UNIT)
 
 
-@pytest.mark.usefixtures("float64")
-def test_dpo_comes_to_prefer_the_chosen_rows(tiny, random_batch):
-    batch = paired(random_batch(lengths=(9, 12, 8, 15, 11, 10)))
-    trainer = TorchTrainer(learning_rate=3e-3).open(tiny(), Dpo(nll_weight=0.1), 9)
-    steps = [trainer.step(batch) for _ in range(6)]
-    assert steps[0]["optim/preference_margin"] == pytest.approx(0.0, abs=1e-13)
-    # -log σ(0) = ln 2, and .1 times the mean of -log p.
-    assert steps[0]["loss"] > math.log(2.0)
-    assert steps[-1]["loss"] < steps[0]["loss"]
-    assert steps[-1]["optim/preference_accuracy"] == pytest.approx(1.0)
-    assert steps[-1]["optim/preference_margin"] > 0.05
-
-
-def test_step_stats_leave_the_device_in_one_copy():
-    copies = []
-
-    class CopyCounter(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            result = func(*args, **(kwargs or {}))
-            if func is torch.ops.aten._to_copy.default and result.device.type == "cpu":
-                copies.append(result)
-            return result
-
-    stats = StepStats(epochs=2, updates=3)
-    with FakeTensorMode():
-        for name in ("loss", "optim/entropy", "optim/kl"):
-            stats.add(name, torch.ones(4, device="cuda:0"))
-        stats.watch("optim/ratio_min", "optim/ratio_max", torch.ones(4, device="cuda:0"))
-        with CopyCounter():
-            on_cpu = stats.on_cpu()
-    assert {value.device.type for value in on_cpu.sums.values()} == {"cpu"}
-    assert len(copies) == 1
-    assert list(on_cpu.sums) == ["loss", "optim/entropy", "optim/kl"]
-    assert (list(on_cpu.lows), list(on_cpu.highs)) == (["optim/ratio_min"], ["optim/ratio_max"])
-
-
 def test_step_stats_of_all_ranks_are_sums_and_extremes():
     ranks = []
     for values in ([1.0, 4.0], [2.0, 8.0]):
@@ -426,25 +347,6 @@ def test_skips_count_updates_in_a_row():
 
 
 # Adapters, weights and resumes
-
-
-def test_weights_hold_all_or_only_the_adapter(tiny):
-    full = TorchTrainer().open(tiny(), PpoClip(), 1).weights(7)
-    assert (full.version, full.kind, full.adapter) == (7, "full", None)
-    assert set(full.tensors) == set(tiny().model.state_dict())
-    lora = TorchTrainer().open(tiny(lora_rank=2), PpoClip(), 1).weights(8)
-    assert (lora.version, lora.kind, lora.adapter["r"]) == (8, "lora", 2)
-    assert all("lora_" in name for name in lora.tensors)
-
-
-def test_lora_trains_only_the_adapter(tiny, random_batch):
-    loaded = tiny(lora_rank=2)
-    before = copy.deepcopy(dict(loaded.model.named_parameters()))
-    trainer = TorchTrainer(learning_rate=1e-2).open(loaded, PPO_KL, 5)
-    for seed in range(2):
-        trainer.step(random_batch(seed))
-    for name, parameter in loaded.model.named_parameters():
-        assert torch.equal(parameter, before[name]) == ("lora_" not in name)
 
 
 @pytest.mark.parametrize(
@@ -565,16 +467,14 @@ def test_model_that_attends_as_packs_say_is_taken(model, packing):
     [
         (MambaForCausalLM(MambaConfig(**SHAPE, state_size=4)), "mamba.*packing=none"),
         (GptOssForCausalLM(GptOssConfig(**SHAPE, **EXPERTS)), "s_aux.*packing=none"),
-        (make_llama(attention_dropout=0.5), "dropout.*packing=none"),
         (
             MptForCausalLM(MptConfig(vocab_size=64, d_model=16, n_layers=1, n_heads=2)),
             "mpt.*packing=none",
         ),
         (make_convolution(), "lets a row read the one before it"),
-        (make_convolution().to(torch.bfloat16), "lets a row read the one before it"),
         (make_linear_attention(), "lets a row read the one before it"),
     ],
-    ids=["mamba", "sinks", "dropout", "alibi", "convolution", "bfloat16", "small weights"],
+    ids=["mamba", "sinks", "alibi", "convolution", "small weights"],
 )
 def test_model_that_packs_would_score_otherwise_is_refused(model, reason, packing):
     with pytest.raises(RecipeError, match=reason):
@@ -589,15 +489,16 @@ def test_model_that_reads_other_positions_is_refused():
 @pytest.mark.parametrize(
     "error",
     [
-        ModuleNotFoundError("No module named 'torch.nn.attention.varlen'"),
         RuntimeError("FlashAttention only supports Ampere GPUs or newer.\nmore lines"),
-        NotImplementedError("Could not run 'torch_attn::_varlen_attn'"),
         # Failures that are not the model's pass as they are.
         torch.OutOfMemoryError("CUDA out of memory"),
         LostProcessError("rank 0 of 2: found another process gone"),
-        RuntimeError("Connection closed by peer"),
     ],
-    ids=["no module", "old gpu", "no kernel", "memory", "process", "connection"],
+    ids=[
+        "old gpu",
+        "memory",
+        "process",
+    ],
 )
 def test_torch_without_the_kernel_is_refused_with_a_way_out(error, monkeypatch):
     def fail(*_):
@@ -621,12 +522,3 @@ def test_model_whose_weights_are_not_finite_is_refused(value, packing):
         model.model.layers[0].mlp.up_proj.weight[3, 5] = value
     with pytest.raises(ModelError, match="are not finite: its weights hold NaN"):
         open_trainer(model, packing)
-
-
-def test_liger_kernel_is_refused_where_it_cannot_run(tiny, monkeypatch):
-    with pytest.raises(RecipeError, match=r"use_liger_kernel: found no CUDA device; expected one"):
-        TorchTrainer(use_liger_kernel=True).open(tiny(), PpoClip(), 1)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setitem(sys.modules, "liger_kernel", None)
-    with pytest.raises(RecipeError, match=r"cannot be imported .*pip install 'liger-kernel"):
-        TorchTrainer(use_liger_kernel=True, device="cpu").open(tiny(), PpoClip(), 1)

@@ -12,7 +12,6 @@ from debate_train.checkpoints.policy_files import (
     StoredTensors,
     load_policy,
     save_policy,
-    write_tensors,
 )
 from debate_train.checkpoints.trainer_state import (
     Counts,
@@ -105,17 +104,6 @@ def test_weights_of_another_model_end_in_one_message(tiny, tmp_path, rank, other
         other = ScratchModel(**SMALL | other_shape).load(0)
     with pytest.raises(ModelError, match="weights of another model"):
         load_policy(tmp_path, other)
-
-
-def test_tensors_are_split_over_files_of_bounded_size(tmp_path):
-    # 4 tensors of 40 bytes, a file is closed from 80 on: 2 and 2.
-    tensors = {f"t{number}": torch.full((10,), float(number)) for number in range(4)}
-    write_tensors(tmp_path, "part", tensors.items(), file_bytes=80)
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["part-00000.safetensors", "part-00001.safetensors"]
-    stored = StoredTensors.of(tmp_path, "part")
-    assert all(torch.equal(stored.read(name), tensor) for name, tensor in tensors.items())
-    assert StoredTensors.of(tmp_path, "other").names() == []
 
 
 # The trainer's state
