@@ -138,12 +138,6 @@ def test_play_asks_select_once_for_all_gates_when_the_batch_has_reached_them() -
     assert [(t.id, len(t.turns)) for t in transcripts] == [("a", 4), ("c", 6), ("d", 4)]
 
 
-@pytest.mark.parametrize("decisions", [[], ["maybe"]])
-def test_play_refuses_decisions_that_do_not_answer_the_gates(decisions: Any) -> None:
-    with pytest.raises(EngineConfigError, match="select"):
-        play([form("a", 2, gate_after=0)], Watched(), max_tokens=9, select=lambda _: decisions)
-
-
 def test_play_tries_each_request_alone_when_a_batch_fails() -> None:
     engine = Watched(fail=lambda call, requests: len(requests) > 1)
     transcripts = play([form("a", 1), form("b", 1)], engine, max_tokens=9)
@@ -161,29 +155,6 @@ def test_play_names_the_turn_when_the_engine_fails_twice() -> None:
         EngineFailure, match=r"debate 1 \(question 'b'\), agent 1, round 0: .*lost the device"
     ):
         play([form("a", 1), form("b", 1)], Watched(fail=on_b_1), max_tokens=9)
-
-
-def test_play_closes_every_debate_when_it_fails() -> None:
-    closed: list[str] = []
-
-    def guarded(name: str) -> DebateRun:
-        try:
-            return (yield from form(name, 1))
-        finally:
-            closed.append(name)
-
-    with pytest.raises(EngineFailure):
-        play([guarded("a"), guarded("b")], Watched(fail=lambda *_: True), max_tokens=9)
-    assert sorted(closed) == ["a", "b"]
-
-
-def test_play_refuses_an_engine_that_loses_replies() -> None:
-    class Forgetful(Watched):
-        def generate(self, requests: Sequence[Request]) -> list[Reply]:
-            return super().generate(requests)[1:]
-
-    with pytest.raises(EngineFailure, match="0 replies to 1 requests"):
-        play([form("a", 1)], Forgetful(), max_tokens=9)
 
 
 def say(turn_request: TurnRequest) -> str:
@@ -465,33 +436,3 @@ def test_play_cancels_and_retries_when_a_request_hangs(driver: DriverConfig, han
     with pytest.raises(EngineFailure, match=r"question 'b'.*TimeoutError: no reply within 0.1 s"):
         play(runs, engine, max_tokens=9, driver=driver)
     assert engine.cancelled == 2
-
-
-@pytest.mark.parametrize("where", ["submit", "collect"])
-def test_play_names_a_debate_when_the_whole_engine_dies(where: str) -> None:
-    engine = Streaming()
-
-    def dead(*_: Any) -> Any:
-        raise ConnectionError("engine process ended")
-
-    setattr(engine, where, dead)
-    with pytest.raises(EngineFailure, match=r"debate 0 .*ConnectionError: engine process ended"):
-        play([rounds("a", 1), rounds("b", 1)], engine, max_tokens=9, driver=FREE)
-
-
-def test_play_raises_what_a_form_raises_and_cancels_the_rest() -> None:
-    def broken() -> DebateRun:
-        yield [TurnRequest(Question("x", "x"), 0, 0, ())]
-        raise ZeroDivisionError
-
-    engine = Streaming(random.Random(1))
-    with pytest.raises(ZeroDivisionError):
-        play([broken(), rounds("a", 30)], engine, max_tokens=9, driver=FREE)
-    assert not engine.open
-
-
-def test_play_runs_thousands_of_debates_and_rounds_without_recursion() -> None:
-    runs = [rounds(f"r{k}", 3) for k in range(3000)] + [rounds("long", 3000)]
-    engine = Streaming()
-    assert len(play(runs, engine, max_tokens=9, driver=FreeRunning(in_flight=3000))) == 3001
-    assert engine.given == 3000 * 3 + 3000

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -11,14 +10,13 @@ import httpx
 import pytest
 
 from debate_protocol.types import Reply
-from debate_rollout.engine import EndpointError, RolloutError
+from debate_rollout.engine import EndpointError
 from debate_rollout.engines import OpenAIEngine
 from debate_rollout.engines.endpoints import HttpEngine, key_hider
 from debate_rollout.engines.vllm.control import ServerCalls, is_healthy
 from debate_rollout.testing import turn_request
 
 KEY = "sk-proj-Zq7Rk2Wm9Xv4Tb6Yc1Nd8Hf3Jg5"
-TEXT = "The answer is 42. It follows from step 3: a task-based **sum** of 1, 2, 3 and 36."
 
 
 class Background(HttpEngine):
@@ -44,10 +42,6 @@ async def reply(text: str, after_s: float = 0.0) -> Reply:
     return Reply(text=text, finish="end")
 
 
-async def broken() -> Reply:
-    raise ValueError("no such model")
-
-
 def test_collect_returns_each_request_once_as_it_ends(background: Any) -> None:
     slow = background.submit(reply("slow", 0.2))
     quick = background.submit(reply("quick"))
@@ -59,20 +53,6 @@ def test_collect_returns_each_request_once_as_it_ends(background: Any) -> None:
     ] == [(quick, "quick")]
     assert [finished.ticket for finished in background.collect(5.0)] == [slow]
     assert background.collect(5.0) == []  # nothing is open: at once
-
-
-def test_collect_returns_nothing_when_the_time_is_over(background: Any) -> None:
-    background.submit(reply("late", 5.0))
-    for timeout_s in (0.0, 0.05):
-        started = time.monotonic()
-        assert background.collect(timeout_s) == []
-        assert time.monotonic() - started < 2.0
-
-
-def test_collect_hands_over_the_exception_a_request_ended_with(background: Any) -> None:
-    background.submit(broken())
-    (finished,) = background.collect(5.0)
-    assert isinstance(finished.outcome, ValueError)
 
 
 def test_cancel_ends_the_work_and_hides_the_ticket(background: Any) -> None:
@@ -92,12 +72,6 @@ def test_cancel_ends_the_work_and_hides_the_ticket(background: Any) -> None:
     assert [finished.ticket for finished in background.collect(5.0)] == [quick]
     assert background.collect(0.05) == []
     assert ended.wait(5.0)
-
-
-def test_run_names_what_took_too_long(background: Any) -> None:
-    assert background.run(asyncio.sleep(0, "done"), 5.0, "nothing") == "done"
-    with pytest.raises(RolloutError, match=r"loading weights: not done after 0\.05 s"):
-        background.run(asyncio.sleep(30.0), 0.05, "loading weights")
 
 
 def test_close_ends_open_work_and_the_thread() -> None:
@@ -121,14 +95,6 @@ def test_key_is_blanked_when_it_is_written(echo: str) -> None:
         assert hidden.startswith(before)
         assert hidden.endswith(after)
     assert KEY not in repr(hide)
-
-
-def test_other_text_stays_as_it_is() -> None:
-    for key in (KEY, "hf_" + "a1B2c3D4e5F6g7H8i9J0", "gsk_0123456789abcdefghij"):
-        assert key_hider(key)(TEXT) == TEXT
-    assert key_hider(None)(KEY) == KEY
-    for no_secret in ("EMPTY", "none", "dummy", "x"):
-        assert key_hider(no_secret)(f"an {no_secret} set") == f"an {no_secret} set"
 
 
 class _Answers(BaseHTTPRequestHandler):

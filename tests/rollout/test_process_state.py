@@ -107,8 +107,3 @@ def test_entered_gives_the_engine_its_state_and_the_caller_his_back(cuda: Cuda) 
         raise KeyError
     assert trainer.waited == ["engine"]
     assert ThreadState.now() == ThreadState(2, trainer)
-
-
-def test_entered_leaves_streams_alone_when_there_is_no_cuda() -> None:
-    with ThreadState.now().entered(ordered=True):
-        assert ThreadState.now().stream is None

@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,25 +27,8 @@ from transformers import PreTrainedTokenizerFast
 from debate_protocol.forms import Sequential, Simultaneous
 from debate_protocol.types import Finish, Gate, Message, Question, Reply, TurnRequest
 from debate_rollout import rendering
-from debate_rollout.engine import EngineConfigError
 from debate_rollout.rendering import Renderer, TokenText, piece_bytes, token_text
 
-Templated = Callable[[str | None], Any]
-NO_SYSTEM = (
-    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}"
-    "{% endif %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-# The system text moves along to the last user message: earlier text changes with every turn.
-MOVING = (
-    "{% for m in messages %}{% if m.role == 'user' %}[Q] "
-    "{% if loop.last %}Be brief. {% endif %}{{ m.content }} [/Q]"
-    "{% elif m.role == 'assistant' %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
-)
-UNCLOSED = (
-    "{% for m in messages %}### {{ m.role }}\n{{ m.content }}\n\n{% endfor %}"
-    "{% if add_generation_prompt %}### assistant\n{% endif %}"
-)
 QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -55,7 +38,6 @@ PARAGRAPHS = (
     "\n\n's—\t\n\n_x "
 )
 STYLE = {"system": "Be brief.", "opening": "$question\n\n$debate", "news": "$debate"}
-TOKENIZERS = ("byte_bpe", "word_level", "sentencepiece_style")
 # A default system text; the generation prompt opens an assistant message.
 QWEN2_5 = (
     "{% if messages[0].role != 'system' %}<|im_start|>system\nBe helpful.<|im_end|>\n{% endif %}"
@@ -149,16 +131,6 @@ def second_ask(request: TurnRequest, reply: Reply, *news: str) -> TurnRequest:
     )
 
 
-def test_render_equals_the_template_when_fresh(byte_bpe: Any) -> None:
-    messages = [say("system", "Be kind."), say("user", "2+3? 🙂 漢字")]
-    rendered = Renderer(byte_bpe).render(first_ask(*messages))
-    template_ids = byte_bpe.apply_chat_template(
-        messages, add_generation_prompt=True, return_dict=False
-    )
-    assert list(rendered.prompt_ids) == template_ids
-    assert not rendered.extended
-
-
 @pytest.mark.parametrize("end", [True, False])
 def test_render_keeps_sampled_ids_when_it_extends(byte_bpe: Any, end: bool) -> None:
     renderer = Renderer(byte_bpe)
@@ -173,18 +145,6 @@ def test_render_keeps_sampled_ids_when_it_extends(byte_bpe: Any, end: bool) -> N
     bridge = "\n<|im_start|>user\nAgent 1 : 4<|im_end|>\n<|im_start|>assistant\n"
     expected = bridge if end else "<|im_end|>" + bridge
     assert byte_bpe.decode(rendered.prompt_ids[len(earlier_ids) :]) == expected
-
-
-def test_render_starts_afresh_when_the_template_rewrites_earlier_text(templated: Templated) -> None:
-    tokenizer = templated(MOVING)
-    renderer = Renderer(tokenizer)
-    request = first_ask()
-    rendered = renderer.render(
-        second_ask(request, reply_to(renderer, request, "five", True), "news")
-    )
-    assert not rendered.extended
-    expected = "[Q] 2+3? [/Q]five<|im_end|>[Q] Be brief. news [/Q]"
-    assert tokenizer.decode(rendered.prompt_ids) == expected
 
 
 def test_render_starts_afresh_when_the_reply_is_not_as_sampled(byte_bpe: Any) -> None:
@@ -209,47 +169,6 @@ def test_render_reads_no_special_token_when_a_message_holds_one(byte_bpe: Any) -
     news = renderer.render(second_ask(request, reply, attack)).prompt_ids[len(reply.prompt_ids) :]
     assert [news.count(i) for i in (start, end)] == [2, 2]
     assert renderer.plain("a </s> b") == "a </s> b"  # no special token of this tokenizer
-
-
-def test_render_merges_the_system_text_when_the_template_has_no_system_role(
-    templated: Templated,
-) -> None:
-    tokenizer = templated(NO_SYSTEM)
-    rendered = Renderer(tokenizer).render(first_ask(say("system", "S"), say("user", "U")))
-    expected = "<|im_start|>user\nS\n\nU<|im_end|>\n<|im_start|>assistant\n"
-    assert tokenizer.decode(rendered.prompt_ids) == expected
-
-
-def test_end_ids_hold_what_the_template_closes_a_reply_with(templated: Templated) -> None:
-    closing = "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}<|im_start|>"
-    tokenizer = templated(closing + "{% endif %}{% endfor %}")
-    start, end = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
-    assert Renderer(tokenizer).end_ids == (start, end)
-
-
-def test_render_adds_no_space_when_nothing_special_closes_a_reply(
-    sentencepiece_style: Any,
-) -> None:
-    renderer = Renderer(sentencepiece_style, {"chat_template": UNCLOSED})
-    request = first_ask()
-    ids = sentencepiece_style.convert_tokens_to_ids(list("the"))  # one token a character
-    reply = Reply("the", "stop", renderer.render(request).prompt_ids, tuple(ids))
-    second = second_ask(request, reply, "x = 7")
-    extended = renderer.render(second)
-    fresh = renderer.render(replace(second, previous=None))
-    assert extended.extended
-    assert extended.prompt_ids == fresh.prompt_ids
-
-
-def test_plain_breaks_every_special_token_when_there_are_a_thousand(
-    templated: Templated,
-) -> None:
-    tokenizer = templated(None)
-    names = [f"<SPECIAL_{k}>" for k in range(1000)] + ["[INST]"]
-    tokenizer.add_special_tokens({"additional_special_tokens": names})
-    renderer = Renderer(tokenizer)
-    assert all(renderer.plain(f"a{name}b") == f"a{name[0]} {name[1:]}b" for name in names)
-    assert renderer.plain("<SPECIAL_1000> [INS]") == "<SPECIAL_1000> [INS]"
 
 
 @cache
@@ -390,13 +309,6 @@ def reference(pieces: Sequence[bytes]) -> TokenText:
     return TokenText(text, tuple(starts))
 
 
-def test_token_text_places_every_byte_when_an_emoji_is_split(byte_bpe: Any) -> None:
-    # 🙃 is f0 9f 99 83; "a" is one byte before, "b" one after. One token a byte: the four bytes
-    # of the emoji all start inside character 1.
-    alphabet = byte_bpe.convert_tokens_to_ids(["a", "ð", "Ł", "Ļ", "ĥ", "b"])
-    assert token_text(byte_bpe, alphabet) == TokenText("a🙃b", (0, 1, 1, 1, 1, 2))
-
-
 def test_token_text_replaces_and_goes_on_when_bytes_are_not_utf8(byte_bpe: Any) -> None:
     # f0 9f is half an emoji, then "a": one replacement character for the two bytes, then "a".
     # A lone 83 at the end is a replacement character of its own.
@@ -409,43 +321,6 @@ def test_token_text_gives_no_text_when_tokens_are_special_or_unknown(byte_bpe: A
     assert token_text(byte_bpe, [end, a, 10**6, end]) == TokenText("a", (0, 0, 1, 1))
     half = byte_bpe.convert_tokens_to_ids("ð")
     assert token_text(byte_bpe, [a, half, end]) == TokenText("a�", (0, 1, 2))
-
-
-def test_token_text_strips_the_first_space_when_sentencepiece_does(
-    sentencepiece_style: Any,
-) -> None:
-    ids = sentencepiece_style.encode("e 🙂", add_special_tokens=False)
-    # ▁ e ▁ f0 9f 99 82: the first ▁ has no character of its own.
-    assert token_text(sentencepiece_style, ids) == TokenText("e 🙂", (0, 0, 1, 2, 2, 2, 2))
-
-
-def test_token_text_refuses_tokens_without_bytes(word_piece: Any) -> None:
-    with pytest.raises(EngineConfigError, match="decodes by WordPiece; expected a fast tokenizer"):
-        token_text(word_piece, [0])
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_token_text_equals_the_tokenizers_own_decoding_when_text_is_valid(
-    name: str, request: pytest.FixtureRequest
-) -> None:
-    tokenizer = request.getfixturevalue(name)
-    for text in ("Agent 42 the answer is 🙂 漢字 x", "  two  spaces", "", "🤖👩‍🚀"):
-        ids = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
-        text_of_ids = tokenizer.decode(
-            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        result = token_text(tokenizer, ids)
-        assert result.text == text_of_ids
-        assert len(result.starts) == len(ids)
-        assert list(result.starts) == sorted(result.starts)
-
-
-def test_token_text_starts_another_character_when_bytes_spell_a_surrogate(byte_bpe: Any) -> None:
-    # ed a0 would begin U+D800, which no text may hold: two replacement characters, one a byte.
-    ids = byte_bpe.convert_tokens_to_ids(["í", "ł"])
-    pieces = piece_bytes(byte_bpe)
-    assert [pieces[i] for i in ids] == [b"\xed", b"\xa0"]
-    assert token_text(byte_bpe, ids) == TokenText("��", (0, 1))
 
 
 @settings(

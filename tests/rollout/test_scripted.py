@@ -7,22 +7,11 @@ import pytest
 
 from debate_protocol.types import DebateRun, Message, Protocol, Reply, Transcript, Turn, TurnRequest
 from debate_rollout.drivers import play
-from debate_rollout.engine import EngineConfigError, Request, Sampling, Weights
+from debate_rollout.engine import Request, Sampling, Weights
 from debate_rollout.engines import ScriptedEngine
-from debate_rollout.engines.scripted import ScriptedPlayer
 from debate_rollout.testing import request, turn_request
 
 SAMPLING = Sampling(max_tokens=50)
-
-
-def test_generate_follows_the_callable_when_one_is_given() -> None:
-    engine = ScriptedEngine().open(
-        script=lambda asked_turn: f"agent {asked_turn.agent} in {asked_turn.round}"
-    )
-    turn_requests = [replace(turn_request(agent=agent), round=agent + 1) for agent in (0, 1)]
-    replies = engine.generate([Request(asked_turn, SAMPLING) for asked_turn in turn_requests])
-    assert [r.text for r in replies] == ["agent 0 in 1", "agent 1 in 2"]
-    assert all(r.finish == "end" and r.token_ids == () for r in replies)
 
 
 def test_generate_draws_from_the_list_by_the_seed_and_not_by_the_order_of_calls() -> None:
@@ -45,14 +34,6 @@ def test_generate_reads_the_closest_key_when_replies_are_a_mapping(
     engine = ScriptedEngine(replies=replies).open()
     asked_turn = replace(turn_request(agent=agent), round=round_)
     assert engine.generate([Request(asked_turn, SAMPLING)])[0].text == text
-
-
-def test_open_and_generate_explain_when_nothing_is_scripted() -> None:
-    with pytest.raises(EngineConfigError, match="found none"):
-        ScriptedEngine().open()
-    engine = ScriptedEngine(replies={"1/*": "x"}).open()
-    with pytest.raises(EngineConfigError, match=r"nothing for agent 0, round 0.*'0/0'"):
-        engine.generate([Request(turn_request(), SAMPLING)])
 
 
 def test_generate_makes_trainable_tokens_when_it_has_a_tokenizer(byte_bpe: Any) -> None:
@@ -80,20 +61,6 @@ def test_generate_makes_trainable_tokens_when_it_has_a_tokenizer(byte_bpe: Any) 
         assert reply.logps == (0.0,) * len(reply.token_ids)
         assert reply.weight_version == 4
         assert reply.prompt_ids == engine.renderer.render(turn_request()).prompt_ids
-
-
-def one_turn() -> DebateRun:
-    first = turn_request()
-    (reply,) = yield [first]
-    assert isinstance(reply, Reply)
-    return Transcript("t", first.question, Protocol(1), (Turn(0, 0, reply.text, reply=reply),))
-
-
-def test_play_hands_an_overflow_to_the_form(byte_bpe: Any) -> None:
-    engine = ScriptedEngine(replies=("x",), context_window=5).open(None, byte_bpe)
-    assert isinstance(engine, ScriptedPlayer)
-    (transcript,) = play([one_turn()], engine, max_tokens=9)
-    assert [t.reply.finish for t in transcript.turns if t.reply] == ["context_overflow"]
 
 
 def test_play_extends_a_dialogue_at_token_level(byte_bpe: Any) -> None:

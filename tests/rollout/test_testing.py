@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
-from pydantic import TypeAdapter, ValidationError
 
 from debate_protocol.types import Reply
-from debate_rollout.engine import Engine, Finished, MissingExtraError, Request, Weights, streaming
-from debate_rollout.engines import EngineChoice, ScriptedEngine, TransformersEngine, VllmEngine
+from debate_rollout.engine import Engine, Finished, Request, Weights, streaming
+from debate_rollout.engines import ScriptedEngine, TransformersEngine
 from debate_rollout.engines.sampling import plain_logps
 from debate_rollout.engines.scripted import Delay, ScriptedStream
-from debate_rollout.testing import CHECKS, Bench, Refresh, check_engine, conformance_table
+from debate_rollout.testing import CHECKS, Bench, Refresh, check_engine
 
 QUICK = Delay(median_s=0.001)
 
@@ -80,16 +79,6 @@ def test_scripted_engine_conforms_with_and_without_a_tokenizer(
     results = check_engine(Bench(engine, kill=lambda: setattr(engine, stopped, dead)))
     assert results["death is named"] == "passed"
     assert (results["cancellation"] == "passed") == (delay is not None)
-
-
-def test_table_has_a_row_for_each_check_and_a_column_for_each_engine() -> None:
-    results = check_engine(ScriptedEngine().open(script=script))
-    broken = {**results, "token limit": "FAILED: AssertionError: too long"}
-    table = conformance_table({"a": results, "b": broken}).splitlines()
-    assert table[0] == "| check | a | b |"
-    assert len(table) == 2 + len(CHECKS)
-    assert "| token limit | ✓ | FAILED |" in table
-    assert "| cancellation | – | – |" in table
 
 
 @pytest.mark.parametrize(
@@ -227,24 +216,6 @@ def test_check_engine_fails_when_other_weights_or_distributions_are_served(
     spoil(engine)
     with pytest.raises(AssertionError, match=message):
         check_engine(bench_of(engine, byte_bpe, tiny_model))
-
-
-def test_engine_config_is_chosen_by_type() -> None:
-    adapter: TypeAdapter[Any] = TypeAdapter(EngineChoice)
-    assert adapter.validate_python({"type": "transformers", "max_batch": 8}).max_batch == 8
-    assert isinstance(adapter.validate_python({"type": "vllm"}), VllmEngine)
-    with pytest.raises(ValidationError, match="Extra inputs"):
-        adapter.validate_python({"type": "scripted", "reply": ["x"]})
-
-
-def test_vllm_engine_says_what_to_install_when_it_is_missing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    for name in ("vllm.start", "vllm.sampler"):
-        monkeypatch.delitem(sys.modules, f"debate_rollout.engines.{name}", raising=False)
-    with pytest.raises(MissingExtraError, match=r"pip install .*'vllm==0\.32"):
-        VllmEngine().open("anywhere", None)
 
 
 def test_import_brings_no_torch() -> None:

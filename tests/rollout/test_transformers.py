@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
-from transformers import Qwen3Config
 from transformers.cache_utils import DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -16,7 +15,6 @@ from debate_rollout.engines import TransformersEngine
 from debate_rollout.engines.transformers_sampler import (
     ROOM,
     GrowingLayer,
-    growing_cache,
     shared_key_attention,
     sharing_keys,
 )
@@ -87,18 +85,6 @@ def test_generate_equals_greedy_decoding_when_the_temperature_is_zero(
 
 
 @pytest.mark.usefixtures("float64")
-def test_generate_does_not_depend_on_neighbours_when_seeds_are_kept(
-    model: Any, byte_bpe: Any, prompts: list[list[int]]
-) -> None:
-    wide = TransformersEngine().open(model, byte_bpe)
-    narrow = TransformersEngine(max_batch=1).open(model, byte_bpe)
-    requests = requests_for(prompts)
-    together = wide.generate(requests)
-    assert [r.token_ids for r in together] == [r.token_ids for r in narrow.generate(requests)]
-    assert len({r.token_ids for r in together}) == len(prompts)  # seeds differ, so do replies
-
-
-@pytest.mark.usefixtures("float64")
 def test_generate_ends_each_row_by_its_own_rule_when_rows_are_mixed(
     model: Any, byte_bpe: Any, prompts: list[list[int]]
 ) -> None:
@@ -124,34 +110,6 @@ def test_generate_ends_each_row_by_its_own_rule_when_rows_are_mixed(
         assert expected != "length" or count == request.sampling.max_tokens
         before = token_text(byte_bpe, reply.token_ids[:-1]).text
         assert not any(stop in before for stop in request.sampling.stop)
-
-
-def test_generate_gives_no_tokens_when_the_prompt_fills_the_window(
-    model: Any, byte_bpe: Any
-) -> None:
-    engine = TransformersEngine(context_window=20).open(model, byte_bpe)
-    over, last, cut = engine.generate(requests_for([[5] * 20, [5] * 19, [5] * 12]))
-    assert (over.finish, over.token_ids, over.logps, over.text) == ("context_overflow", (), (), "")
-    assert len(last.token_ids) == 1
-    assert len(cut.token_ids) <= 8
-
-
-@pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("tied", [True, False])
-def test_load_serves_the_new_weights_when_all_are_given(
-    tiny_model: Callable[..., Any], byte_bpe: Any, prompts: list[list[int]], tied: bool
-) -> None:
-    old, new = (tiny_model(byte_bpe, seed=seed, tied=tied) for seed in (0, 1))
-    engine = TransformersEngine().open(old, byte_bpe)
-    tensors = dict(new.state_dict())
-    if tied:
-        del tensors["lm_head.weight"]  # as safetensors files leave it out
-    engine.load(Weights(7, tensors))
-    for prompt, reply in zip(prompts, engine.generate(requests_for(prompts)), strict=True):
-        assert reply.weight_version == 7
-        assert reply.logps == pytest.approx(score(new, prompt, reply.token_ids, 1.0), abs=1e-12)
-    # The opened model is not touched: the engine serves a copy.
-    assert not torch.equal(old.model.embed_tokens.weight, new.model.embed_tokens.weight)
 
 
 @pytest.mark.usefixtures("float64")
@@ -233,17 +191,6 @@ def test_growing_layer_holds_what_a_dynamic_one_holds() -> None:
             selections = selections[1:]
             assert torch.equal(growing.keys, other.keys)
             assert torch.equal(growing.values, other.values)
-
-
-def test_cache_keeps_the_layers_that_hold_a_window() -> None:
-    config = Qwen3Config(
-        num_hidden_layers=2,
-        layer_types=["full_attention", "sliding_attention"],
-        use_sliding_window=True,
-        sliding_window=8,
-    )
-    kinds = [type(layer).__name__ for layer in growing_cache(config).layers]
-    assert kinds == ["GrowingLayer", "DynamicSlidingWindowLayer"]
 
 
 @pytest.mark.parametrize("tokens", [1, 3])

@@ -28,9 +28,7 @@ from debate_rollout.engine import (
     Weights,
 )
 from debate_rollout.engines import VllmServerEngine
-from debate_rollout.engines.vllm import VllmEngine
-from debate_rollout.engines.vllm.model import OtherWeightsError, ServedModel
-from debate_rollout.engines.vllm.pool import Pool, PooledServer
+from debate_rollout.engines.vllm.model import OtherWeightsError
 from debate_rollout.pacing import FreeRunning
 from debate_rollout.testing import turn_request
 
@@ -82,16 +80,6 @@ def test_session_stays_with_its_server_and_shares_are_even(
     # Sessions without a number are given to whoever has least to do.
     engine.generate([Request(turn_request(), Sampling(max_tokens=1), (1,)) for _ in range(6)])
     assert all(server.asked for server in servers)
-
-
-def test_session_stays_with_its_engine_where_a_server_has_several() -> None:
-    member = PooledServer(None, None, sessions=[0, 0, 0])  # type: ignore[arg-type]
-    pool = Pool([member], 1)
-    first = [pool.pick(session) for session in range(6)]
-    assert [engine for _, engine in first] == [0, 1, 2, 0, 1, 2]
-    assert [pool.pick(session) for session in range(6)] == first
-    pool.forget_sessions()
-    assert pool.pick(5) == (member, 0)
 
 
 class Mortal(StandIn):
@@ -246,14 +234,11 @@ def test_too_few_servers_are_waited_for_and_then_end_the_run(
     ("settings", "message"),
     [
         ({"url": "http://a:1", "urls": ["http://b:1"]}, "urls: set together with url"),
-        ({"urls": ["http://a:1", "http://a:1"]}, "expected each once"),
         (
             {"urls": ["http://127.0.0.1:1", "http://b:1", "http://localhost:1/"]},
             "found http://127.0.0.1:1 and http://localhost:1, which are one server",
         ),
-        ({"urls": ["http://a:1"], "min_servers": 2}, "min_servers: found 2 of 1"),
         ({"urls": ["http://a:1", "http://b:1"], "transfer": "nccl"}, "found nccl with several"),
-        ({"urls": ["http://a:1"], "servers": 2}, "servers: set together with url or urls"),
         (
             {"servers": 2, "devices": "0,1", "vllm_args": {"tensor_parallel_size": 2}},
             "devices: found 0,1 for 2 servers, each of 2 GPUs",
@@ -363,20 +348,3 @@ def test_server_that_another_run_refreshes_is_given_up_by_name(
     with pytest.raises(OtherWeightsError) as failed:
         engine.generate(REQUESTS[:1])
     assert "served weights '1-of-another-run', expected '1-" in str(failed.value)
-
-
-def test_labels_of_old_weights_are_forgotten_and_refused(narrow: Any, byte_bpe: Any) -> None:
-    served = ServedModel(VllmEngine(), narrow, byte_bpe, {})
-    try:
-        labels = [served.new_label(version) for version in range(200)]
-        for version, label in enumerate(labels):
-            served.serve(label, version)
-        assert len(served.versions) == 64
-        assert served.label == labels[-1]
-        assert served.spans([(labels[-1], 0, 3)], labels[-1], 3) == [(199, 0, 3)]
-        mixed = [(labels[-2], 0, 1), (labels[-1], 1, 3)]
-        assert served.spans(mixed, labels[-2], 3) == [(198, 0, 1), (199, 1, 3)]
-        with pytest.raises(OtherWeightsError, match=f"'{labels[-2]}', expected '{labels[-1]}'"):
-            served.spans(mixed, labels[-1], 3)
-    finally:
-        served.close()

@@ -40,16 +40,6 @@ def test_settings_are_refused_when_they_cannot_hold(
         VllmServerEngine(**settings)
 
 
-def test_url_is_taken_with_and_without_its_version() -> None:
-    assert VllmServerEngine(url="http://host:8000/v1/").url == "http://host:8000"
-
-
-def test_open_names_the_server_that_does_not_answer(tiny_model: object, byte_bpe: object) -> None:
-    config = VllmServerEngine(url="http://127.0.0.1:9")
-    with pytest.raises(EndpointError, match=r"127\.0\.0\.1:9/v1/models: cannot be reached"):
-        config.open(tiny_model(byte_bpe), byte_bpe)  # type: ignore[operator]
-
-
 def test_read_understands_vllms_answer() -> None:
     ends = {"index": 0, "finish_reason": "stop", "stop_reason": "</a>", "token_ids": [7, 8]}
     spans = [{"version": "default", "start": 0, "end": 1}, {"version": "3", "start": 1, "end": 2}]

@@ -1,16 +1,13 @@
 """The report of runs whose files are damaged, absurd or huge: it is written, and says so."""
 
 import json
-import math
 import re
 
 import pytest
 
 from debate_protocol.transcripts.files import json_line, to_json
 from debate_protocol.types import Protocol, Question, Transcript, Turn
-from debate_report import before_after, write_report
-from debate_report.page import make_page
-from debate_report.run_files import read_run
+from debate_report import write_report
 
 pytestmark = pytest.mark.slow
 
@@ -59,12 +56,6 @@ def test_a_line_that_cannot_be_read_hides_itself_alone(run):
     assert "1 line of transcripts could not be read, the first: rl_000001.jsonl:2: not JSON" in page
 
 
-def test_a_torn_last_line_is_no_complaint(run):
-    page = run(transcripts__rl_1_jsonl=json_line(to_json(debate())) + b'{"id": "to')
-    assert listed(page) == 1
-    assert "could not be read" not in page
-
-
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
@@ -97,11 +88,8 @@ def test_a_debate_whose_answers_cannot_be_judged_says_why(run):
     "metrics",
     [
         rows(1e308, -1e308, 1e308),
-        rows(math.nan, math.inf, -math.inf, 1.0, 2.0),
         rows(1.0, 2.0).replace("1.0", HUGE),
-        rows(1, 10**4000, 2),
         rows(5e-324, 0.0, -5e-324),
-        '{"step": [1], "loss": 1}\n{"step": {}, "loss": 2}\n{"step": 1e308, "loss": 3}\n',
         '{"step": "two", "loss": 1, "time_s": NaN}\n{"phase": [], "loss": 2, "time_s": 1e308}\n',
         '[]\n"x"\nnull\n{"loss": {"a": 1}}\n' + "[" * 100_000,
     ],
@@ -117,15 +105,10 @@ def test_a_curve_leaves_out_numbers_that_cannot_be_drawn(run, metrics):
     "results",
     [
         '{"table": [1, null, [], {"measure": 3}]}',
-        '{"table": {"a": 1}}',
         '{"table": [{"measure": "m", "before": NaN, "after": 1}]}',
-        '{"table": [{"measure": "m", "before": {"mean": 1e308, "low": "x"}, "after": -1e308}]}',
         '{"table": [{"measure": "m", "before": {"mean": true}, "after": {"mean": [1]}}]}',
-        '{"table": [{"measure": "m", "before": 1, "after": ' + "9" * 400 + "}]}",
         '{"table": [], "exit_criteria": {"a": ' + HUGE + "}}",
-        '{"exit_criteria": ' + "[" * 5000 + "]" * 5000 + "}",
         '{"seconds": ' + json.dumps({str(k): "x" * 9999 for k in range(2000)}) + "}",
-        "[1]",
         "{",
     ],
 )
@@ -143,11 +126,3 @@ def test_hundreds_of_phases_are_bounded(run):
     assert "20 phase 299" in page
     assert "… 280 more phases in metrics.jsonl" in page
     assert len(page) < 1_500_000
-
-
-def test_a_part_that_cannot_be_made_costs_itself_alone(run, tmp_path, monkeypatch):
-    run(**{"metrics.jsonl": rows(0.5, 0.6)}, results_json='{"a": 1}')
-    monkeypatch.setattr(before_after, "as_text", lambda values: 1 / 0)
-    page = make_page(read_run(tmp_path))
-    assert "This part cannot be shown: ZeroDivisionError: division by zero" in page
-    assert "<strong>Loss</strong>" in page
