@@ -201,3 +201,13 @@ def test_commands_say_odd_names_and_values_without_a_traceback(
     file.write_text(json.dumps(EXPORTED))
     assert main(["show", str(file), "--id", "\udcff"]) == 2
     assert b"'\\udcff'" in capsysbinary.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["parse", "validate", "show", "export --to xml"])
+def test_command_exits_2_when_the_file_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert main([*command.split(), str(tmp_path / "none.jsonl")]) == 2
+    assert "none.jsonl: cannot be read (No such file or directory)" in capsys.readouterr().err
+    assert main([*command.split(), str(tmp_path)]) == 2
+    assert "Is a directory" in capsys.readouterr().err

@@ -198,3 +198,17 @@ def test_roles_of_another_shape_are_refused(role: Any, problem: str) -> None:
     with pytest.raises(TranscriptError) as refused:
         from_json({"question": {"text": "?"}, "protocol": protocol, "turns": []})
     assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize("rounds", [[0], [0, 1, 2]])
+def test_rounds_in_which_nobody_speaks_are_refused(rounds: list[int]) -> None:
+    with pytest.raises(ValueError, match="rounds from 0 in each of which somebody speaks"):
+        Simultaneous.model_validate(
+            {"max_rounds": 2, "roles": {"a": {"count": 2, "rounds": rounds}}}
+        )
+
+
+def test_adapter_of_a_frozen_policy_is_refused() -> None:
+    frozen = {"critic": {"adapter": "second", "policy": "start"}}
+    with pytest.raises(ValueError, match="found 'second', but policy 'start' speaks for it"):
+        ActorCritic.model_validate({"roles": frozen, "contract": "boxed"})

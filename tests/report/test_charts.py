@@ -374,3 +374,12 @@ def test_the_plot_holds_every_interval_and_zero() -> None:
     assert f'<text x="{place(0)}" y="12" class="zero">0</text>' in page
     ends = [float(at) for at in re.findall(r'(?:x1|x2|cx)="([\d.]+)%"', page)]
     assert min(ends) >= 2 and max(ends) <= 98
+
+
+def test_the_legend_says_where_the_line_ends():
+    # 0 and 1 in turn, at last 1: the line is of means of neighbours, which end near a half.
+    series = [Series("noisy", tuple((step, float(step % 2)) for step in range(1, 200)))]
+    chart = line_chart(Chart("Noise", "", series, "share"))
+    legend = chart[chart.index('<ul class="legend">') : chart.index("</ul>")]
+    assert "100.0 %" not in legend
+    assert re.search(r"noisy <b>(4|5|6)\d\.\d %</b>", legend)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from debate_report import report_main, write_report
-from debate_report.following import Clock, follow_report
+from debate_report.following import GONE_AFTER_S, Clock, follow_report, progress_of
 from debate_report.page_templates import Live
-from report.report_runs import debate, fill, watched
+from report.report_runs import debate, fill, run_of, watched
 
 Event = Callable[[Path], object]
 
@@ -189,3 +189,22 @@ def test_the_page_reloads_itself_where_the_reader_was(browser, tmp_path: Path) -
         assert top < 0 and new_top == pytest.approx(top, abs=3)
         # Nothing but the page itself is asked for, and nothing is complained of.
         assert set(page.problems) <= {report.as_uri()}
+
+
+def test_progress_counts_the_steps_of_all_phases() -> None:
+    rows = [{"phase": "a", "step": 3}, {"phase": "b", "step": 4}]
+    phases: dict[str, object] = {"a": {"steps": 3}, "b": {}}
+    assert progress_of(run_of(rows, {"steps": 5, "phases": phases})) == "step 4 of 8, phase b"
+    # An exit criterion decides how long a phase takes.
+    phases["a"] = {"steps": 3, "exit_criterion": {"metric": "loss"}}
+    assert progress_of(run_of(rows, {"steps": 5, "phases": phases})) == "step 4, phase b"
+    assert progress_of(run_of([], {"steps": 5})) == "before its first step"
+
+
+def test_a_killed_run_is_over_once_its_files_stopped_growing(run: Path) -> None:
+    (run / ".lock").write_text("999999999\n")
+    looks = int(GONE_AFTER_S / 2) + 2
+    story = Story(run, [pass_time] * looks)
+    story.follow()
+    assert "process 999999999 is gone" in story.words[-1]
+    assert story.time >= GONE_AFTER_S

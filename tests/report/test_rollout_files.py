@@ -362,3 +362,27 @@ def test_file_that_holds_no_episodes_is_refused(tmp_path: Path, row: object, mes
         import_rollouts(written(tmp_path / "traces.jsonl", row))
     with pytest.raises(UsageError, match="found no field 'gold'; expected one of idx, prompt"):
         import_rollouts(written(tmp_path / "gold.jsonl", episode()), answer="gold")
+
+
+def test_summaries_of_tinker_show_their_numbers() -> None:
+    path = FILES / "tinker-cookbook-0.6.1.jsonl"
+    with pytest.raises(UsageError, match="numbers without text"):
+        import_rollouts(path)
+    debates = import_rollouts(path, allow_no_text=True)
+    # The total, not the group's part of it, which is 1.0 of the first.
+    assert [debate.meta["reward"] for debate in debates] == [1.75, -1.0, 1.0, 0.0]
+    assert len({debate.meta["group"] for debate in debates}) == 2
+    assert [debate.meta["verdict"] for debate in debates] == ["right", "wrong", "right", "wrong"]
+    assert debates[0].turns[0].token_counts == (0, 12)  # 5 and 7 of two steps
+    assert debates[0].turns[0].text == "\\boxed{4}"
+
+
+def test_damaged_file_of_a_folder_is_named_and_an_aggregate_is_not(tmp_path: Path) -> None:
+    good = (FILES / "verl-0.9.1-rollouts-1.jsonl").read_text()
+    (tmp_path / "1.jsonl").write_text(good)
+    (tmp_path / "results.json").write_text('{"results": {}, "configs": {}, "n-shot": {}}')
+    assert read_all(read_source(tmp_path)).unreadable == 0
+    (tmp_path / "2.jsonl").write_text('{"input": broken\n' + good)
+    debates = read_all(read_source(tmp_path))
+    assert (len(debates.found), debates.unreadable) == (8, 1)
+    assert "2.jsonl" in debates.problem

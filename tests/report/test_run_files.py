@@ -229,3 +229,24 @@ def test_rollouts_show_which_token_earned_what(
     turn = first_turn((tmp_path / "rollouts.jsonl.html").read_text())
     assert (turn["starts"], turn["tokens"]) == (starts, tokens)
     assert turn["verdict"] == ("wrong" if row is TRACE else "right")
+
+
+def test_checkpoints_that_played_each_other_are_a_coloured_grid(tmp_path: Path) -> None:
+    def against(name: str, share: float) -> dict[str, Any]:
+        prefix = f"eval/against-{name}/learned/vote_win_rate"
+        return {prefix: {"mean": share}, f"{prefix}/seat_2": {"mean": share / 2}}
+
+    policies = [
+        {"name": "early", "figures": against("a", 0.5) | against("b", 0.2)},
+        {"name": "late", "figures": against("a", 0.9)},
+    ]
+    (tmp_path / "results.json").write_text(json.dumps({"rows": {}, "policies": policies}))
+    assert report_main([str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text()
+    rows = ["votes won, against", *("early", "50 %", "20 %"), *("late", "90 %", "–")]
+    rows += ["seat 2, against", *("early", "25 %", "10 %"), *("late", "45 %", "–")]
+    positions = [0]
+    for text in rows:
+        positions.append(page.index(f">{text}<", positions[-1]))
+    assert 'class="heat2">50 %' in page
+    assert 'class="heat4">90 %' in page

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.types import Question
-from debate_rewards import answer_checking, answer_reward
+from debate_rewards import answer_checking, answer_reward, verify
 from debate_rewards.answer_checking import (
     answer_classes,
     check,
@@ -503,3 +503,19 @@ def test_an_import_brings_nothing_heavy_and_starts_no_worker() -> None:
     command = [sys.executable, "-c", code]
     finished = subprocess.run(command, capture_output=True, text=True, check=True)
     assert finished.stdout.strip() == "[] None"
+
+
+def test_verify_judges_lists_in_order() -> None:
+    results = verify(["5", "1/2", None, "B"], [boxed("5"), boxed("0.6"), "x", None])
+    verdicts = [result.verdict for result in results]
+    assert verdicts == ["right", "wrong", "unverifiable", "wrong"]
+    assert verify([], []) == []
+    with pytest.raises(ValueError, match="1 golds and 0 predictions"):
+        verify(["5"], [])
+
+
+@pytest.mark.parametrize("accept", ["17", 17, {"a": "17"}, [["17"]], [None], [float("inf")]])
+def test_accepted_answers_that_are_no_list_of_texts_are_refused(accept: Any) -> None:
+    question = Question("q7", "?", "42", {"accept": accept})
+    with pytest.raises(ValueError, match=r"question 'q7', meta.accept: found .*, expected a list"):
+        check(question, "1")

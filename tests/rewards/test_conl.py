@@ -20,6 +20,7 @@ from tests.rewards.debates import (
 from debate_protocol.forms import Conl
 from debate_protocol.types import Question, Reply, Transcript, TurnRequest
 from debate_rewards import ConlReward
+from debate_rewards.decisions import bradley_terry
 from debate_rewards.metrics import debate_metrics
 from debate_rewards.reward import read_debate
 from debate_rewards.strengths import log_strengths, wins_of
@@ -260,3 +261,18 @@ def test_critiques_correct_and_harm() -> None:
     # Minds change from one solution to the next.
     assert metrics["flips/wrong_to_right/round_2"] == 1 / 4
     assert metrics["flips/right_to_wrong/round_2"] == 1 / 4
+
+
+def test_votes_for_oneself_count_for_others_alone() -> None:
+    rankings = ("0>1 0>2 1>2", "1>0 1>2 0>2", "2>0 2>1 0=1")
+    score = conl_score(conversation(rankings, rankings, {}, ranks_own=True))
+    # On agent 0: 1>0, 0>2 of agent 1; 2>0, 0=1 of agent 2. So 1.5 of 4, and agent 1 the same; on
+    # agent 2: 0>2, 1>2 of agent 0; 1>2, 0>2 of agent 1.
+    for round_number in (0, 2):
+        assert round_values(score, round_number) == numbers("3/8 3/8 0")
+    rankings = ("0=1 0=2 1=2", "1>0 1>2 0>2", "0=1 0=2 1=2")
+    decided = conversation(rankings, rankings, {}, ("012", "012"), ranks_own=True)
+    assert bradley_terry(decided, 0) == "0"
+    metrics = debate_metrics([decided])
+    assert "judge/wins/agent_1" not in metrics
+    assert (metrics["judge/wins/agent_0"], metrics["judge/wins/agent_2"]) == (0.5, 0)

@@ -4,10 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 from tests.rewards.debates import SILENT, debate_of, judged_debate
 
 from debate_protocol.types import Gate, Protocol, Question, Reply, Transcript, Turn
-from debate_rewards import Agreed, AtMost, Informative, debate_metrics
+from debate_rewards import Agreed, AtMost, GateRule, Informative, InOrder, debate_metrics
 from debate_rewards.decisions import bradley_terry, central, confidence, majority, peer_vote
 
 BY_ROUND = [["00", "10", "20"], ["01", "11", "21"], ["02", "12", "22"]]
@@ -136,3 +137,14 @@ def test_agreed_ends_debates_whose_answers_are_the_same() -> None:
     assert Agreed()(gates) == ["keep", "go_on", "go_on", "go_on", "go_on"]
     # 2 of 3 is enough for a share of 0.6; 1 of 2 is not.
     assert Agreed(share=0.6)(gates) == ["keep", "go_on", "keep", "go_on", "go_on"]
+
+
+def test_in_order_hands_each_rule_what_the_rule_before_let_go_on() -> None:
+    rules = [{"type": "informative"}, {"type": "at_most", "go_on": 2}]
+    rule: Any = TypeAdapter(GateRule).validate_python({"type": "in_order", "rules": rules})
+    assert isinstance(rule, InOrder)
+    # Every second gate is informative.
+    gates = [gate(f"4 {4 + number % 2}", id=str(number)) for number in range(8)]
+    decisions = rule(gates, seed=1)
+    assert decisions[::2] == ["drop"] * 4
+    assert sorted(decisions[1::2]) == ["go_on", "go_on", "keep", "keep"]

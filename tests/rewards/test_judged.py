@@ -191,3 +191,9 @@ def test_the_debate_answers_what_most_judges_decide_for(
     debate: Transcript, answer: str | None
 ) -> None:
     assert decisions_of(read_debate(debate), 0)["judged"] == answer
+
+
+def test_speeches_for_the_assigned_side_are_counted() -> None:
+    debate = judged([RIGHT, WRONG], ["Agent 0"], assigned=True)
+    sides = debate.meta["sides"]
+    assert debate_metrics([debate])["speech/own_side"] == (sides["0"] == "4")  # Both or none.

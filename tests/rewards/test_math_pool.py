@@ -262,3 +262,13 @@ def test_a_worker_has_no_secrets_files_network_or_evaluators(
     outcomes = {name: pool.compare(name, "1", 60).outcome for name in PROBES}
     pool.close()
     assert outcomes == {name: outcome for name, (_, outcome) in PROBES.items()}
+
+
+def test_pool_says_what_to_install_when_math_verify_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sympy.py").write_text("raise ImportError('it is not there')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    pool = MathPool(size=1)
+    with pytest.raises(RuntimeError, match=r"it is not there.*pip install 'math-verify"):
+        pool.compare("x", "x", 5)

@@ -275,3 +275,11 @@ def test_repeated_text_takes_as_many_calls_as_it_is_long(unit: str) -> None:
 def test_valuing_of_long_repeated_text_ends(unit: str) -> None:
     for form in forms():
         value_speeches(form, "a" + unit * (60_000 // len(unit)))
+
+
+def test_the_center_has_figures_of_its_own() -> None:
+    metrics = figures(numeric_debate("a", "5 4 4", "4 5 5", topology="central", center=0))
+    assert metrics["central/first"] == 0
+    assert metrics["central/last"] == metrics["central/delta"] == metrics["decision/central"] == 1
+    assert (metrics["maj/first"], metrics["maj/last"], metrics["decision/majority"]) == (1, 0, 0)
+    assert "decision/central" not in figures(A)

@@ -27,9 +27,11 @@ from debate_rewards import (
     V2,
     Labelled,
     Mixed,
+    Overlong,
     Reward,
     RewardChoice,
     RewardConfig,
+    RewardContext,
     Verifiable,
     get_reward,
 )
@@ -335,3 +337,24 @@ def test_a_reward_that_cannot_be_used_is_named_and_left_out(
     (warning,) = warnings
     assert message in str(warning.message)
     assert "of package broken" in str(warning.message)
+
+
+def test_a_rest_without_signal_is_named_where_nothing_is_labelled() -> None:
+    context = RewardContext(debate_of(SILENT).protocol, max_tokens=8)
+    rest = Overlong(max_tokens=10, buffer=1)  # No reply is long enough.
+    assert not list(Labelled(share=0.1, rest=rest).notes(context))
+    (note,) = Labelled(share=0, rest=rest).notes(context)
+    assert (note.kind, note.stream) == ("no_signal", "generator")
+    assert "overlong" in note.text
+
+
+def test_labels_go_where_first_answers_disagree() -> None:
+    # In the second round those disagree who agreed in the first. 1 − Σ f²: 4/9, 0 and 2/3.
+    solutions = {"two": ["aab", "zzy"], "one": ["aaa", "xyz"], "three": ["abc", "zzz"]}
+    batch = []
+    for question_id, rounds in solutions.items():
+        batch.append(judged_debate("A1=A2 | A0=A2 | A0=A1", id=question_id, solutions=rounds))
+    third = Labelled(share=1 / 3, by="answers", rest=V2())
+    two_thirds = Labelled(share=2 / 3, by="answers", rest=V2())
+    assert third.labelled(batch) == {"three"}
+    assert two_thirds.labelled(batch) == {"three", "two"}

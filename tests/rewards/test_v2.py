@@ -385,3 +385,9 @@ def test_few_judges_of_a_pair_are_warned_of(
     assert bool(notes) == warns
     if consensus == "inclusive":
         assert "value +1" in notes[0].text
+
+
+def test_peer_prediction_has_no_signal_for_a_single_question() -> None:
+    debate = judged_debate("A2>A3 | A2>A3 | A0>A1 | A0>A1 | A0>A1")
+    for score in V2(consensus="peer_prediction")([debate, debate]):
+        assert {*turn_values(score, "judge").values()} == {None}

@@ -162,3 +162,24 @@ def test_what_is_wrong_is_said_before_anything_runs(
     assert message in printed.err
     assert "Traceback" not in printed.err
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("results", "code"),
+    [
+        ("../data/lines.jsonl", 0),
+        ("../data/deeper/lines.jsonl", 2),
+        ("../missing/lines.jsonl", 2),
+        ("../lines.jsonl", 2),
+        ("../../data/lines.jsonl", 2),
+    ],
+)
+def test_first_results_may_lie_in_a_folder_beside_the_studies(
+    results: str, code: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("data/deeper", "benchmarks/data/deeper", "benchmarks/studies"):
+        (tmp_path / name).mkdir(parents=True)
+    file = written(tmp_path / "benchmarks/studies", results=results)
+    assert debate_study([str(file), "--check"]) == code
+    expected = f"results: found '{results}'; expected a new file below {file.parent}, or in a"
+    assert (expected in capfd.readouterr().err) == bool(code)

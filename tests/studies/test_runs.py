@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from debate_studies.lines import FinishedRun, Lines
-from debate_studies.runs import Runs, Train, without
+from debate_studies.runs import Runs, Task, Train, without, work
 from debate_studies.study_file import Arm, StartingRun, Study, read_study
 from debate_studies.tables import tables
-from debate_train.checkpoints.run_directory import with_hash, write_json
+from debate_train.checkpoints.run_directory import as_written, with_hash, write_json
 from debate_train.commands.cli import main as debate_train
-from debate_train.errors import RunFailure
+from debate_train.errors import RunFailure, UsageError
 from studies.miniature import MINIATURE, RECIPE
 
 
@@ -204,3 +204,29 @@ def test_whole_last_line_without_its_end_counts_and_a_torn_one_goes(tmp_path: Pa
     lines.add(run(3))
     lines.add(run(3))  # As another call may have.
     assert [line.seed for line in lines.read()] == [1, 0, 2, 3]
+
+
+def test_file_that_cannot_be_written_stops_no_other_run(tmp_path: Path) -> None:
+    def full() -> None:
+        raise OSError("no space left on device")
+
+    finished = list[str]()
+    tasks = {"a": Task(full), "b": Task(lambda: finished.append("b"))}
+    failed, lost = work(tasks, 1, lambda: None)
+    assert str(failed["a"]) == "no space left on device"
+    assert (finished, lost) == (["b"], [])
+
+
+def test_lines_of_one_run_that_differ_are_refused(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "lines.jsonl")
+    lines.add(FinishedRun(arm="arm", seed=0, start_met=True, steps=1, before={}, after={}))
+    text = lines.file.read_text()
+    lines.file.write_text(text.replace('"steps": 1', '"steps": 2'))
+    with pytest.raises(UsageError, match=r"lines\.jsonl:1: is not as it was written"):
+        lines.read()
+    text = line_of_earlier(FinishedRun.model_validate(as_written(text)))
+    lines.file.write_text(text + text)  # As two branches that were merged may have it.
+    assert len(lines.read()) == 1
+    lines.file.write_text(text + text.replace('"steps": 1', '"steps": 2'))
+    with pytest.raises(UsageError, match="arm arm, seed 0: found lines that differ"):
+        lines.read()

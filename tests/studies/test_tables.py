@@ -11,9 +11,18 @@ from pydantic import TypeAdapter
 from debate_studies.lines import FinishedRun, Lines, holm, interval
 from debate_studies.runs import Results, Runs, first_warnings
 from debate_studies.study_file import Compared, Study
-from debate_studies.tables import differences, tables
+from debate_studies.tables import differences, failed_starts, tables
 from debate_train.checkpoints.run_directory import with_hash, write_json
 from studies.miniature import MINIATURE, finished_run, study_of
+
+
+def table_of_gains(gains: Sequence[float], expected: float | None, folder: Path) -> str:
+    """Write the comparison table of an arm whose seeds gained these."""
+    comparison = {"arm": "grpo", "measures": ["direct"], "expected": expected}
+    runs = [
+        finished_run("grpo", seed, before=0.5, after=0.5 + gain) for seed, gain in enumerate(gains)
+    ]
+    return printed(study_of(seeds=[*range(8)], compared=[comparison]), runs, folder)
 
 
 def printed(study: Study, runs: Sequence[FinishedRun], folder: Path) -> str:
@@ -141,3 +150,39 @@ def test_plot_holds_every_dot_and_interval_in_its_panel(tmp_path: Path) -> None:
     assert heights[1] < heights[0] < heights[2]  # The higher the gain, the nearer to the top.
     assert "1 grpo" in image
     assert "2 other" in image
+
+
+def test_too_few_seeds_for_the_expected_difference_decide_nothing(tmp_path: Path) -> None:
+    # Standard deviation .01; ((1.960 + .8416) · .01 / .01)² + 1.92 = 9.77, and for .02 3.88.
+    gains = [0.09, 0.10, 0.11]
+    few_seeds = table_of_gains(gains, 0.01, tmp_path)
+    assert "| +0.010 | 10, not decided |" in few_seeds
+    assert "| 0.0033 | 0.0033 |" in few_seeds
+    assert "no p is bold" in few_seeds
+    assert "| +0.020 | 4, not decided |" in table_of_gains(gains, 0.02, tmp_path)
+    assert "| at least 3, not decided |" in table_of_gains(gains[:2], 0.02, tmp_path)
+    # Five seeds of standard deviation .0079: ((2.802 · .0079) / .02)² + 1.92 = 3.15.
+    enough_seeds = table_of_gains([*gains, 0.095, 0.105], 0.02, tmp_path)
+    assert "| +0.020 | 4 |" in enough_seeds
+    assert "| **9.3e-06** |" in enough_seeds
+    assert "expected" not in table_of_gains(gains, None, tmp_path)
+    with pytest.raises(ValueError, match="expected a difference other than 0"):
+        Compared(arm="grpo", measures=("direct",), expected=0.0)
+
+
+def test_start_that_failed_is_in_no_interval_and_counted_beside(tmp_path: Path) -> None:
+    # Seeds 0 and 1 gain 1/4 and 3/4: mean 1/2, s = √2/4, standard error 1/4; t of one degree of
+    # freedom is 12.706, so half the interval is 3.177. With a third gain of 0: mean 1/3,
+    # s² = (1/144 + 25/144 + 16/144) / 2 = 7/48, standard error √(7/144) = .2205; t is 4.303 of
+    # two degrees of freedom, half the interval .949.
+    runs = [
+        finished_run("grpo", 0, before=0.0, after=0.25),
+        finished_run("grpo", 1, before=0.0, after=0.75),
+        finished_run("grpo", 2, before=0.9, after=0.9, start_met=False),
+    ]
+    compared = Compared(arm="grpo", measures=("direct",))
+    assert differences(by_arm_and_seed(runs), compared, "direct") == {0: 0.25, 1: 0.75}
+    assert failed_starts(by_arm_and_seed(runs), compared) == [2]
+    page = printed(study_of(seeds=[0, 1, 2]), runs, tmp_path)
+    assert "| grpo − start | direct | 2 | +0.500 [-2.677, +3.677] |" in page
+    assert "| 1 | +0.333 [-0.615, +1.282] |" in page

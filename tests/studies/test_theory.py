@@ -175,3 +175,11 @@ def test_the_command_reads_transcripts(tmp_path: Path, capsys: pytest.CaptureFix
     write_transcripts(file, map(from_json, [*debates, debate(2, ["2"] * 3, 3)]))
     assert theory_main(["--transcripts", str(file)]) == 2
     assert "debates of 2 and of 3 agents" in capsys.readouterr().err
+
+
+def test_correlation_of_voters_is_that_of_the_model() -> None:
+    # 1 − (1 − 5 / 8²)(1 − 5 / 14²) with S = 2, C = 1 + 5.
+    exact = 1 - (1 - 5 / 64) * (1 - 5 / 196)
+    rows = grid.round_rows("neutral, p₀ = .6", 2, 40_000, seed=0)
+    assert [row["rho"] for row in rows] == pytest.approx([0, 5 / 64, exact], abs=0.01)
+    assert rows[2]["voters"] == pytest.approx(effective_voters(5, rows[2]["rho"]))
