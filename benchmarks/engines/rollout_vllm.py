@@ -96,9 +96,8 @@ def _opened(
         max_batch=slots,
         context_window=8192,
         kv_cache_mib=cache_mib,
-        block_size=32,
         enforce_eager=sizes["device"] == "cpu",
-        vllm_args={"disable_log_stats": False},
+        vllm_args={"disable_log_stats": False, "block_size": 32},
     )
     model, tokenizer = random_model(sizes["hidden"], sizes["layers"], sizes["dtype"])
     engine: Any = config.open(model, tokenizer)

@@ -56,7 +56,7 @@ rollout:
   driver: {{type: {driver}}}
   engine:
     {{type: openai, base_url: "{url}", api_key_env: A_KEY, retries: 1, backoff_s: 0,
-     timeout_s: 1.5, longest_pause_s: 1}}
+     timeout_s: 1.5}}
 reward: {{type: win_rate}}
 loss: {{type: sft}}
 """

@@ -35,7 +35,7 @@ def page() -> str:
 
 def sections(path: str, place: Schema, shown: set[type[BaseModel]]) -> Iterator[str]:
     """Yield a section for what may stand at a place, and for what may stand inside of it."""
-    models = [model for model in place.models if model not in shown]
+    models = [model for model in users_models(place) if model not in shown]
     tags = {model: tag for tag, model in reversed(place.variants.items())}
     if models:
         shown.update(models)
@@ -83,6 +83,11 @@ def table(models: Sequence[type[BaseModel]], tags: dict[type[BaseModel], str]) -
         yield f"| {row} | {meaning} |"
 
 
+def users_models(schema: Schema) -> list[type[BaseModel]]:
+    """List the models at a place, without controls of studies, whose package users do without."""
+    return [m for m in schema.models if not m.__module__.startswith("debate_studies.")]
+
+
 def models_of(schema: Schema) -> dict[type[BaseModel], None]:
     """List each model of a recipe once."""
     models: dict[type[BaseModel], None] = {}
@@ -91,7 +96,7 @@ def models_of(schema: Schema) -> dict[type[BaseModel], None]:
         schema = schemas.pop()
         if schema.values is not None:
             schemas.append(schema.values)
-        for model in schema.models:
+        for model in users_models(schema):
             if model not in models:
                 models[model] = None
                 schemas += [

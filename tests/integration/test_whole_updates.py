@@ -83,14 +83,14 @@ def test_run_of_updates_that_are_not_finite_stops_with_a_checkpoint(train, tmp_p
     # A weight of a stream that is infinite in float32: so is every advantage that is not 0.
     output = tmp_path / "run"
     endless = "advantage.streams={generator: {weight: 1.0e39}}"
-    assert train("--output", str(output), endless, "steps=9", "trainer.max_skipped=11") == 1
+    assert train("--output", str(output), endless, "steps=9") == 1
     error = capsys.readouterr().err
-    assert "train 2: found 12 updates in a row whose gradient was not finite" in error
+    assert "train 1: found 6 updates in a row whose gradient was not finite" in error
     assert "Traceback" not in error
     skipped_in_a_row = [row["optim/skipped_in_a_row"] for row in read_rows(output)]
-    assert skipped_in_a_row == [6.0, 12.0]
+    assert skipped_in_a_row == [6.0]
     # Weights are those of the start: going on with finite ones works.
     assert train("--output", str(tmp_path / "start"), "steps=0") == 0
-    assert weights(output, 2) == weights(tmp_path / "start", 0)
+    assert weights(output, 1) == weights(tmp_path / "start", 0)
     assert train("--output", str(output), "--resume", "--changed", "steps=3") == 0
     assert read_rows(output)[-1]["optim/skipped"] == 0.0

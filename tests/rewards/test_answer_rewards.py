@@ -128,10 +128,9 @@ def test_lines_are_worth_the_truth_each() -> None:
     # The end of the section is worth the penalty, as three pairs are left out.
     line_values = [value for _, value in span_values(score, debate, 4, 1)]
     assert line_values == numbers("-1 none 1 -0.5")
-    # Literally: −1 for 1>0 twice, and +1.
+    # A repeated vote counts once: −1 for 1>0, and +1.
     repeated = judged_debate("| | | | A1>A0; A1>A0; A0>A2", gold="s0")
-    counted = score_of(TruthJudge(duplicates="count"), repeated)
-    assert round_values(counted, 1, "judge")[4] == pytest.approx(-1 / 3)
+    assert round_values(score_of(TruthJudge(), repeated), 1, "judge")[4] == 0
 
 
 # ---- majority -------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_a_server_is_refreshed_and_sleeps_meanwhile(
 ) -> None:
     models = [tiny_model(byte_bpe, seed, tied=False, window=256) for seed in (0, 1, 2)]
     config = VllmServerEngine(
-        transfer=transfer, enforce_eager=True, kv_cache_mib=64, max_batch=16, max_connections=16,
+        transfer=transfer, enforce_eager=True, kv_cache_mib=64, max_batch=16,
         devices="1" if transfer == "nccl" else None, sleep=transfer == "ipc",
         vllm_args={} if engines == 1 else {"data_parallel_size": engines},
     )  # fmt: skip

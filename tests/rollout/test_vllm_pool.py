@@ -177,7 +177,11 @@ def test_servers_that_another_run_has_loaded_are_given_the_start_again(
         open_pool(opened, narrow, byte_bpe, servers, max_lora_rank=8)
 
 
-def test_server_that_hangs_is_stood_in_for(opened: ExitStack, narrow: Any, byte_bpe: Any) -> None:
+def test_server_that_hangs_is_stood_in_for(
+    opened: ExitStack, narrow: Any, byte_bpe: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("debate_rollout.engines.vllm.server.LOAD_TIMEOUT_S", 2.0)
+
     class Hanging(StandIn):
         goes_on = threading.Event()
 
@@ -188,8 +192,7 @@ def test_server_that_hangs_is_stood_in_for(opened: ExitStack, narrow: Any, byte_
     hanging = Hanging()
     other = StandIn()
     hanging.goes_on.set()
-    limits = {"reconnect_timeout_s": 0.2, "load_timeout_s": 2.0}
-    engine = open_pool(opened, narrow, byte_bpe, [hanging, other], **limits)
+    engine = open_pool(opened, narrow, byte_bpe, [hanging, other], reconnect_timeout_s=0.2)
     opened.callback(hanging.goes_on.set)
     hanging.goes_on.clear()
     runs = [Direct(style="compact").start(Question(f"q{k}", "?"), seed=k) for k in range(4)]

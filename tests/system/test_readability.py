@@ -32,8 +32,12 @@ AT_LEAST = {
 }
 
 
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("readability", ROOT / ".ci" / "readability.py")
+# Pairs of a recipe's model and one of its keys.
+MOST_KEYS = 590
+
+
+def load_script(path: str = ".ci/readability.py") -> ModuleType:
+    spec = importlib.util.spec_from_file_location("script", ROOT / path)
     assert spec is not None and spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
@@ -46,6 +50,11 @@ def test_folder_reads_no_worse_than_its_bounds(folder: str) -> None:
     too_high = {k: table[k] for k, bound in AT_MOST[folder].items() if table[k] > bound}
     too_low = {k: table[k] for k, bound in AT_LEAST[folder].items() if table[k] < bound}
     assert not too_high and not too_low, "see .ci/readability.py"
+
+
+def test_recipes_have_no_more_keys_than_their_bound() -> None:
+    num_pairs = load_script("docs/reference/make_keys.py").count_pairs()
+    assert num_pairs <= MOST_KEYS, "see docs/reference/make_keys.py --count"
 
 
 def test_figures_are_counted_as_by_hand(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_agents_listen_to_their_peers_to_strangers_or_to_nobody() -> None:
         return f"\\boxed{{{min(heard, default=first) if request.round else first}}}"
 
     evaluation = ScriptedEvaluation(script)
-    form = boxed("listening: {type: listening, num_agents: 3}")
+    form = boxed("listening: {type: listening}", "evaluation.num_agents=3")
     seven = Question("two", "How much ?", "7", {"kind": "number"})
     measures = evaluation.measure(form.evaluated(), [FOUR, seven])
     figures = figures_of(measures, "listening")

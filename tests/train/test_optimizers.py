@@ -27,7 +27,7 @@ def of_torch(name, **arguments):
         # eps 2: a step is 0.1 · 2/(2 + 2).
         ({"type": "adamw", "beta2": 0.8, "eps": 2.0}, [0.95, 0.9]),
         # The decay adds to the gradient, which is 2 + 4 · 1 = 6 first: 1 - 0.1 · 6/6.
-        ({"type": "adam", "weight_decay": 4.0}, [0.9]),
+        (of_torch("Adam", weight_decay=4.0), [0.9]),
         # 1 - 0.1 · 2, then the velocity 0.5 · 2 + 2 = 3: 0.8 - 0.3.
         (of_torch("SGD", momentum=0.5), [0.8, 0.5]),
         # 1 - 0.1 · (2 + 0.5 · 1), then 0.75 - 0.1 · (2 + 0.5 · 0.75).
@@ -51,7 +51,7 @@ def test_optimizer_makes_the_published_steps(optimizer, expected):
 @pytest.mark.parametrize(
     "optimizer",
     [
-        {"type": "adam", "weight_decay": 0.1},
+        of_torch("SGD"),
         of_torch("SGD", momentum=0.9, nesterov=True),
         of_torch("Adafactor"),  # keeps rows and columns
         of_torch("AdamW", betas=[0.9, 0.95], amsgrad=True),

@@ -25,7 +25,7 @@ from importlib.metadata import (
     requires,
 )
 from operator import or_
-from typing import Annotated, Any, Generic, Literal, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -86,6 +86,9 @@ class Config(BaseModel):
     A class of which no field `type` says what it is called has its qualified name as `type`. A
     field for which infinity means something says so with `Field(allow_inf_nan=True)`.
     """
+
+    removed_keys: ClassVar[Mapping[str, str]] = {}
+    """Keys of the release before, with what a message expects instead."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants"

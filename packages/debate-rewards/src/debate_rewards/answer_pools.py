@@ -15,7 +15,7 @@ from debate_protocol.types import TurnKey
 from debate_rewards.answer_checking import answer_classes
 from debate_rewards.reward import ReadDebate
 from debate_rewards.strengths import log_strengths, wins_of
-from debate_rewards.votes import PeerReward, Share, Ties, Vote, points
+from debate_rewards.votes import Duplicates, Share, Ties, Vote, VoteReward, points
 
 # The number of an answer class, or the turn itself where its answer cannot be read.
 PooledAnswer = int | TurnKey
@@ -23,9 +23,13 @@ PooledAnswer = int | TurnKey
 _NO_VOTES = Share(0.0, 0.0)
 
 
-class PooledReward(PeerReward):
+class PooledReward(VoteReward):
     """A reward for which a vote may value all turns with the judged answer."""
 
+    duplicates: Duplicates = "one"
+    """Whether a voter's repeated verdict on a pair counts as `one` or each time (`count`)."""
+    ties: Ties = "half"
+    """What `=` is worth: `half` a win for each side, or nothing (`ignore`)."""
     pool: Literal["agent", "answer"] = "agent"
     """Whether a vote values the `agent` that it names, or each turn with the same `answer`; nobody
     is valued by votes of their own."""

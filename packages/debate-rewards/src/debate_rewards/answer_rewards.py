@@ -182,7 +182,7 @@ class YardstickJudge(JudgeSettings, VoteReward):
             right: Whether each judged turn counts as right; votes about turns that are missing
                 have no value.
         """
-        turn_ballots = ballots(debate, self.duplicates)
+        turn_ballots = ballots(debate)
         values = truth_values(all_votes(turn_ballots), right)
         credits = self.judge_credits(debate, turn_ballots, values)
         metrics = {
@@ -198,8 +198,8 @@ class TruthJudge(YardstickJudge):
 
     A vote on a right and a wrong turn is worth +1 if it names the right one, −1 if it names the
     other, 0 if it is `=`; None where both are right or both wrong. A turn's value is the mean over
-    its valued votes, or `format_penalty` where comparisons were expected and none counted. Votes,
-    `duplicates` and `judge_credit` are as in `v2`; unlike there, three agents are enough.
+    its valued votes, or `format_penalty` where comparisons were expected and none counted. Votes
+    and `judge_credit` are as in `v2`; unlike there, three agents are enough.
 
     A question whose own answer is missing or cannot be read has no signal, and a warning names it.
     Failed turns carry nothing: mix it with a reward for the generator, such as `verifiable`, or

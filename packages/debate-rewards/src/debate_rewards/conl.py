@@ -22,9 +22,9 @@ from debate_rewards.v2 import JudgeSettings, consensus_values
 from debate_rewards.votes import (
     JUDGE,
     Ballot,
-    PeerReward,
     Ties,
     Vote,
+    VoteReward,
     all_votes,
     ballots,
     points,
@@ -35,7 +35,7 @@ Contest = tuple[int, int]
 _PRIOR_WINS = 1.0
 
 
-class ConlReward(JudgeSettings, PeerReward):
+class ConlReward(JudgeSettings, VoteReward):
     """The rewards of CoNL, streams `generator`, `critic` and `judge`.
 
     The value V of an agent's solution in one ranking is in [0, 1]: the share of votes won, ties
@@ -91,15 +91,15 @@ class ConlReward(JudgeSettings, PeerReward):
 
     def score(self, debate: ReadDebate) -> Score:
         """Score a debate by the first and last ranking."""
-        turn_ballots = ballots(debate, self.duplicates)
+        turn_ballots = ballots(debate)
         rounds = ranking_rounds(debate)
         blind: dict[TurnKey, Ballot] = {}
         last: dict[TurnKey, Ballot] = {}
         if len(rounds) > 1:
             blind = _of_round(turn_ballots, rounds[0])
             last = _of_round(turn_ballots, rounds[-1])
-        first_ranking = Ranking(all_votes(blind), self.ties, self.values)
-        last_ranking = Ranking(all_votes(last), self.ties, self.values)
+        first_ranking = Ranking(all_votes(blind), "half", self.values)
+        last_ranking = Ranking(all_votes(last), "half", self.values)
         before = first_ranking.agent_values()
         after = last_ranking.agent_values()
         # A fit of strengths ends within a tolerance: smaller changes are none.

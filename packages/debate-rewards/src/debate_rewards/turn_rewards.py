@@ -36,7 +36,7 @@ from debate_rewards.reward import (
     known_mean,
     turn_credits,
 )
-from debate_rewards.votes import PeerReward, ballots, tally
+from debate_rewards.votes import VoteReward, ballots, tally
 
 _log = logging.getLogger(__name__)
 
@@ -247,7 +247,7 @@ def _state_score(transcript: Transcript, valued: _ValuedDebate) -> Score:
     return build_score(transcript, credits, metrics)
 
 
-class Persuasion(PeerReward):
+class Persuasion(VoteReward):
     """How far a critique lowered the group's opinion of its target, in [−1, 1], stream `critic`.
 
     A critique is a turn's evaluation of one other agent: its target. The opinion of judge j of an
@@ -290,8 +290,8 @@ class Persuasion(PeerReward):
     def score(self, debate: ReadDebate) -> Score:
         """Score a debate."""
         opinions: dict[TurnKey, dict[int, float]] = {}
-        for key, ballot in ballots(debate, self.duplicates).items():
-            shares = tally(ballot.votes, self.ties)
+        for key, ballot in ballots(debate).items():
+            shares = tally(ballot.votes)
             opinions[key] = {turn.agent: share.balance for turn, share in shares.items()}
         changes = _changes(debate)
         credits: list[Credit] = []

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from debate_protocol.parsing import Comparison, Range
 from debate_protocol.types import TurnKey, decided, judging_agents, reads_backwards
@@ -265,16 +265,11 @@ def by_pair(votes: Iterable[Vote]) -> dict[TurnPair, list[Vote]]:
 class VoteReward(RewardConfig):
     """A reward made of votes."""
 
-    duplicates: Duplicates = "one"
-    """Whether a voter's repeated verdict on a pair counts as `one` or each time (`count`)."""
+    removed_keys: ClassVar[Mapping[str, str]] = {
+        "duplicates": "none: repeated votes of an agent on a pair count once here",
+        "ties": "none: `=` is half a vote for each side here",
+    }
 
     def needs(self) -> RewardNeeds:
         """Describe needs: comparisons."""
         return RewardNeeds(votes=True, policy=False)
-
-
-class PeerReward(VoteReward):
-    """A reward for which votes are points of the judged turns."""
-
-    ties: Ties = "half"
-    """What `=` is worth: `half` a win for each side, or nothing (`ignore`)."""

@@ -39,6 +39,8 @@ Result = TypeVar("Result")
 
 _LOG = logging.getLogger(__name__)
 _CONNECT_S = 10.0
+# An endpoint that asks for a longer pause ends the request.
+LONGEST_PAUSE_S = 60.0
 """Longest wait for a connection."""
 _CLOSE_S = 30.0
 """Longest wait for the end of the loop's work, for each step of closing."""
@@ -349,7 +351,6 @@ class OpenAISampler(HttpEngine):
         if is_low and "temperature" not in self._config.leave_out and await self._asks_vllm():
             refuse_raised_temperature(temperature)
         body = request_body(self._config, request)
-        longest_pause_s = self._config.longest_pause_s
         num_silent = 0
         for num_tries in itertools.count(1):
             try:
@@ -357,17 +358,17 @@ class OpenAISampler(HttpEngine):
                     return await self._in_time(body, request)
             except _RetriableError as error:
                 num_doublings = min(num_tries - 1, _MOST_DOUBLINGS)
-                backoff_s = min(self._config.backoff_s * 2.0**num_doublings, longest_pause_s)
+                backoff_s = min(self._config.backoff_s * 2.0**num_doublings, LONGEST_PAUSE_S)
                 pause_s = max(error.pause_s, backoff_s)
                 num_silent += error.is_silence
                 if num_tries > self._config.retries or num_silent == _MOST_SILENT_TRIES:
                     raise RetriesExhaustedError(
                         f"{self._url}: {error}; gave up after try {num_tries}"
                     ) from None
-                if pause_s > longest_pause_s:
+                if pause_s > LONGEST_PAUSE_S:
                     raise RetriesExhaustedError(
-                        f"{self._url}: {error}; asks {pause_s:.0f} s, longer than longest_pause_s "
-                        f"({longest_pause_s:g})"
+                        f"{self._url}: {error}; asks {pause_s:.0f} s, longer than "
+                        f"{LONGEST_PAUSE_S:g} s"
                     ) from None
                 self._warn_of_retry(error, pause_s, num_tries + 1)
             # Outside the slot: another request may be sent meanwhile.

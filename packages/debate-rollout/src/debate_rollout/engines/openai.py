@@ -46,6 +46,9 @@ class OpenAIEngine(EngineSettings):
     takes_folders: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("httpx",)
     install: ClassVar[str] = "debate-rollout[openai]"
+    removed_keys: ClassVar[Mapping[str, str]] = {
+        "longest_pause_s": "none: an endpoint that asks for more than 60 s ends the request"
+    }
 
     type: Literal["openai"] = "openai"
     model: str | None = Field(None, min_length=1)
@@ -64,8 +67,6 @@ class OpenAIEngine(EngineSettings):
     """Further tries after a failure that may pass; two at most without a reply in time."""
     backoff_s: float = Field(1.0, ge=0)
     """Pause before the second try; it doubles from try to try. Retry-After is kept to."""
-    longest_pause_s: float = Field(60.0, ge=0)
-    """Longest pause. An endpoint that asks for a longer one ends the request."""
     leave_out: tuple[LeftOut, ...] = ()
     """Fields that this endpoint refuses; it then samples as it does by default."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"

@@ -37,6 +37,7 @@ from debate_train.evaluation.modes import (
     CurvePoint,
     Curves,
     DebateChanges,
+    DebateInPlace,
     EvaluationMode,
     Plays,
     Ratios,
@@ -169,7 +170,7 @@ class SocietyOfMinds(DebateMode):
         )
 
 
-class Opponents(DebateChanges, EvaluationMode):
+class Opponents(DebateInPlace, EvaluationMode):
     """Role-averaged: a debate for each seat, with the policy in this seat only.
 
     In debates of equals each agent has a seat; where a form or recipe has several roles, each role
@@ -398,7 +399,7 @@ def _side_of(key: TurnKey, learned_agents: set[int]) -> str:
     return LEARNED if key.agent in learned_agents else _OPPONENT
 
 
-class Listening(DebateChanges, EvaluationMode):
+class Listening(DebateInPlace, EvaluationMode):
     """Debates with agents who hear their peers, agents of another question, or no others.
 
     First answers are the same in all three and sampled once. The gain of `own` over `strangers` is
@@ -472,7 +473,7 @@ class Listening(DebateChanges, EvaluationMode):
         return curves
 
 
-class SwappedJudging(DebateChanges, EvaluationMode):
+class SwappedJudging(DebateInPlace, EvaluationMode):
     """Dependence of judges' verdicts on the order and numbers of the compared turns.
 
     The first two rounds of a debate are played twice with the same first turns, the second time

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -34,15 +34,36 @@ Ratios = Mapping[str, Mapping[str, tuple[float, ...]]]
 """Figure → question id → the summands of its numerator and its denominator."""
 
 
-class DebateChanges(Config):
-    """Changes of a debate form; a key of None changes nothing."""
+class DebateInPlace(Config):
+    """A debate form in place of the evaluated one; None keeps that."""
 
     # Forms of other packages are imported when the first is made, not with this module: such a
     # package may have an evaluation mode in the same file, and import this.
     model_config = ConfigDict(defer_build=True)
+    removed_keys: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        (*_ROUND_KEYS, *_VIEW_KEYS, "personas", "temperature"),
+        "it in a whole form under debate, or under evaluation for all modes",
+    )
 
     debate: FormConfig | None = None
-    """A whole form in place of the recipe's `debate`; the keys below change it, too."""
+    """A whole form in place of the recipe's `debate`; other keys of a form change it, too."""
+
+    def form(self, training: DebateForm, where: str = "") -> DebateForm:
+        """Build the form of evaluated debates.
+
+        Args:
+            training: the form to change.
+            where: key of these settings, for messages.
+
+        Raises:
+            ValueError: The form has no such setting, or the settings do not go together.
+        """
+        return training if self.debate is None else self.debate
+
+
+class DebateChanges(DebateInPlace):
+    """Changes of a debate form; a key of None changes nothing."""
+
     num_agents: int | None = None
     """Agents that debate."""
     max_rounds: int | None = None
@@ -63,16 +84,8 @@ class DebateChanges(Config):
     """Sampling temperature of agents and direct replies, over their personas'; 0 is greedy."""
 
     def form(self, training: DebateForm, where: str = "") -> DebateForm:
-        """Build the form of evaluated debates.
-
-        Args:
-            training: the form to change.
-            where: key of these settings, for messages.
-
-        Raises:
-            ValueError: The form has no such setting, or the settings do not go together.
-        """
-        form = training if self.debate is None else self.debate
+        """Build the form with these changes."""
+        form = super().form(training)
         changes: dict[str, object] = {}
         for key in (*_ROUND_KEYS, *_VIEW_KEYS):
             value = getattr(self, key)

@@ -1,9 +1,10 @@
 """A causal language model from a directory or a hub."""
 
 import ctypes
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from pydantic import Field, field_validator
 
@@ -60,8 +61,10 @@ class PretrainedModel(Config):
     """Handed to the chat template, such as enable_thinking: false."""
     context_window: int | None = Field(None, ge=1)
     """Most tokens of prompt and reply; None takes it from the model's configuration."""
-    trust_remote_code: Literal[False] = False
-    """Code that comes with a checkpoint is never run."""
+
+    removed_keys: ClassVar[Mapping[str, str]] = {
+        "trust_remote_code": "none: code that comes with a checkpoint is never run"
+    }
 
     @field_validator("dtype")
     @classmethod

@@ -130,7 +130,7 @@ class Start:
         folder: The run directory.
         resolved: The recipe as it is.
         recipe: The same without secrets and places on the disk.
-        shown: Name, project, group, entity, tags and notes.
+        shown: Name, project, group, entity and tags.
         checkpoints: Whether the last checkpoint is sent.
     """
 

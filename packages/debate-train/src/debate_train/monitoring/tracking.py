@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -28,6 +28,8 @@ from debate_train.monitoring.services import (
 RENAMED = {"loss": "optim/loss", "tokens_per_s": "time/tokens_per_s"}
 # Most characters of a turn in the table.
 MOST_TEXT = 8_000
+# The first step has a table, too.
+STEPS_PER_TABLE = 10
 
 View = Callable[[str, Step], Sequence[Sequence[Cell]]]
 """Builds the table of turns of a step."""
@@ -125,6 +127,11 @@ def grouped(name: str) -> str:
 class Tracking(Config):
     """Whether and where a run is tracked."""
 
+    removed_keys: ClassVar[Mapping[str, str]] = {
+        "notes": "WANDB_NOTES in the environment",
+        "turns_every": "none: each tenth step sends a table",
+    }
+
     wandb: bool = True
     """Whether there is a Weights & Biases run, offline where no key is set."""
     tensorboard: bool = False
@@ -139,12 +146,8 @@ class Tracking(Config):
     """Tags of the W&B run."""
     name: str | None = None
     """Shown name of the run; the recipe's by default."""
-    notes: str | None = None
-    """Notes of the W&B run."""
     turns: int = Field(20, ge=0)
-    """Most rows of the table of turns that a step sends; 0 sends none."""
-    turns_every: int = Field(10, ge=1)
-    """Steps between two such tables; the first step has one."""
+    """Most rows of the table of turns that each tenth step sends; 0 sends none."""
     checkpoints: bool = False
     """Whether W&B gets the last checkpoint as an artifact at the end of the run."""
     peak_tflops: float | None = Field(None, gt=0)
@@ -170,7 +173,6 @@ class Tracking(Config):
             "group": self.group,
             "entity": self.entity,
             "tags": self.tags,
-            "notes": self.notes,
         }
         shared: Any = shareable({"shown": labels, "recipe": dict(resolved)}, os.environ)
         start = Start(
@@ -184,7 +186,7 @@ class Tracking(Config):
 
         def due_turns(phase: str, step: Step) -> list[list[Cell]]:
             number = step.number + 1
-            is_due = self.turns > 0 and (number == 1 or number % self.turns_every == 0)
+            is_due = self.turns > 0 and (number == 1 or number % STEPS_PER_TABLE == 0)
             return turn_table(phase, step, self.turns) if is_due else []
 
         tracker = Tracker(len(rows), due_turns)

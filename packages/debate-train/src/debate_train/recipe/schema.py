@@ -165,6 +165,9 @@ def unknown_key(name: str, place: Schema, data: Mapping[str, object], whole: Sch
         data: The mapping.
         whole: The schema of the recipe, in which a key of this name may have another place.
     """
+    removed_keys: Mapping[str, str] = getattr(place.model(data), "removed_keys", {})
+    if name in removed_keys:
+        return f"found a key of earlier releases; expected {removed_keys[name]}"
     tags = [tag for tag, model in place.variants.items() if name in model.model_fields]
     if tags:
         return f"unknown key; expected it with type {' or '.join(tags)}"

@@ -40,6 +40,9 @@ from debate_train.running.step_metrics import facts_of, step_metrics
 from debate_train.trainers import Trainer
 from debate_train.trainers.processes import own_place
 
+# Updates in a row whose gradient was not finite, at which a run stops.
+MAX_SKIPPED = 5
+
 StopReason = Literal["finished", "criterion met", "criterion missed", "interrupted"]
 """Why a phase stopped: all steps are done, the exit criterion is met or was missed in `max_steps`,
 or a signal asked for it."""
@@ -194,10 +197,10 @@ class Phase:
         """Stop a run after too many skipped updates in a row.
 
         Raises:
-            RunFailure: The number of skipped updates has reached `trainer.max_skipped`.
+            RunFailure: The number of skipped updates has reached `MAX_SKIPPED`.
         """
         num_skipped = int(step.metrics.get("optim/skipped_in_a_row", 0))
-        if num_skipped >= self.recipe.trainer.max_skipped:
+        if num_skipped >= MAX_SKIPPED:
             raise RunFailure(
                 f"{self.name} {step.number + 1}: found {num_skipped} updates in a row whose "
                 "gradient was not finite, and skipped them; expected finite losses: look at "

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -83,19 +83,7 @@ class AdamBase(OptimizerBase):
         }
 
 
-class _TorchAdam(AdamBase):
-    def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
-        from torch import optim
-
-        optimizer_class = {"adamw": optim.AdamW, "adam": optim.Adam}[self.label]
-        # torch refuses `fused` where any parameter is on another device.
-        can_fuse = all(p.device.type in FUSED_DEVICES for p in parameters.values())
-        settings = self._settings(learning_rate)
-        optimizer: Optimizer = optimizer_class(parameters.values(), **settings, fused=can_fuse)
-        return optimizer
-
-
-class AdamW(_TorchAdam):
+class AdamW(AdamBase):
     """AdamW (Loshchilov & Hutter 2019), fused where torch has it.
 
     torch's own choice on CUDA works on lists of tensors; intermediate results then take 8 more
@@ -104,11 +92,13 @@ class AdamW(_TorchAdam):
 
     type: Literal["adamw"] = "adamw"
 
+    def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
+        """Make the optimizer of these parameters."""
+        from torch import optim
 
-class Adam(_TorchAdam):
-    """Adam (Kingma & Ba 2015), fused where torch has it; `weight_decay` adds to the gradient."""
-
-    type: Literal["adam"] = "adam"
+        # torch refuses `fused` where any parameter is on another device.
+        can_fuse = all(p.device.type in FUSED_DEVICES for p in parameters.values())
+        return optim.AdamW(parameters.values(), **self._settings(learning_rate), fused=can_fuse)
 
 
 class AdamW8bit(AdamBase):
@@ -154,10 +144,9 @@ class Muon(AdamBase):
     """
 
     type: Literal["muon"] = "muon"
+    removed_keys: ClassVar[Mapping[str, str]] = {"nesterov": "none: steps look ahead"}
     momentum: float = Field(0.95, ge=0, lt=1)
-    """Decay of the mean of a matrix's gradients."""
-    nesterov: bool = True
-    """Look ahead along the momentum."""
+    """Decay of the mean of a matrix's gradients; a step looks ahead along it (Nesterov)."""
 
     def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
         """Make both optimizers as a single object."""
@@ -168,7 +157,7 @@ class Muon(AdamBase):
             "lr": adamw_settings["lr"],
             "weight_decay": adamw_settings["weight_decay"],
             "momentum": self.momentum,
-            "nesterov": self.nesterov,
+            "nesterov": True,
             "adjust_lr_fn": "match_rms_adamw",
         }
         return MuonAndAdamW(parameters, muon_settings, adamw_settings)

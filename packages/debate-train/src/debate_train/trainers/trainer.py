@@ -26,7 +26,6 @@ from debate_train.batches.row_types import (
 from debate_train.losses import Loss
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers.optimizers import (
-    Adam,
     AdamW,
     AdamW8bit,
     Muon,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 Schedule = Literal["constant", "linear", "cosine"]
 OPTIMIZERS: Variants[OptimizerBase] = Variants(
-    None, OptimizerBase, AdamW, Adam, AdamW8bit, Muon, TorchOptimizer
+    None, OptimizerBase, AdamW, AdamW8bit, Muon, TorchOptimizer
 )
 _DEEPSPEED_BUCKET_SIZE = 500_000_000
 
@@ -121,6 +120,10 @@ class TrainerSettings(Config):
     with_trunks: ClassVar[bool] = False
     """Whether what the rows of several packs begin with is computed once for all of them."""
 
+    removed_keys: ClassVar[Mapping[str, str]] = {
+        "max_skipped": "none: the run stops after 5 skipped updates in a row"
+    }
+
     type: str = ""
     """The name by which recipes choose the trainer."""
     learning_rate: float = Field(1e-5, ge=0)
@@ -139,8 +142,6 @@ class TrainerSettings(Config):
     """Passes over each batch; an update for each minibatch of each pass."""
     minibatch_size: int | None = Field(None, ge=1)
     """Rows of an update: a batch is split at random into parts of about so many; null: all."""
-    max_skipped: int = Field(5, ge=1)
-    """Updates skipped in a row, as their gradient was not finite, at which the run stops."""
     tokens_per_micro_batch: int = Field(8192, ge=1)
     """Most tokens in one forward and backward pass; changes speed and memory, not results.
 

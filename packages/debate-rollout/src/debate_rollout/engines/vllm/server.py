@@ -62,6 +62,10 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger(__name__)
+# Longest that one refresh of weights may take.
+LOAD_TIMEOUT_S = 900.0
+# Most requests that are sent at once, for each server; more wait here.
+MAX_CONNECTIONS = 512
 _RECOVERY_INTERVAL_S = 0.5
 """Between two checks of a server that is down."""
 _KEEP_ALIVE = {
@@ -96,7 +100,7 @@ class VllmServer(HttpEngine):
         self._pool = Pool([], config.min_servers)
         self._behind_router: list[PooledServer] = []
         self._device_transfer: DeviceTransfer | None = None
-        self._slots = asyncio.Semaphore(config.max_connections * config.count)
+        self._slots = asyncio.Semaphore(MAX_CONNECTIONS * config.count)
         # New requests pass through the turnstile, which a load locks.
         self._turnstile = asyncio.Lock()
         # Loads and recoveries exclude each other: a server comes back with the last weights.
@@ -122,7 +126,7 @@ class VllmServer(HttpEngine):
             EndpointError: When no server answers, or it refreshes no weights.
         """
         self._check_alive()
-        limit_s = self._config.load_timeout_s
+        limit_s = LOAD_TIMEOUT_S
         if self._is_asleep:
             free_cache()
             self.run(self._on_all(ServerControl.wake), limit_s, "waking vLLM")
@@ -133,7 +137,7 @@ class VllmServer(HttpEngine):
     def sleep(self) -> None:
         """Free the memory of the servers' devices until the next `load`."""
         self._check_alive()
-        limit_s = self._config.load_timeout_s
+        limit_s = LOAD_TIMEOUT_S
         self.run(self._on_all(ServerControl.sleep), limit_s, "vLLM's sleep")
         self._is_asleep = True
 
@@ -146,7 +150,7 @@ class VllmServer(HttpEngine):
         finally:
             for process in processes:
                 process.close()
-                if self._config.log_file is None and process not in crashed:
+                if process not in crashed:
                     process.log.unlink(missing_ok=True)
             self._served.close()
 
@@ -201,7 +205,7 @@ class VllmServer(HttpEngine):
                 config.transfer,
                 servers[0].control.url,
                 dict(servers[0].client.headers),
-                config.load_timeout_s,
+                LOAD_TIMEOUT_S,
             )
 
         cache_sizes = [
@@ -254,10 +258,7 @@ class VllmServer(HttpEngine):
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(server_devices)
 
         port = config.port or free_port()
-        default_log = f"{tempfile.gettempdir()}/vllm-server-{os.getpid()}-{port}.log"
-        log = Path(config.log_file or default_log)
-        if config.servers > 1:
-            log = log.with_suffix(f".{number}.log")
+        log = Path(tempfile.gettempdir(), f"vllm-server-{os.getpid()}-{port}.log")
         command = [*server_command(model, arguments), "--port", str(port)]
         return f"http://127.0.0.1:{port}", ServerProcess(command, environment, log)
 
@@ -423,7 +424,7 @@ class VllmServer(HttpEngine):
             url = server.control.url
             control = ServerControl(url, server.client, server.process, PASSING)
             try:
-                async with asyncio.timeout(self._config.load_timeout_s / 4), self._load_lock:
+                async with asyncio.timeout(LOAD_TIMEOUT_S / 4), self._load_lock:
                     await self._load_current_weights(control)
                     server.control = control
                     server.is_up = True
@@ -486,7 +487,7 @@ class VllmServer(HttpEngine):
         """Act on all servers that receive weights; one of several that fails is lost."""
         servers = self._refreshed_servers
         # One of several that hangs leaves the others a tenth of the time.
-        limit_s = 0.9 * self._config.load_timeout_s if self._pool.is_several else None
+        limit_s = 0.9 * LOAD_TIMEOUT_S if self._pool.is_several else None
         actions = [asyncio.wait_for(action(server.control), limit_s) for server in servers]
         errors = await asyncio.gather(*actions, return_exceptions=True)
         for server, error in zip(servers, errors, strict=True):

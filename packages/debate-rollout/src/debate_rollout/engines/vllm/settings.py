@@ -43,7 +43,7 @@ ALLOWED = frozenset(
      "scheduling_policy", "async_scheduling", "stream_interval", "kv_cache_dtype",
      "kv_offloading_size", "cpu_offload_gb", "num_gpu_blocks_override", "mamba_cache_dtype",
      "mamba_ssm_cache_dtype", "disable_sliding_window", "disable_hybrid_kv_cache_manager",
-     "prefix_caching_hash_algo", "attention_backend", "disable_cascade_attn",
+     "prefix_caching_hash_algo", "block_size", "attention_backend", "disable_cascade_attn",
      "enable_flashinfer_autotune", "optimization_level", "performance_mode",
      "cudagraph_capture_sizes", "max_cudagraph_capture_size",
      "fully_sharded_loras", "max_cpu_loras", "safetensors_load_strategy", "language_model_only",
@@ -57,8 +57,8 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 """Environment variable of vLLM's kernels that do not depend on the batch."""
 ABOUT_STARTING = frozenset(
-    ("dtype", "max_batch", "gpu_memory_utilization", "kv_cache_mib", "block_size",
-     "enforce_eager", "vllm_args", "batch_invariant", "port", "devices", "log_file",
+    ("dtype", "max_batch", "gpu_memory_utilization", "kv_cache_mib",
+     "enforce_eager", "vllm_args", "batch_invariant", "port", "devices",
      "start_timeout_s")
 )  # fmt: skip
 """Settings that a running server has settled at its start."""
@@ -96,8 +96,6 @@ class VllmSettings(EngineSettings):
     """Share of the device for weights and cache; the trainer lives in the rest."""
     kv_cache_mib: int | None = Field(None, ge=1)
     """Size of the key-value cache; None fills the share above, or 256 MiB on a CPU."""
-    block_size: int | None = Field(None, ge=1)
-    """Tokens of a cache block; None is vLLM's choice, or 32 on a CPU."""
     enforce_eager: bool = False
     """Run without compiling and CUDA graphs, which start slowly; always so on a CPU."""
     max_lora_rank: int | None = Field(None, ge=1, le=LORA_RANKS[-1])
@@ -111,6 +109,12 @@ class VllmSettings(EngineSettings):
     """Take vLLM's slower kernels that do not depend on the batch; needs a server and a GPU."""
 
     lowest_temperature: ClassVar[float] = LOWEST_TEMPERATURE
+    removed_keys: ClassVar[Mapping[str, str]] = {
+        "block_size": "vllm_args.block_size",
+        "max_connections": "none: 512 requests are sent at once to each server",
+        "log_file": "none: the log of a server that crashed stays in the temporary folder",
+        "load_timeout_s": "none: a refresh of weights may take 900 s",
+    }
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -207,7 +211,7 @@ def serving_arguments(
         "max_num_seqs": settings.max_batch,
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "kv_cache_memory_bytes": kv_cache_bytes,
-        "block_size": settings.block_size,
+        "block_size": settings.vllm_args.get("block_size"),
         "enforce_eager": settings.enforce_eager,
         "enable_prefix_caching": True,
         # After the temperature, as the trainer computes them.
@@ -328,14 +332,8 @@ class VllmServerEngine(VllmSettings):
     `ipc`: a server on the GPU of rank 0 reads them there."""
     shared_folder: str | None = None
     """Where those files are written; the server must see it under the same path."""
-    max_connections: int = Field(512, ge=1)
-    """Most requests that are sent at once, for each server; more wait here."""
-    log_file: str | None = None
-    """Log of the server that is started; None keeps one only when the server crashed."""
     start_timeout_s: float = Field(900.0, gt=0)
     """Seconds within which the server must answer after its start."""
-    load_timeout_s: float = Field(900.0, gt=0)
-    """Longest that one refresh of weights may take."""
     reconnect_timeout_s: float = Field(300.0, ge=0)
     """Longest that a request is tried again while no server answers."""
     api_key_env: str = "VLLM_API_KEY"
