@@ -29,10 +29,11 @@ from debate_train.models.loaded_model import (
 from debate_train.playing import start_debates
 from debate_train.playing.shared_turns import SharedTurns
 from debate_train.recipe import Recipe
+from debate_train.recipe.refusals import Launch, run_errors
 from debate_train.running.open_engines import open_engine
 from train.small_runs import end_of
 from train.test_policies import logps_of
-from train.two_adapters import BOTH, CLIPPED, NAMES, ONE, REINFORCE, settings
+from train.two_adapters import BOTH, CLIPPED, MEANS, NAMES, ONE, REINFORCE, settings
 
 Tensors = Mapping[str, torch.Tensor]
 OPTIMIZER = "optimizer-00000.safetensors"
@@ -87,20 +88,25 @@ def are_equal(tensors: Tensors, expected: Tensors) -> bool:
         (ONE, REINFORCE, ("second",)),
         (BOTH, {**CLIPPED, "kl": {"weight": 0.3, "reference": "base"}}, NAMES),
         (BOTH, {**CLIPPED, "kl": {"weight": 0.3, "reference": "phase_start"}}, NAMES),
+        (BOTH, MEANS, NAMES),
+        (BOTH, {**MEANS, "aggregation": "sequence_mean"}, NAMES),
     ],
-    ids=["both", "one frozen", "towards the base", "towards the start"],
+    ids=["both", "one frozen", "towards the base", "towards the start", "token means", "turns"],
 )
 def test_two_adapters_take_the_two_steps_of_two_models(
     float64: None, base: str, roles: dict[str, Any], loss: dict[str, Any], trained: tuple[str, ...]
 ) -> None:
     recipe = recipe_of_roles(base, roles, loss=loss)
+    own_rate = recipe.trainer.model_copy(update={"learning_rate": 0.01})
+    trainers = {"first": recipe.trainer, "second": own_rate}
+    trainer_of_both = recipe.trainer.model_copy(update={"learning_rates": {"second": 0.01}})
     loaded = with_spread_adapters(recipe)
     start = {name: tensors_of(loaded, name) for name in NAMES}
     assert trained_adapters(recipe.model.lora, recipe.debate) == trained
     singles = {name: single_adapter(recipe, loaded, name) for name in NAMES}
-    sessions = {name: recipe.trainer.open(singles[name], recipe.loss, 2) for name in NAMES}
+    sessions = {name: trainers[name].open(singles[name], recipe.loss, 2) for name in NAMES}
     engine = open_engine(recipe, loaded)
-    trainer = recipe.trainer.open(replace(loaded, training=trained), recipe.loss, 2)
+    trainer = trainer_of_both.open(replace(loaded, training=trained), recipe.loss, 2)
     engine.load(trainer.weights(0))
     source = recipe.data.open(recipe.seed)
     for step in range(2):
@@ -121,6 +127,7 @@ def test_two_adapters_take_the_two_steps_of_two_models(
         assert {row.adapter for row in batch.rows} == set(trained)
         before = {name: tensors_of(loaded, name) for name in NAMES}
         metrics = trainer.step(batch)
+        assert metrics["optim/learning_rate/second"] == 0.01
         for name in trained:
             single_metrics = sessions[name].step(rows_of_adapter(batch, name))
             for key in ("loss", "optim/entropy", "optim/grad_norm", "optim/ratio_max"):
@@ -255,6 +262,15 @@ def test_unknown_adapters_are_refused(base: str, sections: dict[str, Any], messa
     with pytest.raises(ValueError) as refusal:
         recipe_of_roles(base, BOTH, **sections)
     assert message in str(refusal.value)
+
+
+def test_rate_of_an_unknown_adapter_is_refused(base: str) -> None:
+    recipe = recipe_of_roles(base, BOTH, trainer={"type": "torch", "learning_rates": {"frist": 1}})
+    (error,) = run_errors(recipe, Launch())
+    assert error.startswith("trainer.learning_rates: found 'frist', expected one of first, second")
+    single = recipe_of_roles(base, {}, trainer=recipe.trainer, model=pretrained())
+    (error,) = run_errors(single, Launch())
+    assert "model.lora.adapters has no names" in error
 
 
 def test_evaluations_share_no_turn_between_adapters() -> None:

@@ -7,6 +7,7 @@ BOTH = {"ours": {"adapter": "first", "temperature": 0.75}, "theirs": {"adapter":
 ONE = {"ours": {"adapter": "first", "train": False}, "theirs": {"adapter": "second"}}
 REINFORCE = {"type": "reinforce", "aggregation": "token_sum"}
 CLIPPED = {"type": "ppo_clip", "aggregation": "token_sum"}
+MEANS = {"type": "ppo_clip", "aggregation": "token_mean_batch"}
 
 
 def settings(base: str, roles: dict[str, Any], **others: Any) -> dict[str, Any]:

@@ -167,6 +167,8 @@ def weigh(
 ) -> "tuple[Batch, list[Floats]]":
     """Compute the weight of each sampled token in an update, and the advantages to go with it.
 
+    Each adapter is a policy: its rows have denominators as if it were trained alone.
+
     Args:
         batch: all rows of the step.
         aggregation: the loss's.
@@ -178,8 +180,24 @@ def weigh(
     Source: `token_mean_group` is eq. 7 of Liu et al., "Self-Debate Reinforcement Learning". Its
     expectation is over the elements of the batch of Algorithm 1: (q, …) and (q_d, …) are two.
     """
-    if not batch.rows:
-        return batch, []
+    numbers_of_adapter: dict[str | None, list[int]] = {}
+    for number, row in enumerate(batch.rows):
+        numbers_of_adapter.setdefault(row.adapter, []).append(number)
+    weighed_rows: dict[int, Row] = {}
+    weights: dict[int, Floats] = {}
+    for numbers in numbers_of_adapter.values():
+        adapter_batch = replace(batch, rows=tuple(batch.rows[number] for number in numbers))
+        weighed_batch, adapter_weights = _weigh_policy(adapter_batch, aggregation)
+        weighed_rows |= zip(numbers, weighed_batch.rows, strict=True)
+        weights |= zip(numbers, adapter_weights, strict=True)
+    in_order = range(len(batch.rows))
+    rows = tuple(weighed_rows[number] for number in in_order)
+    return replace(batch, rows=rows), [weights[number] for number in in_order]
+
+
+def _weigh_policy(
+    batch: "Batch", aggregation: Aggregation | Literal["pair_mean"]
+) -> "tuple[Batch, list[Floats]]":
     rows = batch.rows
     if aggregation == "pair_mean":
         return batch, _split_by_row(_pair_weights(rows), rows)

@@ -8,7 +8,7 @@ from debate_rollout.engine import TrainingSetup
 from debate_rollout.engines.transformers import absent_device
 from debate_train.errors import RecipeError
 from debate_train.losses import reference_error
-from debate_train.models.loaded_model import trained_adapters
+from debate_train.models.loaded_model import trained_adapters, unknown_adapter
 from debate_train.recipe.conflicts import keep_problems, sampling_problems
 from debate_train.recipe.policies import (
     engines_by_key,
@@ -113,6 +113,11 @@ def _adapter_errors(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps several adapters from being served and trained."""
     lora = recipe.model.lora
     engine = recipe.rollout.engine
+    for prefix, phase in phases_by_prefix(recipe).items():
+        for name in phase.trainer.named_rates():
+            problem = unknown_adapter(lora, name)
+            if problem is not None:
+                yield f"{prefix}trainer.learning_rates: {problem}"
     if lora is None or len(lora.adapters) < 2:
         return
     if "lora" in engine.capabilities and "adapters" not in engine.capabilities:

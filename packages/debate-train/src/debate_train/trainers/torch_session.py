@@ -467,7 +467,7 @@ class TorchTrainerSession:
         started = time.perf_counter()
         batch = with_names(batch, self._loaded)
         self._model.train()
-        learning_rate = float(self._optimizer.param_groups[0]["lr"])
+        learning_rates = self._learning_rates()
         update_loop = UpdateLoop(
             model=self._model,
             loss=self._loss,
@@ -492,10 +492,20 @@ class TorchTrainerSession:
         return {
             **stats.metrics(batch.sampled_tokens, tokens_of_adapters(batch)),
             **self._skips.metrics(updates),
-            "optim/learning_rate": learning_rate,
+            **learning_rates,
             "time/pack_s": packing_ended - packing_started,
             "time/train_s": time.perf_counter() - started,
         }
+
+    def _learning_rates(self) -> dict[str, float]:
+        """Collect the present rates as metrics: the first one, and those of named adapters."""
+        names = {parameter: adapter_of(name) for name, parameter in self._parameters.items()}
+        rates = {"optim/learning_rate": float(self._optimizer.param_groups[0]["lr"])}
+        for group in self._optimizer.param_groups:
+            adapter = names[group["params"][0]]
+            if adapter in self._config.named_rates():
+                rates[f"optim/learning_rate/{adapter}"] = float(group["lr"])
+        return rates
 
     def score(self, batch: Batch) -> list[float]:
         """Sum the log-probabilities of each row's actions."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.plugins import Config, Variants
@@ -24,7 +24,7 @@ from debate_train.batches.row_types import (
     weigh,
 )
 from debate_train.losses import Loss
-from debate_train.models.loaded_model import LoadedModel
+from debate_train.models.loaded_model import LoadedModel, adapter_of
 from debate_train.trainers.optimizers import (
     AdamW,
     AdamW8bit,
@@ -187,6 +187,10 @@ class TrainerSettings(Config):
         """Look up the CPU threads of each operation; None for torch's default."""
         return None
 
+    def named_rates(self) -> "Mapping[str, float]":
+        """Look up the learning rates of adapters that have one of their own."""
+        return {}
+
     def sharding(self) -> Sharding | None:
         """Describe the division of the state over processes; None for no division."""
         return None
@@ -251,6 +255,8 @@ class TorchTrainer(TrainerSettings):
     threads: int | None = Field(None, ge=1)
     """CPU threads of each operation of the process, sampling included; null: one a core. Small
     models are fastest with 1, and then their digits do not depend on the number of cores."""
+    learning_rates: dict[str, NonNegativeFloat] = Field(default_factory=dict)
+    """Learning rates of named adapters; the others have `learning_rate`."""
 
     def named_device(self) -> str:
         """The key `device`."""
@@ -259,6 +265,27 @@ class TorchTrainer(TrainerSettings):
     def num_threads(self) -> int | None:
         """The key `threads`."""
         return self.threads
+
+    def named_rates(self) -> "Mapping[str, float]":
+        """The key `learning_rates`."""
+        return self.learning_rates
+
+    def make_optimizer(self, parameters: "Mapping[str, Parameter]") -> "Optimizer":
+        """Make the optimizer, with parameter groups for adapters that have a rate of their own."""
+        optimizer = super().make_optimizer(parameters)
+        if not self.learning_rates:
+            return optimizer
+        adapters = {parameter: adapter_of(name) for name, parameter in parameters.items()}
+        groups = []
+        for group in optimizer.param_groups:
+            parameters_of_rate: dict[float, list[Parameter]] = {}
+            for parameter in group["params"]:
+                rate = self.learning_rates.get(adapters[parameter] or "", group["lr"])
+                parameters_of_rate.setdefault(rate, []).append(parameter)
+            for rate, rate_parameters in parameters_of_rate.items():
+                groups.append({**group, "params": rate_parameters, "lr": rate})
+        optimizer.param_groups = groups
+        return optimizer
 
     def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "TorchTrainerSession":
         """Open a session in this process."""
