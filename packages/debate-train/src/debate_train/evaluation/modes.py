@@ -35,7 +35,7 @@ Ratios = Mapping[str, Mapping[str, tuple[float, ...]]]
 
 
 class DebateInPlace(Config):
-    """A debate form in place of the evaluated one; None keeps that."""
+    """A debate form in place of the evaluated form; `None` keeps the latter."""
 
     # Forms of other packages are imported when the first is made, not with this module: such a
     # package may have an evaluation mode in the same file, and import this.
@@ -62,7 +62,7 @@ class DebateInPlace(Config):
 
 
 class DebateChanges(DebateInPlace):
-    """Changes of a debate form; a key of None changes nothing."""
+    """Changes of a debate form; a key of `None` is no change."""
 
     num_agents: int | None = None
     """Agents that debate."""
@@ -118,7 +118,7 @@ class CurvePoint:
 
     Attributes:
         x: The number of samples k, or the round from 0, of this point.
-        tokens: Sampled tokens an answer, on average over the questions; None for turns
+        tokens: Sampled tokens an answer, on average over the questions; `None` for turns
             without replies and counts.
         values: For each question, whether the answer is right, averaged over the debates.
     """
@@ -266,7 +266,7 @@ def _outcomes_after(debate: AnswersGiven, round: int) -> dict[str, float]:
 
 
 def _count_sampled(debate: AnswersGiven, last_round: int | None) -> float | None:
-    """Count the tokens sampled up to a round, or in all rounds; None if a turn has no counts."""
+    """Count the tokens sampled up to a round, or in all rounds; `None` if a turn has no counts."""
     num_sampled = 0
     for turn in debate.debate.transcript.turns:
         if last_round is not None and turn.round > last_round:

@@ -1,4 +1,4 @@
-"""Detectors, progress, speed and trackers of a policy that trains."""
+"""Detectors, progress, speed and trackers of a training policy."""
 
 # `health` imports the detectors of other packages, which import the names before it from here.
 from debate_train.monitoring.detectors import Detector, Finding

@@ -27,7 +27,7 @@ Alarm = Callable[["Detector", float, History], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The figure of a detector, and the reason for an alarm, if there is one."""
+    """The figure of a detector, and the reason for an alarm, if any."""
 
     value: float
     alarm: str | None = None
@@ -39,7 +39,7 @@ def window_mean(metric: str, history: History) -> float | None:
 
 
 def last_step(metric: str, history: History) -> float | None:
-    """Read the last step: a phase has one set of examples, known from step 1 on."""
+    """Read the last step: a phase has a single set of examples, known from step 1 on."""
     return history.last[-1].get(metric)
 
 
@@ -49,13 +49,13 @@ def last_evaluation(metric: str, history: History) -> float | None:
 
 
 def largest_win_share(_metric: str, history: History) -> float | None:
-    """Find the largest share of verdicts other than `=` that an agent wins."""
+    """Find the largest share of verdicts other than `=` won by an agent."""
     shares = [history.now(f"judge/wins/agent_{agent}") for agent in range(history.facts.agents)]
     return max((share for share in shares if share is not None), default=None)
 
 
 def answer_diversity(metric: str, history: History) -> float | None:
-    """Compute (classes / answers − 1/N) / (1 − 1/N): 0 if all N agents agree, 1 if none do."""
+    """Compute (classes / answers − 1/N) / (1 − 1/N): 0 if all N agents agree, 1 if all differ."""
     class_share = history.now(metric)
     num_agents = history.facts.agents
     if class_share is None or num_agents < 2:
@@ -64,7 +64,7 @@ def answer_diversity(metric: str, history: History) -> float | None:
 
 
 def first_step_kl(metric: str, history: History) -> float | None:
-    """Read the KL of the phase's first step, before its update."""
+    """Read the KL of the phase's first step, before the update."""
     # Later updates of one step measure the KL after the first of them.
     starts_at_zero = history.facts.keeps_start and not history.facts.several_updates
     if not starts_at_zero or not history.first:
@@ -74,12 +74,12 @@ def first_step_kl(metric: str, history: History) -> float | None:
 
 
 def strength(_metric: str, history: History) -> float | None:
-    """Compute the policy's accuracy minus its start's in the last evaluation."""
+    """Compute accuracy minus the start's accuracy in the last evaluation."""
     return strength_in(history.evaluations[-1])
 
 
 def strength_in(evaluation: Row) -> float | None:
-    """Compute the policy's accuracy minus its start's in the same debates."""
+    """Compute accuracy minus the start's accuracy in the same debates."""
     accuracy = evaluation.get("eval/start/learned/accuracy")
     start_accuracy = evaluation.get("eval/start/opponent/accuracy")
     if accuracy is None or start_accuracy is None:
@@ -98,7 +98,7 @@ def first_evaluation(metric: str, history: History) -> tuple[float | None, float
 
 
 def first_answers(metric: str, history: History) -> tuple[float | None, float]:
-    """Read the start's share; estimate the error as if each question had one such answer."""
+    """Read the start's share; estimate the error as if each question had a single such answer."""
     start, _ = first_evaluation(metric, history)
     shares = [share for share in (start, last_evaluation(metric, history)) if share is not None]
     # A share that is computed from rounded figures may lie a little outside [0, 1].
@@ -125,7 +125,7 @@ def change_alarm(detector: "Detector", value: float, history: History) -> str | 
 
 
 def strength_alarm(detector: "Detector", value: float, history: History) -> str | None:
-    """Look for a loss of strength that the reward does not show."""
+    """Look for a loss of strength hidden by the reward."""
     # At its start the policy is as strong as that start.
     # The comparison is with the reward at the policy's strongest evaluation.
     best_strength = 0.0
@@ -148,7 +148,7 @@ def strength_alarm(detector: "Detector", value: float, history: History) -> str 
 
 
 def still_zero_alarm(detector: "Detector", value: float, history: History) -> str | None:
-    """Look for a KL that stays 0 although steps move the policy: its reference moves, too."""
+    """Look for a KL of 0 although steps move the policy: the reference moves with it."""
     if history.now(detector.metric) == 0 and history.now("optim/grad_norm"):
         return f"0 for {history.window} steps, though each moves the policy"
     return None
@@ -161,7 +161,7 @@ def no_signal_alarm(detector: "Detector", value: float, history: History) -> str
 
 
 def no_growth_alarm(detector: "Detector", value: float, history: History) -> str | None:
-    """Look for a figure that has not grown since the phase's first steps."""
+    """Look for a figure without growth since the phase's first steps."""
     start = history.begun(detector.metric)
     if start is None or has_few_steps(history) or value > start:
         return None
@@ -169,7 +169,7 @@ def no_growth_alarm(detector: "Detector", value: float, history: History) -> str
 
 
 def has_few_steps(history: History) -> bool:
-    """Whether the last steps overlap the first ones: at the first one no reply has gained."""
+    """Whether the last steps overlap the first steps, before replies could gain."""
     return history.steps < 2 * history.window
 
 
@@ -185,12 +185,12 @@ def never(_history: History) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorRow:
-    """One of our detectors.
+    """A detector of ours.
 
-    `metric` to `stops` are the defaults of a detector's keys, the others say how it is judged.
+    `metric` to `stops` are defaults of a detector's keys; the other fields judge the figure.
 
     Attributes:
-        due: The rows of metrics that are judged.
+        due: The judged rows of metrics.
         excused: Whether the figure is no cause for alarm, however bad it is.
     """
 
@@ -411,20 +411,20 @@ class Detector(Config):
 
     @property
     def row(self) -> DetectorRow:
-        """The row of our detectors; those of recipes and other packages have a plain one."""
+        """The row of our detectors; other detectors have a plain row."""
         return ROWS.get(self.type, PLAIN)
 
     @property
     def due(self) -> Due:
-        """The rows of metrics that are judged: steps, or evaluations on the dev split."""
+        """The judged rows of metrics: steps, or evaluations on the dev split."""
         return self.row.due
 
     def figure(self, history: History) -> float | None:
-        """Compute the figure after the last row, None if unknown."""
+        """Compute the figure after the last row; `None` if unknown."""
         return self.row.figure(self.metric, history)
 
     def judge(self, history: History) -> Finding | None:
-        """Judge the last row; None as long as the figure is unknown."""
+        """Judge the last row; `None` as long as the figure is unknown."""
         value = self.figure(history)
         if value is None or not isfinite(value):
             return None
@@ -444,7 +444,7 @@ else:
 
 
 class Metric(Detector):
-    """A metric with bounds: of the recipe's own, or one of ours by its name."""
+    """A metric with bounds: new in the recipe, or ours by name."""
 
     type: MetricType = "metric"
 

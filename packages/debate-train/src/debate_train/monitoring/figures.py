@@ -81,7 +81,7 @@ class History:
             self.last.popleft()
 
     def now(self, metric: str) -> float | None:
-        """Average a metric over the last `window` steps; None if fewer have a finite value."""
+        """Average a metric over the last `window` steps; `None` if fewer have a finite value."""
         values = numbers(self.last, metric)
         return fmean(values) if len(values) == self.window else None
 
@@ -141,7 +141,7 @@ def derived(row: Row) -> dict[str, float]:
 
 
 def _transitions(row: Row) -> dict[str, float]:
-    """Compute the shares of right answers that stay right, and of wrong answers made right."""
+    """Compute the shares of right answers staying right, and of wrong answers made right."""
     lost_share = row.get("eval/flips/right_to_wrong")
     won_share = row.get("eval/flips/wrong_to_right")
     accuracies = []

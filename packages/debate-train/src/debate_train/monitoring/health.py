@@ -1,4 +1,4 @@
-"""The health monitor: detectors judge a phase while its policy trains, and may stop the run."""
+"""The health monitor: detectors judge a training phase and may stop the run."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ DetectorChoice = Annotated[Detector, DETECTORS]
 
 
 class Health(Config):
-    """Detectors of a phase that learns from samples or pairs, and alarms that stop the run."""
+    """Detectors of a phase of samples or pairs, and alarms to stop the run."""
 
     enabled: bool = True
     """Whether the run has a health monitor."""
@@ -36,7 +36,7 @@ class Health(Config):
     NAME: {share: 0.5} changes a key of it. A new name needs a `type`, mostly `metric`."""
 
     def chosen(self) -> Mapping[str, Detector]:
-        """Collect the detectors that are on, by name."""
+        """Collect the active detectors by name."""
         if not self.enabled:
             return {}
         detectors: dict[str, Detector | None] = {name: Metric(type=name) for name in ROWS}
@@ -81,9 +81,9 @@ class Health(Config):
 
 
 class HealthWatch:
-    """The monitor of one phase, without a state on disk: a resumed phase reads its rows again.
+    """Monitors a phase, without a state on disk: a resumed phase reads the rows again.
 
-    Phases that imitate have no monitor.
+    Imitating phases have no monitor.
 
     Args:
         name: The phase.
@@ -187,7 +187,7 @@ def is_evaluation(row: Row) -> bool:
 
 
 def alarms_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """List the alarms in rows of metrics: phase, step, detector and its figure."""
+    """List the alarms in rows of metrics: phase, step, detector and figure."""
     alarms = []
     for row in rows:
         detectors = [key.removeprefix(ALARM) for key in row if key.startswith(ALARM)]

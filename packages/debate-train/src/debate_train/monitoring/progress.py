@@ -51,10 +51,10 @@ def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 
 class SteadyStream:
-    """A text stream whose writes never fail: a closed pipe or a full disk loses the text alone.
+    """A text stream with writes that never fail: a closed pipe or a full disk loses only text.
 
     Args:
-        stream: Where to write; None, as Python has it for a descriptor that is closed, drops all.
+        stream: The target; `None`, Python's value for a closed descriptor, drops all text.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -82,7 +82,7 @@ class SteadyStream:
         return False
 
     def settle(self) -> None:
-        """Flush; if that fails send the rest nowhere, so that Python's own flush succeeds."""
+        """Flush; after a failure send the rest to the null device, so Python can flush."""
         try:
             if self._stream is not None:
                 self._stream.flush()
@@ -97,7 +97,7 @@ class SteadyStream:
 
 
 def steady(stream: TextIO | None) -> TextIO:
-    """Wrap a stream so that its writes never fail."""
+    """Wrap a stream to never fail on writes."""
     return cast(TextIO, SteadyStream(stream))
 
 
@@ -105,8 +105,8 @@ def steady(stream: TextIO | None) -> TextIO:
 def steady_streams() -> Iterator[None]:
     """Let standard output and error be steady while this is open.
 
-    Descriptors 0 to 2 that are closed are opened onto nothing first: a file of the run that got
-    one of them would take what libraries print.
+    Closed descriptors from 0 to 2 are opened onto the null device first: otherwise a file of the
+    run could get such a descriptor and take the prints of libraries.
     """
     _occupy_standard_descriptors()
     stdout_before = sys.stdout
@@ -134,13 +134,13 @@ def _occupy_standard_descriptors() -> None:
 class Progress:
     """Shows phase, step, accuracy, time left, loss and speed; close it, or use it in `with`.
 
-    On a terminal there are also the turns of the debates that are being played. Where the line is
-    too narrow, its end is cut off. Elsewhere a phase has a line every so often.
+    A terminal also shows the turns of the debates under way. A narrow line loses the end. In a
+    log a phase has a line every so often.
 
     Args:
-        console: Where to write; standard error by default, so that standard output stays clean.
-        live: Draw in place. By default only on a terminal that is not a CI log.
-        clock: Seconds that never go back.
+        console: Standard error by default, to keep standard output clean.
+        live: Draw in place. By default only on a terminal outside CI.
+        clock: A monotonic clock in seconds.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Progress:
         self._bar.start()
 
     def watch(self, runs: Sequence[DebateRun], turns: int, what: str) -> list[DebateRun]:
-        """Wrap debates so that the display shows how many of their turns have been played.
+        """Wrap debates to show their number of played turns on the display.
 
         Args:
             runs: Debates before their start; they may be played in another thread.
@@ -219,7 +219,7 @@ class Progress:
         return counted(runs, turns, show_turns)
 
     def step(self, step: int, metrics: Mapping[str, object]) -> None:
-        """Show that `step` of `total` steps are done (the first call of a phase has step 1)."""
+        """Show `step` of `total` steps as done (the first call of a phase has step 1)."""
         start_time, first_step = self._step_ends[0]
         if first_step < 0:  # A resumed phase does not begin at 0.
             first_step = step - 1
@@ -271,13 +271,13 @@ class Progress:
             self._bar.update(self._task, total=total, completed=completed, said=line)
 
     def note(self, text: str) -> None:
-        """Write a line of its own, on a terminal above the display."""
+        """Write a separate line, on a terminal above the display."""
         from rich.text import Text
 
         self._console.print(Text(text), soft_wrap=True)
 
     def close(self) -> None:
-        """End the display; a second call does nothing."""
+        """End the display; a second call has no effect."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -1,4 +1,4 @@
-"""The services that follow a run: W&B and TensorBoard.
+"""Services for following a run: W&B and TensorBoard.
 
 `shareable` and `shareable_page` remove all secrets and paths before data leaves the machine.
 """
@@ -148,7 +148,7 @@ class Service:
     """As users know it."""
 
     def log(self, row: Logged) -> None:
-        """Send one row."""
+        """Send a row."""
 
     def summarise(self, values: Mapping[str, object]) -> None:
         """Set final values."""
@@ -294,11 +294,11 @@ def _init_settings(wandb: Any, mode: str) -> dict[str, Any]:
 
 
 class TensorBoardRun(Service):
-    """Writes one event file for each start of the run.
+    """Writes an event file for each start of the run.
 
     Args:
         start: The start of the run.
-        last: The last step to keep, None for a new run.
+        last: The last step to keep; `None` for a new run.
     """
 
     name = "TensorBoard"
@@ -315,7 +315,7 @@ class TensorBoardRun(Service):
         self._writer.add_text("recipe", f"```\n{recipe}\n```")
 
     def log(self, row: Logged) -> None:
-        """Write one row at its step."""
+        """Write a row at the row's step."""
         self._last_step = row.step
         for name, value in row.metrics.items():
             if isinstance(value, int | float):

@@ -52,7 +52,7 @@ def peak_memory_gib() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The least that an update computes: tokens, pairs of a query and a key, and actions.
+    """The least work of an update: tokens, pairs of a query and a key, and actions.
 
     A common start of rows counts once, and padding does not count, however rows are packed.
     """
@@ -91,12 +91,11 @@ class Cost:
 
     @classmethod
     def of(cls, model: "PreTrainedModel | None") -> "Cost | None":
-        """Compute the cost of a decoder-only model; None where it is not known, as with experts.
+        """Compute the cost of a decoder-only model; `None` if unknown, as with experts.
 
         Forward: 2 for each weight of the layers and token, 4 · heads · features of a head for each
         layer and pair, 2 for each weight of the head and action. Backward: twice that, half of it
-        where weights are frozen. Nothing is counted for what is computed again, for a reference
-        policy or for the optimizer.
+        where weights are frozen. Recomputation, a reference policy and the optimizer do not count.
 
         Source: Chowdhery et al. 2022, PaLM, appendix B; there a query sees as many keys as the
         sequence is long.
@@ -136,7 +135,7 @@ class Cost:
 
 
 def peak_flops(tflops: float | None) -> float | None:
-    """Compute the peak FLOP/s of a device from `tflops`, else look up this GPU if it is known."""
+    """Compute the peak FLOP/s of a device from `tflops`; without it look up this GPU."""
     if tflops is None and torch.cuda.is_available():
         device_name = torch.cuda.get_device_name()
         tflops = next((peak for part, peak in PEAK_TFLOPS.items() if part in device_name), None)
@@ -145,14 +144,14 @@ def peak_flops(tflops: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The devices and the cost of a step, from which its speed is computed.
+    """The devices and the cost of a step, to compute the step's speed.
 
     Attributes:
-        epochs: How often a step learns from its rows.
-        training: Processes that train, each on a device of its own.
+        epochs: Passes of a step over the rows.
+        training: Training processes, each on a separate device.
         devices: Devices of these processes, and the engine's own devices.
-        peak: FLOP/s of a training device, None where it is not known.
-        cost: Cost of the model, None where it is not known.
+        peak: FLOP/s of a training device; `None` if unknown.
+        cost: Cost of the model; `None` if unknown.
     """
 
     epochs: int = 1
@@ -186,8 +185,8 @@ class Speed:
         """Compute the speed of a step.
 
         Args:
-            batch: Its rows.
-            metrics: Its metrics: the seconds of its update and the tokens sampled a second.
+            batch: The step's rows.
+            metrics: The step's metrics: seconds of the update and tokens sampled a second.
         """
         speed = {}
         seconds = metrics.get("time/train_s", 0.0)

@@ -1,4 +1,4 @@
-"""Services that follow a run beside its directory, and the table of turns."""
+"""Services for following a run besides the run directory, and the table of turns."""
 
 import os
 import sys
@@ -36,7 +36,7 @@ View = Callable[[str, Step], Sequence[Sequence[Cell]]]
 
 
 class Tracker:
-    """Hands rows to services; after a failure a service is left out, with one warning.
+    """Hands rows to services; after a failure a service is left out, with a warning.
 
     Args:
         rows: Number of earlier rows of a resumed run.
@@ -61,7 +61,7 @@ class Tracker:
     def log(
         self, phase: str, step: int, metrics: Mapping[str, object], made: Step | None = None
     ) -> None:
-        """Send one row, with the debates and the advantages of its step, if any."""
+        """Send a row, with the debates and the advantages of the step, if any."""
         # Counted even without services, because row k of a tracker is row k of metrics.jsonl.
         number = self._num_rows
         self._num_rows += 1
@@ -86,11 +86,11 @@ class Tracker:
         self._call_all(lambda service: service.summarise(values))
 
     def keep(self, report: Path | None, checkpoint: Path | None) -> None:
-        """Send the run's report, its recipe and, if the recipe says so, its last checkpoint."""
+        """Send the run's report, the recipe and, if the recipe says so, the last checkpoint."""
         self._call_all(lambda service: service.keep(report, checkpoint))
 
     def close(self, *, failed: bool = False) -> None:
-        """End the run; a second call does nothing."""
+        """End the run; a second call has no effect."""
         self._call_all(lambda service: service.close(failed))
         self._services.clear()
 
@@ -118,7 +118,7 @@ def _reason(error: Exception) -> str:
 
 
 def grouped(name: str) -> str:
-    """Build the name of a metric in trackers, with a group before its first `/`."""
+    """Build the name of a metric in trackers, with a group before the first `/`."""
     if name in RENAMED:
         return RENAMED[name]
     return name if "/" in name else f"train/{name}"
@@ -211,7 +211,7 @@ def turn_table(phase: str, step: Step, most: int) -> list[list[Cell]]:
     """Build rows of `COLUMNS` for the first `most` turns of a step.
 
     `credit` is the reward of the whole turn in each stream; `advantage` is the mean over the
-    turn's tokens, None for an untrained turn.
+    turn's tokens; `None` for an untrained turn.
     """
     table: list[list[Cell]] = []
     debates = zip(step.transcripts, step.scores, strict=False)

@@ -1,12 +1,11 @@
-"""The debates of a training step, and dynamic sampling of questions that teach something.
+"""The debates of a training step, and dynamic sampling of informative questions.
 
-Over-sampling: questions that teach nothing are left out and others drawn in their place. Step s
-owns the batches s·k to s·k + k - 1 of the data, where k is `rollout.oversample`. It draws their
-questions in order, in rounds, until enough are kept: first as many as are wanted, then as many as
-are missing at the share that was kept so far. What a step draws follows from its number and from
-its weights, and so neither from time nor from what other steps drew: a resumed run and one that
-plays ahead draw the same questions. Those that a step does not need are passed over; they stand
-elsewhere in the next epoch.
+Over-sampling replaces uninformative questions by others. Step s owns the batches s·k to
+s·k + k - 1 of the data, where k is `rollout.oversample`. A step draws the batches' questions in
+order, in rounds, until enough are kept: first the wanted number, then the missing number divided by
+the share kept so far. The draw depends only on the number of the step and on the weights, not on
+time or on other steps: a resumed run and a run ahead of training draw the same questions. Unneeded
+questions are passed over; the next epoch has them elsewhere.
 
 A rule that counts debates (`at_most`) counts those of the step. Until its questions are drawn, the
 debates that may go on wait at their first gate; then the rule answers all of them together.

@@ -11,7 +11,7 @@ from debate_train.recipe.step_counts import StepCounts, many, step_counts
 
 
 def outline(recipe: Recipe) -> str:
-    """Describe a run in a line: its phases, their steps and rewards, and the agents."""
+    """Describe a run in a line: phases with steps and rewards, and agents."""
     phases = recipe.phase_recipes()
     phase_texts = []
     sizes = []
@@ -36,7 +36,7 @@ def _teacher(phase: Recipe) -> str:
 
 
 def most_tokens(recipe: Recipe) -> int:
-    """Count the most tokens of replies that all steps of a run sample."""
+    """Bound the reply tokens sampled in all steps of a run."""
     num_tokens = 0
     for phase in recipe.phase_recipes().values():
         if phase.offline is None and phase.rollout.engine.is_sampled:
@@ -46,7 +46,7 @@ def most_tokens(recipe: Recipe) -> int:
 
 
 def phase_lines(name: str, phase: Recipe) -> Iterator[str]:
-    """Describe what one step and the whole phase play.
+    """Describe the debates of a step and of the whole phase.
 
     Raises:
         UsageError: The phase learns from files that are absent.
@@ -136,7 +136,7 @@ def _debate_shape(phase: Recipe, counts: StepCounts) -> str:
 
 
 def collecting_line(recipe: Recipe) -> str:
-    """Describe the debates that `debate-rollout` collects."""
+    """Describe the debates collected by `debate-rollout`."""
     num_steps = recipe.steps
     batch_size = recipe.data.batch_size
     counts = step_counts(recipe, batch_size)
@@ -152,7 +152,7 @@ def collecting_line(recipe: Recipe) -> str:
 
 
 def evaluation_line(phase: Recipe) -> str:
-    """Describe what an evaluation plays, in all its modes."""
+    """Describe the debates of an evaluation in all modes."""
     setup = phase.evaluated()
     num_questions = phase.evaluation.questions
     mode_texts = [mode.counted(setup.form) for mode in setup.modes.values()]
@@ -167,7 +167,7 @@ def evaluation_line(phase: Recipe) -> str:
 
 
 def forms_of_evaluations(phase: Recipe) -> list[DebateForm]:
-    """List the forms that evaluations play and training does not, each once."""
+    """List the forms played by evaluations but not in training, without repetition."""
     if not phase.evaluation.questions:
         return []
     covered_forms = [*phase.forms, direct_form(phase.debate)]

@@ -1,4 +1,4 @@
-"""`--check`: what a recipe will do, and what is wrong with it, without loading weights."""
+"""`--check`: the plan and the problems of a recipe, without loading weights."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,8 +47,8 @@ def check(
 
     Args:
         recipe: The recipe.
-        launch: How it is about to be used; None for one process, perhaps on another machine.
-        model: Replaces the recipe's model, if that is a checkpoint that does not exist yet.
+        launch: The intended use; `None` for a single process, perhaps on another machine.
+        model: Replaces the recipe's model while its checkpoint does not exist yet.
     """
     launch = launch or Launch()
     report = CheckReport()
@@ -108,7 +108,7 @@ def check(
 def _check_learning(
     name: str, phase: Recipe, view: DataView, counter: TokenCounter | None, report: CheckReport
 ) -> None:
-    """Report what a phase cannot learn; `name` is empty in a recipe without phases."""
+    """Report obstacles to a phase's learning; `name` is empty in a recipe without phases."""
     has_answers = view.has_answers(phase.data)
     warnings = list(warnings_of(phase, answers=has_answers))
     errors = []
@@ -151,7 +151,7 @@ def _check_learning(
 
 
 def check_collecting(recipe: Recipe) -> CheckReport:
-    """Check the keys that `debate-rollout` uses; loads no weights, downloads nothing."""
+    """Check the keys used by `debate-rollout`, without weights and downloads."""
     report = CheckReport()
     if "tokens" in recipe.rollout.engine.capabilities:
         check_model(recipe.model, report)
@@ -168,12 +168,12 @@ def check_collecting(recipe: Recipe) -> CheckReport:
 
 
 def _identity(data: DataSettings) -> str:
-    """Write data as text, the same for data that differs in nothing but its batch size."""
+    """Write data as text, equal for all batch sizes."""
     return cast(BaseModel, data).model_dump_json(exclude={"batch_size"}, fallback=repr)
 
 
 def check_model(model: ModelConfig, report: CheckReport, with_tokenizer: bool = True) -> None:
-    """Report the model's name, and problems of its directory."""
+    """Report the model's name and problems of the directory."""
     if model.source is None:
         report.lines.append(f"model: made from scratch, window {model.context_window:,} tokens")
         return

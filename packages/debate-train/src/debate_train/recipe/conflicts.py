@@ -1,4 +1,4 @@
-"""Settings of one phase that are valid alone and do not fit each other."""
+"""Conflicts between valid settings of a phase."""
 
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def conflicts_of(phase: "Recipe") -> Iterator[str]:
-    """Yield each conflict, with the key to change; a recipe with one is invalid."""
+    """Yield each conflict with the key to change; conflicts make a recipe invalid."""
     yield from _evaluation_conflicts(phase)
     yield from _metric_conflicts(phase)
     yield from _role_conflicts(phase)
@@ -42,7 +42,7 @@ def _evaluation_conflicts(phase: "Recipe") -> Iterator[str]:
 
 
 def _metric_conflicts(phase: "Recipe") -> Iterator[str]:
-    """Yield names of metrics that no evaluation of this phase measures."""
+    """Yield metrics without an evaluation to measure them in this phase."""
     setup = phase.evaluated()
     metrics_by_key: list[tuple[str, Collection[str], Collection[str]]] = []
     if phase.exit_criterion is not None:
@@ -70,7 +70,7 @@ def _metric_conflicts(phase: "Recipe") -> Iterator[str]:
 
 
 def _role_conflicts(phase: "Recipe") -> Iterator[str]:
-    """Yield policies and adapters that roles name and the recipe does not have."""
+    """Yield policies and adapters named by roles but missing in the recipe."""
     for name in sorted({TRAINED, START} & phase.rollout.policies.keys()):
         yield f"rollout.policies.{name}: the name is taken; expected another one"
     policies = [TRAINED, START, *phase.rollout.policies]
@@ -97,7 +97,7 @@ def _other_form_conflicts(phase: "Recipe") -> Iterator[str]:
 
 
 def _update_conflicts(phase: "Recipe") -> Iterator[str]:
-    """Yield settings that no update can use, such as old samples for an unbounded loss."""
+    """Yield settings unusable in updates, such as old samples for an unbounded loss."""
     trainer = phase.trainer
     if not phase.phases:
         problem = trainer.type_problem({phase.model.dtype})
@@ -120,9 +120,9 @@ def _update_conflicts(phase: "Recipe") -> Iterator[str]:
 
 
 def sampling_problems(phase: "Recipe") -> Iterator[str]:
-    """Yield why a phase cannot train on its samples; collecting debates may use them.
+    """Yield reasons against training on a phase's samples; debates may still be collected.
 
-    The log-probabilities of the sampler must be those of the policy that is trained.
+    The sampler's log-probabilities must equal the trained policy's.
     """
     debate = phase.debate
     rollout = phase.rollout
@@ -154,7 +154,7 @@ def sampling_problems(phase: "Recipe") -> Iterator[str]:
 
 
 def keep_problems(recipe: "Recipe") -> Iterator[str]:
-    """Yield each `keep_if` that compares with a phase which has not run by then."""
+    """Yield each `keep_if` compared with a later phase."""
     phase_names = []
     for name, phase in recipe.phase_recipes().items():
         phase_names.append(name)

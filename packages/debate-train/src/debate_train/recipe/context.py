@@ -1,4 +1,4 @@
-"""Context windows, and the longest prompt that a debate can reach, without loading weights."""
+"""Context windows, and the longest prompt of a debate, without loading weights."""
 
 import math
 import re
@@ -37,7 +37,7 @@ WINDOWS_OF_FAMILIES = (
 
 @dataclass(frozen=True, slots=True)
 class TokenCounter:
-    """Counts tokens of text, and those that a chat template adds for each message and prompt."""
+    """Counts tokens of text, and tokens added by a chat template to each message and prompt."""
 
     count: Callable[[str], int]
     per_message: int
@@ -52,7 +52,7 @@ class TokenCounter:
 
 @dataclass(frozen=True, slots=True)
 class Longest:
-    """The longest prompt of a debate, its turn, and the question's share in it."""
+    """The longest prompt of a debate, with turn and share of the question."""
 
     prompt_tokens: int
     agent: int
@@ -62,17 +62,17 @@ class Longest:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Most tokens of prompt and reply, None when it cannot be known here, and its source."""
+    """Most tokens of prompt and reply (`None` if unknown here), and the source of this number."""
 
     tokens: int | None
     source: str
 
 
 def token_counter(model: ModelConfig | None) -> TokenCounter:
-    """Build a counter from the model's tokenizer if it is on this disk, else a careful estimate.
+    """Build a counter from the model's tokenizer on this disk; without it, a cautious estimate.
 
     Args:
-        model: The model; None for one that only its engine knows.
+        model: The model; `None` if only the engine knows it.
     """
     estimate = TokenCounter(
         count=lambda text: math.ceil(len(text) / CHARS_PER_TOKEN),
@@ -105,7 +105,7 @@ def token_counter(model: ModelConfig | None) -> TokenCounter:
 
 
 def context_window(model: ModelConfig) -> Window:
-    """Find the model's window in the recipe, in its configuration, or by the family's name."""
+    """Find the model's window in the recipe, in the configuration, or by the family's name."""
     if model.context_window is not None:
         return Window(model.context_window, "model.context_window")
     file = Path(model.base) / "config.json"
@@ -129,14 +129,14 @@ def longest_prompt(
     counter: TokenCounter,
     agents: Collection[int] | None = None,
 ) -> Longest:
-    """Play a debate in which every reply has `max_tokens` tokens, and find its longest prompt.
+    """Play a debate of replies of `max_tokens` tokens, and find the longest prompt.
 
     Args:
         form: The debate.
-        question: The longest question; None for one of `ASSUMED_QUESTION_TOKENS`.
+        question: The longest question; `None` assumes `ASSUMED_QUESTION_TOKENS`.
         max_tokens: Most tokens of a reply.
         counter: Counts the text around the replies.
-        agents: Agents with prompts that count; None for all.
+        agents: Agents with counted prompts; `None` for all.
     """
     contract = form.contract_rules()
     marked_question, tokens_by_mark = _mark_texts(question, contract, counter)
@@ -184,7 +184,7 @@ def longest_prompt(
 def _mark_texts(
     question: Question | None, contract: Contract, counter: TokenCounter
 ) -> tuple[Question, dict[str, int]]:
-    """Replace each text of a question by a mark, and count the tokens that the mark stands for.
+    """Replace each text of a question by a mark, and count the tokens of the replaced text.
 
     A long question is part of every prompt, and is counted only once.
     """

@@ -15,7 +15,7 @@ SHOWN_KEYS = ("passage", "choices")
 
 @dataclass(frozen=True, slots=True)
 class DataView:
-    """Lines and errors about data; `longest` and `source` are None if nothing was read."""
+    """Lines and errors about data; `longest` and `source` are `None` for unread data."""
 
     lines: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class DataView:
 
 
 def look_at_data(data: DataSettings, *, trains: bool = True) -> DataView:
-    """Read local text files; name data on a hub or in parquet, and leave it alone.
+    """Read local text files; only name data on a hub or in parquet.
 
     Args:
         data: The source of questions.
@@ -60,15 +60,15 @@ def _shown_chars(question: Question) -> int:
 def overlap_lines(
     views: Mapping[str, DataView], stages: Mapping[str, DataSettings], num_measured: int
 ) -> list[str]:
-    """Describe questions that stages are not trained on, as another one is measured on them.
+    """Describe training questions left out because another stage measures them.
 
     Args:
-        views: The data of each stage.
-        stages: Its settings, by the same names.
-        num_measured: Most questions of a split that the run measures.
+        views: Data of each stage.
+        stages: Settings of each stage, by the same names.
+        num_measured: Most measured questions of a split.
 
     Raises:
-        DataError: There are such questions, and `overlap` refuses them.
+        DataError: `overlap` refuses shared questions.
     """
     sources = {name: view.source for name, view in views.items() if view.source is not None}
     lines = []

@@ -1,7 +1,7 @@
 """Descriptions of recipes: `--explain KEY`, and `debate-train init`.
 
-A field's description is the text below it, or its entry under `Args:` or `Attributes:` of its
-class. Reading them while modules are imported would slow every command down.
+The text below a field describes it, or the entry under `Args:` or `Attributes:` of the class.
+Reading descriptions during imports would slow every command down.
 """
 
 import ast
@@ -46,10 +46,10 @@ YAML_CONSTANTS = {None: "null", True: "true", False: "false"}
 
 
 def description(model: type[BaseModel], field: str) -> str:
-    """Find the description of a field in the nearest class that has one.
+    """Find the description of a field in the nearest class with a text.
 
     Returns:
-        The text as one paragraph; empty if no class has one.
+        The text as a paragraph; empty without a description.
     """
     texts = [model.model_fields[field].description]
     for owner in model.__mro__:
@@ -69,7 +69,7 @@ def summary(model: type[BaseModel]) -> str:
 
 @cache
 def _descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Read the descriptions of fields in the docstring and body of one class."""
+    """Read the descriptions of fields in the docstring and body of a class."""
     descriptions: dict[str, str] = {}
     section = SECTION.search(inspect.cleandoc(model.__doc__ or ""))
     if section is not None:
@@ -92,7 +92,7 @@ def explain(key: str, model: type[BaseModel], recipe: Mapping[str, object]) -> l
     Args:
         key: Such as `reward.components`, perhaps with names of phases, parts and list entries.
         model: The recipe's model.
-        recipe: The values of a whole recipe, to explain its variants alone; empty for all.
+        recipe: The values of a whole recipe, to explain only chosen variants; empty for all.
 
     Raises:
         RecipeError: There is no such key; names the nearest.
@@ -126,7 +126,7 @@ def _go_below(
     parents: Sequence[str],
     model: type[BaseModel],
 ) -> tuple[Schema, Mapping[str, object]]:
-    """Find the schema and values below a key, over all variants that have it."""
+    """Find the schema and values below a key, over all variants with this key."""
     value = values.get(key)
     values_below = value if isinstance(value, Mapping) else {}
     if schema.values is not None and not schema.models:
@@ -151,7 +151,7 @@ def _go_below(
 def _owners_by_facts(
     schema: Schema, name: str, values: Mapping[str, object]
 ) -> dict[tuple[str, ...], list[type[BaseModel]]]:
-    """Group the models that have a field by the facts about it."""
+    """Group the models with a field by the facts about it."""
     models = schema.models
     if values and models:
         chosen = schema.model(values)
@@ -192,7 +192,7 @@ def _field_lines(
 
 
 def _child_lines(place: Schema) -> Iterator[str]:
-    """Yield the variants by name, or the keys, that a mapping may have."""
+    """Yield the variants of a mapping by name, or its keys."""
     if len(place.models) > 1:
         yield "  variants:"
         width = max(map(len, place.variants), default=0)
@@ -230,7 +230,7 @@ def facts(model: type[BaseModel], name: str, field: FieldInfo) -> Iterator[str]:
 
 
 def _yaml_text(value: object) -> str:
-    """Write a value as YAML has it; a model by its `type` alone."""
+    """Write a value as in YAML; a model by `type`."""
     if isinstance(value, BaseModel):
         return f"type {value.type}" if hasattr(value, "type") else "its keys' own"
     if isinstance(value, Mapping) and value:
@@ -243,7 +243,7 @@ def _yaml_text(value: object) -> str:
 
 
 def _type_text(annotation: object) -> str:
-    """Describe the values that an annotation allows."""
+    """Describe the values allowed by an annotation."""
     origin = get_origin(annotation)
     arguments = get_args(annotation)
     if origin is Annotated:
@@ -277,12 +277,12 @@ def _unknown(
 
 
 def template(shipped: str, name: str, overrides: Sequence[str]) -> str:
-    """Write a whole recipe, made of one that ships, that extends no other.
+    """Write a complete recipe file from a shipped recipe.
 
     Args:
-        shipped: The recipe that ships.
-        name: The name of the new one.
-        overrides: `key=value` arguments over those of the recipe that ships.
+        shipped: Name of the shipped recipe.
+        name: Name of the new recipe.
+        overrides: `key=value` arguments over the shipped recipe.
     """
     loaded = load_recipe(shipped, [f"name={name}", *overrides], model=Recipe)
     loaded.reading.put_back(loaded.reading.values)

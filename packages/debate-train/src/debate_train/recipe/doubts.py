@@ -1,4 +1,4 @@
-"""Settings that are legal and that a person should look at again."""
+"""Legal but doubtful settings."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -23,11 +23,11 @@ _TAG = re.compile(r"</?(?P<name>[^<>/]+)>")
 
 
 def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
-    """Yield one sentence for each setting of a phase that is legal but doubtful.
+    """Yield a sentence for each legal but doubtful setting of a phase.
 
     Args:
         phase: The phase.
-        answers: Whether its questions have answers.
+        answers: Whether questions have answers.
     """
     yield from _rounding_warnings(phase)
     yield from _stop_warnings(phase)
@@ -65,7 +65,7 @@ def _chooses_personas(form: DebateForm) -> bool:
 
 
 def _section_warnings(phase: Recipe) -> Iterator[str]:
-    """Name sections whose tokens no stream weighs."""
+    """Name sections without a stream to weigh their tokens."""
     usual_sections = {"solution"}.union(*SECTIONS.values())
     for section in phase.debate.contract_rules().sections:
         is_covered = any(
@@ -89,7 +89,7 @@ def _rounding_warnings(phase: Recipe) -> Iterator[str]:
 
 
 def _stop_warnings(phase: Recipe) -> Iterator[str]:
-    """Name stop strings that are tags of no section, so that no reply ever ends at them."""
+    """Name stop strings outside of all sections' tags: replies never end at them."""
     named_stops = set()
     for key, form in phase.forms_by_key().items():
         contract = form.contract_rules()
@@ -106,7 +106,7 @@ def _stop_warnings(phase: Recipe) -> Iterator[str]:
 
 
 def run_warnings(recipe: Recipe) -> Iterator[str]:
-    """Yield one sentence for each such setting of the run as a whole."""
+    """Yield a sentence for each doubtful setting of the whole run."""
     keep_best = recipe.checkpoint.keep_best
     is_measured = any(
         phase.exit_criterion or phase.evaluation.every > 0
@@ -120,7 +120,7 @@ def run_warnings(recipe: Recipe) -> Iterator[str]:
 
 
 def adapter_warnings(recipe: Recipe) -> Iterator[str]:
-    """Name adapters that no role trains, and an adapter that rounding would undo."""
+    """Name adapters without a role to train them, and an adapter lost by rounding."""
     lora = recipe.model.lora
     trained_names: set[str] = set()
     for phase in recipe.phase_recipes().values():
@@ -141,7 +141,7 @@ def adapter_warnings(recipe: Recipe) -> Iterator[str]:
 
 
 def split_warnings(phase: Recipe, source: DataSource) -> list[str]:
-    """Name the splits of a phase that hold no question, or a question that it trains on."""
+    """Name empty splits of a phase, and splits with training questions."""
     num_questions = phase.evaluation.questions
     if not num_questions:
         return []
@@ -177,7 +177,7 @@ def split_warnings(phase: Recipe, source: DataSource) -> list[str]:
 def private_key_problems(
     phase: Recipe, questions: Sequence[Question], *, answers: bool
 ) -> tuple[list[str], list[str]]:
-    """Compare the keys that forms hide or need with those that questions have.
+    """Compare the keys hidden or needed by forms with the questions' keys.
 
     Args:
         phase: The phase.
@@ -185,8 +185,8 @@ def private_key_problems(
         answers: Whether questions have answers.
 
     Returns:
-        Errors: keys of `private` that no question has, sides that nobody can be given. Warnings:
-        keys that some questions lack, answers that a contract of one line cannot hold.
+        Errors: keys of `private` missing in all questions, sides without an agent. Warnings: keys
+        missing in some questions, answers too long for a contract of a single line.
     """
     errors = []
     warnings = []

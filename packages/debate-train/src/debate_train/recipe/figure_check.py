@@ -20,7 +20,7 @@ MAX_NAMED_FIGURES = 12
 
 
 def figure_warnings(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
-    """Yield one sentence for each figure that the phase waits for, and each mode, without values.
+    """Yield a sentence for each awaited figure and each mode without values.
 
     Args:
         phase: The phase.
@@ -56,10 +56,10 @@ def figure_warnings(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
 
 
 def measured_figures(setup: Setup, questions: Sequence[Question], max_tokens: int) -> set[str]:
-    """Play scripted debates of all modes, and find which figures have a value.
+    """Play scripted debates of all modes, and find the figures with values.
 
     Args:
-        setup: The setup of the evaluation; one run is played.
+        setup: The setup of the evaluation; plays a single run.
         questions: The debated questions.
         max_tokens: Most tokens of a reply.
     """
@@ -84,7 +84,7 @@ def measured_figures(setup: Setup, questions: Sequence[Question], max_tokens: in
 
 
 def awaited_figures(phase: Recipe) -> Iterator[tuple[str, str]]:
-    """Yield each figure that settings of a phase name, after its key."""
+    """Yield each figure named by settings of a phase, after the key."""
     criterion = phase.exit_criterion
     if criterion is not None:
         yield "exit_criterion.metric", criterion.metric

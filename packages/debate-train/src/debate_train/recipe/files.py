@@ -32,7 +32,7 @@ class LoadedRecipe(Generic[M]):
         recipe: The validated recipe.
         path: The file.
         reading: The values of files and arguments, merged, without defaults.
-        notes: Keys that a change of `type` on the command line dropped.
+        notes: Keys dropped by a change of `type` on the command line.
         phases: Each phase as a whole recipe, in order.
     """
 
@@ -47,7 +47,7 @@ def find_recipe(name: str | Path) -> Path:
     """Find the file of a recipe given by path or by name.
 
     Raises:
-        RecipeError: There is none; names the nearest.
+        RecipeError: The recipe is missing; names the nearest.
     """
     path = Path(name)
     file = path if path.is_file() else named_recipe(str(name))
@@ -75,14 +75,14 @@ def load_recipe(
     """Read, extend, override, resolve and validate a recipe.
 
     Args:
-        path: A file, the name of a recipe as `debate-train recipes` lists them, or a mapping as in
-            a file, in which variants may be Python objects.
+        path: A file, a name listed by `debate-train recipes`, or a mapping as in a file. Variants
+            in a mapping may be Python objects.
         overrides: `key=value` arguments, values are YAML, text fields take them as typed; or a
             mapping of differences.
         model: The recipe's pydantic model.
 
     Raises:
-        RecipeError: Where · what was found · what was expected · the nearest valid name.
+        RecipeError: States place, found value, expected value and nearest valid name.
     """
     schema = Schema((model,))
     dropped: list[str] = []
@@ -124,7 +124,7 @@ def load_recipe(
 
 
 def phase_reading(reading: RawRecipe, name: str, schema: Schema) -> RawRecipe:
-    """Merge the recipe's raw values with the differences of one phase."""
+    """Merge the recipe's raw values with the differences of a phase."""
     difference = reading.values[PHASES][name]
     base = {key: value for key, value in reading.values.items() if key != PHASES}
     values = merge_recipes(base, difference, schema)
@@ -139,13 +139,13 @@ def phase_reading(reading: RawRecipe, name: str, schema: Schema) -> RawRecipe:
 
 
 def _extend(source: Source, path: Path, schema: Schema, children: tuple[Path, ...]) -> Source:
-    """Merge the values of a file into those of the file that it extends.
+    """Merge the values of a file into the extended file's values.
 
     Args:
         source: The values of the file.
         path: The file.
         schema: The schema of recipes.
-        children: The files that extend it.
+        children: The chain of extending files.
     """
     file = path.resolve()
     if file in children:
@@ -180,7 +180,7 @@ def _validate(
     origins: dict[KeyPath, Origin],
     place: str,
 ) -> M:
-    """Validate raw values; texts that YAML read as `no` or `1.10` are put back as typed."""
+    """Validate raw values; restore texts read by YAML as `no` or `1.10`."""
     while True:
         problems = Problems(Schema((model,)), reading, origins, place)
         try:
@@ -199,7 +199,7 @@ def _validate(
 def _validate_phases(
     model: type[M], reading: RawRecipe, origins: dict[KeyPath, Origin], file: Path
 ) -> dict[str, M]:
-    """Validate each phase with the lines of its own differences; puts texts back as typed."""
+    """Validate each phase with the lines of the phase's differences; restore texts as typed."""
     whole_phases: dict[str, M] = {}
     for name, difference in reading.values.get(PHASES, {}).items():
         phase_path = (PHASES, name)

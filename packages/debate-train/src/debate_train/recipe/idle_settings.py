@@ -1,4 +1,4 @@
-"""Settings of a recipe that are written down and change nothing beside its other settings."""
+"""Settings without an effect beside the recipe's other settings."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from debate_train.recipe.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Keys that a phase reads under a condition alone."""
+    """Keys read by a phase only under a condition."""
 
     keys: tuple[str, ...]
     """Paths of keys; one that ends with `*` is all keys of a mapping but those of `switches`."""
@@ -186,9 +186,9 @@ CONDITIONS = (
 
 
 def idle_settings(recipe: Recipe) -> Iterator[str]:
-    """Yield one sentence for each cause by which settings change nothing in any phase.
+    """Yield a sentence for each cause of settings without effect in all phases.
 
-    A setting is a written value other than the default. A setting that some phase reads is no
+    A setting is a written value other than the default. A setting read by some phase is no
     mistake: the other phases inherit it.
     """
     phases = list(recipe.phase_recipes().values())
@@ -226,7 +226,7 @@ def _idle_in(phase: Recipe) -> Iterator[str]:
 
 
 def _unplayed_changes(phase: Recipe) -> Iterator[str]:
-    """Name changes of the evaluated debate that no mode plays."""
+    """Name changes of the evaluated debate without a mode to play it."""
     evaluation = phase.evaluation
     setup = phase.evaluated()
     played = list(setup.plays())
@@ -263,7 +263,7 @@ def _idle_without_phases(recipe: Recipe) -> Iterator[str]:
 
 
 def _idle_streams(phases: list[Recipe]) -> Iterator[str]:
-    """Name streams that the recipe weighs and no phase's reward has."""
+    """Name weighed streams missing in the rewards of all phases."""
     reward_streams: dict[str, None] = {}
     for phase in phases:
         if any(part.reward.needs().policy for part in phase.reward.parts().values()):
@@ -284,7 +284,7 @@ def _idle_streams(phases: list[Recipe]) -> Iterator[str]:
 
 
 def is_set(settings: BaseModel, key: str) -> bool:
-    """Whether settings name a key with a value other than its default."""
+    """Whether settings name a key with a value other than the default."""
     if key not in settings.model_fields_set:
         return False
     default = type(settings).model_fields[key].get_default(call_default_factory=True)
@@ -292,7 +292,7 @@ def is_set(settings: BaseModel, key: str) -> bool:
 
 
 def _set_keys(phase: Recipe, path: str, condition: Condition) -> Iterator[str]:
-    """Yield the keys of a path that a phase sets."""
+    """Yield the keys of a path set by a phase."""
     *parents, last = path.split(".")
     settings: object = phase
     for key in parents:

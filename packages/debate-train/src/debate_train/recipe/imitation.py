@@ -1,4 +1,4 @@
-"""Whether a phase's loss fits its replies: sampled, demonstrated, or of an offline set."""
+"""Whether a phase's loss fits the replies: sampled, demonstrated, or of an offline set."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ NUM_DEMONSTRATED_TURNS = 128
 
 
 def imitation_errors(phase: Recipe) -> Iterator[str]:
-    """Yield conflicts between the phase's loss and its replies."""
+    """Yield conflicts between the phase's loss and replies."""
     is_demonstrated = not phase.rollout.engine.is_sampled
     loss = phase.loss.type
     learns_from = phase.loss.learns_from
@@ -63,7 +63,7 @@ def _offline_errors(
 
 
 def examples_text(phase: Recipe, offline: OfflineSettings) -> str:
-    """Describe the source of a phase's examples: debates that it plays, or of files.
+    """Describe the source of a phase's examples: played debates, or files.
 
     Raises:
         UsageError: There are no such files.
@@ -96,7 +96,7 @@ def check_demonstrations(
     Replies are cut at `rollout.max_tokens` if `counter` counts and does not estimate.
 
     Returns:
-        An error in what they teach, and a warning of turns that weigh nothing.
+        An error in the demonstrations, and a warning of turns without weight.
     """
     script = phase.rollout.engine.script(source.demonstrate)
     if script is None or not source.can_demonstrate:

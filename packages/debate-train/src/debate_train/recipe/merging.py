@@ -22,16 +22,16 @@ def merge(
 ) -> dict[str, object]:
     """Merge the differences of `change` into `base`.
 
-    Mappings merge key by key; anything else replaces. A new `type` drops the keys of the old
-    variant that the new variant does not have, or cannot take the value of. Other keys that both
-    variants have stay, and keys of `change` itself always win.
+    Mappings merge key by key; other values replace. A new `type` drops the old variant's keys
+    unless the new variant has the key and can take the value. Other shared keys stay, and keys of
+    `change` itself always win.
 
     Args:
         base: The values before; never changed in place.
         change: The differences.
         schema: The keys and variants of this place.
         path: The dotted place for `dropped`; empty at the top, else it ends with a dot.
-        dropped: Receives one line for each change of type that dropped keys.
+        dropped: Receives a line for each change of type with dropped keys.
     """
     old_type = schema.tag(base)
     new_type = change.get("type")
@@ -74,16 +74,16 @@ def merge_recipes(
     *,
     dropped: list[str] | None = None,
 ) -> dict[str, object]:
-    """Merge into a recipe the differences of another, or of one of its phases.
+    """Merge into a recipe the differences of another recipe or of a phase.
 
-    Besides the rules of `merge`, a change of `reward.type` changes `advantage.streams`, and a phase
-    of the recipe that the change sets to null is removed.
+    Besides the rules of `merge`, a change of `reward.type` changes `advantage.streams`, and null
+    removes a phase of the recipe.
 
     Args:
         base: The recipe before; never changed in place.
         change: The differences.
         schema: The schema of whole recipes.
-        dropped: Receives one line for each change that dropped keys.
+        dropped: Receives a line for each change with dropped keys.
     """
     notes = [] if dropped is None else dropped
     merged = merge(base, change, schema, dropped=notes)
@@ -98,7 +98,7 @@ def _replace_streams(
     schema: Schema,
     notes: list[str],
 ) -> dict[str, object]:
-    """Replace the streams of the old reward by those of the new one; named ones always stay."""
+    """Replace the old reward's streams by the new reward's; named streams always stay."""
     advantage = merged.get("advantage")
     old_streams = _mapping_at(merged, "advantage", "streams")
     rewards = schema.child("reward", merged)
@@ -132,7 +132,7 @@ def _remove_phases(
     merged: dict[str, object],
     notes: list[str],
 ) -> dict[str, object]:
-    """Remove the phases of the base that the change sets to null; a new one has no differences."""
+    """Remove the base's phases set to null by the change; a new null phase has no differences."""
     base_phases = _mapping_at(base, PHASES)
     phases = dict(_mapping_at(merged, PHASES))
     num_before = len(phases)
@@ -144,7 +144,7 @@ def _remove_phases(
 
 
 def _mapping_at(values: object, *keys: str) -> Mapping[str, object]:
-    """Find the mapping below these keys; empty if there is none."""
+    """Find the mapping below these keys; empty if it is absent."""
     for key in keys:
         values = values.get(key) if isinstance(values, Mapping) else None
     return values if isinstance(values, Mapping) else {}

@@ -1,4 +1,4 @@
-"""The sizes of a model that memory and arithmetic depend on, without loading weights."""
+"""Sizes of a model for memory and arithmetic, without loading weights."""
 
 import warnings
 from dataclasses import dataclass
@@ -22,17 +22,17 @@ class Shape:
 
     Attributes:
         parameters: All weights, adapters included.
-        trained: Weights that are trained.
-        weight_bytes: Bytes of one weight.
+        trained: Trained weights.
+        weight_bytes: Bytes of a weight.
         layers: Transformer layers.
         hidden: Width of the residual stream.
         queries: Features of all query heads of a layer.
         keys: Features of all key heads of a layer.
-        ffn: Features of the MLP, or of all experts that a token passes.
-        experts: Experts that a token is routed to.
+        ffn: Features of the MLP, or of all experts passed by a token.
+        experts: Experts passed by a token.
         vocabulary: Logits of a token.
         norms_heads: Whether queries and keys of each head are normed, as in Qwen3.
-        adapter: Features between the two matrices of all LoRA adapters of a layer; 0 is none.
+        adapter: Features between the two matrices of all LoRA adapters of a layer; 0 without LoRA.
         wide_adapters: Whether adapters are float32 beside weights of half precision.
     """
 
@@ -52,12 +52,12 @@ class Shape:
 
     @property
     def bytes(self) -> int:
-        """Bytes of one copy of the weights."""
+        """Bytes of a copy of the weights."""
         return self.weight_bytes * self.parameters
 
     @property
     def trained_bytes(self) -> int:
-        """Bytes of one trained weight, and of its gradient."""
+        """Bytes of a trained weight and a gradient."""
         return FLOAT32_BYTES if self.wide_adapters else self.weight_bytes
 
     @property
@@ -68,8 +68,8 @@ class Shape:
     def activation_bytes(self, recompute: bool = False) -> int:
         """Compute the bytes of a token at the peak of a backward pass, without the output head.
 
-        Recomputed layers save their input, and one layer at a time all its activations. The layer
-        under differentiation also has gradients of its MLP and residuals.
+        Recomputed layers save their input, and a single layer at a time all activations. The layer
+        under differentiation also has gradients of the MLP and residuals.
         """
         return self._saved_bytes(recompute) + self._backward_bytes(recompute)
 
@@ -83,7 +83,7 @@ class Shape:
         return self._saved_bytes(recompute) * tokens + max(backward_bytes, self._head_bytes(tokens))
 
     def _saved_bytes(self, recompute: bool) -> int:
-        """Compute the bytes of a token that the forward pass saves."""
+        """Compute the bytes of a token saved by the forward pass."""
         hidden_bytes = self.weight_bytes * self.hidden
         layer_bytes = hidden_bytes if recompute else self._layer_bytes()
         # The last norm, and the hidden states that actions are drawn from.
@@ -106,7 +106,7 @@ class Shape:
         return logit_bytes + gradient_bytes
 
     def _layer_bytes(self) -> int:
-        """Compute the bytes of a token that a layer saves for its backward pass."""
+        """Compute the bytes of a token saved in a layer for the backward pass."""
         width = self.weight_bytes
         head_features = self.queries + self.keys
         num_bytes = 2 * (self._norm_bytes(self.hidden) + width * self.hidden)
@@ -121,7 +121,7 @@ class Shape:
         return num_bytes + width * self.adapter
 
     def _norm_bytes(self, features: int) -> int:
-        """Compute the bytes that an RMSNorm saves: its float32 input, and the normed values.
+        """Compute the bytes saved by an RMSNorm: the float32 input and the normed values.
 
         A frozen norm needs the normed values for no gradient.
         """
@@ -130,14 +130,14 @@ class Shape:
 
 
 def shape_of(model: ModelConfig, wide_adapters: bool = False) -> Shape:
-    """Compute a model's shape from its configuration; loads no weights.
+    """Compute a model's shape from the configuration; loads no weights.
 
     Args:
         model: The model.
         wide_adapters: Whether the trainer leaves LoRA adapters in float32.
 
     Raises:
-        UsageError: There is no configuration, or none that a model can be built from.
+        UsageError: The configuration is missing or builds no model.
     """
     if model.source is None:
         return _shape(model.load(0).model.config, model, wide_adapters)
@@ -190,7 +190,7 @@ def _shape(config: "PreTrainedConfig", model: ModelConfig, wide_adapters: bool) 
 
 
 def _measure_adapter(model: object, lora: Lora) -> tuple[int, int]:
-    """Count parameters and inner features of an adapter; peft knows which layers get one."""
+    """Count parameters and inner features of an adapter; peft selects the adapted layers."""
     import torch
     from peft import get_peft_model
 
@@ -208,7 +208,7 @@ def _measure_adapter(model: object, lora: Lora) -> tuple[int, int]:
 
 
 def _measure_mlp(text_config: "PreTrainedConfig") -> tuple[int, int]:
-    """Count the experts that a token passes, none in a dense model, and all their features."""
+    """Count the experts passed by a token (0 in a dense model), and all their features."""
     num_experts = getattr(text_config, "num_experts_per_tok", None) or 0
     if not num_experts:
         return 0, text_config.intermediate_size

@@ -27,7 +27,7 @@ ZERO_STAGES = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of one rank.
+    """Bytes of a rank.
 
     Attributes:
         weights: Weights, sharded at stage 3.
@@ -35,8 +35,8 @@ class Memory:
         optimizer: Masters and moments.
         reference: A copy of the trained weights, in CPU memory.
         activations: Activations of a pack's passes.
-        buffers: The bucket in which gradients wait to be reduced.
-        offloaded: The part of weights and optimizer that is in CPU memory.
+        buffers: The bucket of gradients before their reduction.
+        offloaded: The part of weights and optimizer in CPU memory.
     """
 
     weights: float
@@ -60,9 +60,9 @@ class ServedPolicy:
 
     Attributes:
         name: The policy.
-        engine_key: The key of its engine.
-        shape: Its model.
-        footprint: The GPUs and memory of its engine.
+        engine_key: The key of the engine.
+        shape: The model.
+        footprint: GPUs and memory of the engine.
     """
 
     name: str
@@ -76,8 +76,8 @@ class GpuShares:
     """How a run divides GPUs.
 
     Attributes:
-        ranks: GPUs that train.
-        engines_alone: GPUs that engines have to themselves.
+        ranks: Training GPUs.
+        engines_alone: GPUs reserved for engines.
     """
 
     ranks: int
@@ -89,8 +89,8 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
 
     Args:
         recipe: The recipe.
-        gpus: GPUs of all machines together; a served vLLM takes its own of them.
-        gpu_memory: Memory of one, in GB (10^9 bytes).
+        gpus: GPUs of all machines together, those of a served vLLM included.
+        gpu_memory: Memory of a GPU, in GB (10^9 bytes).
     """
     shape = shape_of(recipe.model, recipe.trainer.widens_adapters)
     served = _served_policies(recipe, shape, gpu_memory * GB)
@@ -132,7 +132,7 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
 
 
 def _served_policies(recipe: Recipe, shape: Shape, gpu_bytes: float) -> list[ServedPolicy]:
-    """List the engines of a run, that of the trained policy first; loads no weights."""
+    """List the engines of a run, the trained policy's first; loads no weights."""
     trained = TrainedPolicy(recipe.rollout.engine, recipe.model, recipe.seed)
     served = [
         ServedPolicy(
@@ -206,12 +206,12 @@ def memory(
     reference: bool,
     moments: float = ADAMW_BYTES,
 ) -> Memory:
-    """Compute the bytes of one rank at a ZeRO stage.
+    """Compute the bytes of a rank at a ZeRO stage.
 
     Args:
         shape: The model.
-        stage: The ZeRO stage; 0 shards nothing.
-        ranks: Ranks that share the shards.
+        stage: The ZeRO stage; 0 does not shard.
+        ranks: Ranks with shards.
         activations: Bytes of a pack's activations.
         reference: Whether the rank has a reference policy.
         moments: Bytes of the optimizer's moments of a weight.
@@ -239,7 +239,7 @@ def memory(
 
 
 def _rank_memory(phase: Recipe, shape: Shape, stage: int, ranks: int, pack_tokens: int) -> Memory:
-    """Compute the bytes of one rank at a stage."""
+    """Compute the bytes of a rank at a stage."""
     trainer = phase.trainer
     sharding = trainer.sharding()
     reference_policy = phase.loss.reference_policy
@@ -303,7 +303,7 @@ def _stage_problem(phase: Recipe, stage: int) -> str | None:
 
 
 def _engine_lines(policy: ServedPolicy, longest: int) -> Iterator[str]:
-    """Yield an engine's memory, and whether a row fits beside its weights.
+    """Yield an engine's memory, and whether a row fits beside the weights.
 
     Args:
         policy: The policy of the engine.

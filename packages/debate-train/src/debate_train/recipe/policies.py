@@ -1,4 +1,4 @@
-"""The policies that speak in a recipe's debates, and the engines that sample them."""
+"""The speaking policies of a recipe's debates, and their engines."""
 
 from debate_protocol.types import TRAINED, roles_of
 from debate_rollout.engine import EngineSettings
@@ -9,12 +9,12 @@ from debate_train.recipe.step_counts import many
 
 
 def known_policies(recipe: Recipe) -> dict[str, PolicyConfig]:
-    """List the policies that roles may name besides the trained one."""
+    """List the policies allowed in roles besides the trained policy."""
     return {START: StartPolicy(), **recipe.rollout.policies}
 
 
 def used_policies(recipe: Recipe) -> dict[str, PolicyConfig]:
-    """List the policies that speak in the recipe's debates besides the trained one."""
+    """List the speaking policies of the recipe's debates besides the trained policy."""
     policies = known_policies(recipe)
     role_policies: dict[str, None] = {}  # in order of first use
     for phase in recipe.phase_recipes().values():
@@ -26,12 +26,12 @@ def used_policies(recipe: Recipe) -> dict[str, PolicyConfig]:
 
 
 def trained_policy(recipe: Recipe, model: ModelConfig | None = None) -> TrainedPolicy:
-    """Build the trained policy as other policies refer to it; `model` replaces its model."""
+    """Build the trained policy for references by other policies; `model` replaces the model."""
     return TrainedPolicy(recipe.rollout.engine, model or recipe.model, recipe.seed)
 
 
 def engines_by_key(recipe: Recipe) -> dict[str, EngineSettings]:
-    """List the engines of all policies by the keys that choose them, the trained one's first."""
+    """List the engines of all policies by their keys, the trained policy's first."""
     engines: dict[str, EngineSettings] = {"rollout.engine": recipe.rollout.engine}
     for name, policy in used_policies(recipe).items():
         key = f"rollout.policies.{name}.engine"
@@ -42,7 +42,7 @@ def engines_by_key(recipe: Recipe) -> dict[str, EngineSettings]:
 
 
 def missing_libraries(recipe: Recipe) -> list[str]:
-    """List the libraries that the engines of a recipe need and this machine lacks."""
+    """List the libraries needed by the recipe's engines but missing on this machine."""
     missing = []
     for key, engine in engines_by_key(recipe).items():
         reason = engine.missing_library()
@@ -52,7 +52,7 @@ def missing_libraries(recipe: Recipe) -> list[str]:
 
 
 def key_lines(recipe: Recipe) -> list[str]:
-    """Describe which environment variables are sent where."""
+    """Describe the receivers of environment variables."""
     lines = []
     for key, engine in engines_by_key(recipe).items():
         sent_key = engine.sent_key()
@@ -62,7 +62,7 @@ def key_lines(recipe: Recipe) -> list[str]:
 
 
 def role_lines(phase: Recipe) -> list[str]:
-    """Describe who speaks for each role and what is trained; nothing if all are equals."""
+    """Describe each role's speaker and the trained turns; empty for equals."""
     roles = roles_of(phase.debate.protocol())
     if len(roles) == 1 and roles[0].trains:
         return []

@@ -45,7 +45,7 @@ class Origin:
     raw: str | None = None
 
     def __str__(self) -> str:
-        """Write `file:line`, or the source alone."""
+        """Write `file:line`, or only the source."""
         return self.source if self.line is None else f"{self.source}:{self.line}"
 
 
@@ -53,7 +53,7 @@ def value_at(data: object, path: KeyPath) -> object:
     """Look up the value at a path.
 
     Raises:
-        KeyError: There is none.
+        KeyError: The path has no value.
     """
     for part in path:
         if not isinstance(data, dict | list):
@@ -83,9 +83,9 @@ class RawRecipe:
     """A recipe's raw values.
 
     Attributes:
-        values: The values that a run uses, with every interpolation replaced.
-        kept: Values that draw on the environment, as they are written in files and messages.
-        environment: The variables that were read, as (name, value).
+        values: The run's values, with every interpolation replaced.
+        kept: Values from the environment, as written in files and messages.
+        environment: The variables read, as (name, value).
     """
 
     values: dict[Any, Any]
@@ -93,11 +93,11 @@ class RawRecipe:
     environment: tuple[tuple[str, str], ...] = ()
 
     def shown(self, path: KeyPath) -> object:
-        """Look up a value as messages have it; None if there is none."""
+        """Look up a value as shown in messages; `None` if absent."""
         return self.kept[path] if path in self.kept else _value_or_none(self.values, path)
 
     def put_back(self, data: object) -> None:
-        """Replace values that draw on the environment by the interpolations as written."""
+        """Replace values from the environment by the interpolations as written."""
         for path, text in self.kept.items():
             if holds(data, path):
                 parent = cast(dict[str | int, object], value_at(data, path[:-1]))
@@ -113,7 +113,7 @@ class RawRecipe:
 
 @dataclass(frozen=True, slots=True)
 class Problems:
-    """Turns the errors of one validation into one message with file, line and nearest name."""
+    """Turns the errors of a validation into a message with file, line and nearest name."""
 
     schema: Schema
     reading: RawRecipe
@@ -122,7 +122,7 @@ class Problems:
     _tags: dict[KeyPath, str] = field(default_factory=dict)
 
     def describe(self, error: ValidationError) -> str:
-        """Write one line for each place in error, at most `MAX_PROBLEMS` of them."""
+        """Write a line for each place in error, at most `MAX_PROBLEMS` of them."""
         details_by_path: dict[KeyPath, list[ErrorDetails]] = {}
         for detail in error.errors(include_url=False):
             details_by_path.setdefault(self._path(detail), []).append(detail)
@@ -132,7 +132,7 @@ class Problems:
         return self.reading.redact("\n".join(lines))
 
     def typed_text(self, error: ValidationError) -> dict[KeyPath, str]:
-        """List the text as typed for fields that take text and YAML read something else.
+        """List the typed text of text fields read otherwise by YAML.
 
         `key=no` reads as false and `key=1.10` as 1.1.
         """
@@ -150,7 +150,7 @@ class Problems:
         return typed
 
     def refuse_misread_numbers(self, recipe: BaseModel) -> None:
-        """Refuse numbers that are read as another number than they are written as.
+        """Refuse numbers read as another number than written.
 
         Pydantic reads `yes` as 1, YAML 1.1 `010` as 8 and `1:30` as 90. Phases have a validation
         of their own.
@@ -172,7 +172,7 @@ class Problems:
                 raise RecipeError(self._locate(path, problem))
 
     def _path(self, detail: ErrorDetails) -> KeyPath:
-        """Find the path of an error in the data: its location without union branches."""
+        """Find the path of an error in the data: the location without union branches."""
         path: KeyPath = ()
         value: object = self.reading.values
         location = detail["loc"]
@@ -190,7 +190,7 @@ class Problems:
         return (*path, location[-1]) if is_missing else path
 
     def _line(self, path: KeyPath, details: list[ErrorDetails]) -> str:
-        """Write the line about one path; the first error decides its kind."""
+        """Write the line about a path; the first error decides the kind."""
         detail = details[0]
         kind = detail["type"]
         if kind == "extra_forbidden":
@@ -227,7 +227,7 @@ class Problems:
         return self._locate(path, f"{problem}; expected {expected}")
 
     def _locate(self, path: KeyPath, text: str) -> str:
-        """Put before a text its key, and the origin of the key or of the nearest parent."""
+        """Put before a text the key, and the origin of the key or of the nearest parent."""
         where = self.place
         for end in range(len(path), 0, -1):
             if path[:end] in self.origins:
@@ -264,7 +264,7 @@ class Problems:
 
 
 def _type_alone(path: KeyPath, value: str, tags: list[str]) -> str:
-    """Describe a variant that was named where the mapping with its `type` belongs."""
+    """Describe a variant's name in the place of a mapping with this `type`."""
     type_key = ".".join(map(str, (*path, "type")))
     if value in tags:
         return f"found {value!r}; expected {type_key}={value}"
@@ -273,7 +273,7 @@ def _type_alone(path: KeyPath, value: str, tags: list[str]) -> str:
 
 
 def _expected(detail: ErrorDetails) -> str:
-    """Extract from a message of pydantic the value that it expects, in our words."""
+    """Extract the expected value from a message of pydantic, in our words."""
     text = AROUND_EXPECTED.sub("", detail["msg"])
     for their_word, our_word in OUR_WORDS.items():
         text = text.replace(their_word, our_word)
@@ -284,7 +284,7 @@ def _expected(detail: ErrorDetails) -> str:
 def _numbers_read_from_booleans(
     raw: object, validated: object, path: KeyPath = ()
 ) -> Iterator[KeyPath]:
-    """Yield the paths at which true or false was read as a number."""
+    """Yield the paths of true or false read as a number."""
     match raw, validated:
         case bool(), int() | float() if not isinstance(validated, bool):
             yield path

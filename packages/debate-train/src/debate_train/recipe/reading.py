@@ -1,4 +1,4 @@
-"""YAML text and `key=value` arguments as raw values, with the line that each comes from.
+"""YAML text and `key=value` arguments as raw values with their lines.
 
 OmegaConf reads YAML and interpolates.
 """
@@ -35,7 +35,7 @@ NO_DEFAULT = object()
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The values of one file or command line, interpolations unresolved, and their origins."""
+    """The values of a file or command line, interpolations unresolved, and their origins."""
 
     data: dict[Any, Any]
     origins: dict[KeyPath, Origin]
@@ -72,7 +72,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _origins(node: yaml.Node, name: str, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Origin]]:
-    """Yield the origin of each value below a node: the line of its key, or of a list's item."""
+    """Yield the origin of each value below a node: the line of the key, or of a list's item."""
     children: list[tuple[Any, yaml.Node, yaml.Node]] = []
     if isinstance(node, yaml.MappingNode):
         children = [(key.value, value, key) for key, value in node.value]
@@ -86,7 +86,7 @@ def _origins(node: yaml.Node, name: str, path: KeyPath = ()) -> Iterator[tuple[K
 
 
 def read_yaml(path: Path) -> Source:
-    """Read one file.
+    """Read a file.
 
     Raises:
         RecipeError: It cannot be read, is not YAML, or is not a mapping.
@@ -100,10 +100,10 @@ def read_yaml(path: Path) -> Source:
 
 
 def read_overrides(arguments: Overrides) -> Source:
-    """Read `key=value` arguments into one nested mapping of differences; later ones win.
+    """Read `key=value` arguments into a nested mapping of differences; later arguments win.
 
     Raises:
-        RecipeError: An argument is not of that form.
+        RecipeError: An argument has another form.
     """
     if isinstance(arguments, Mapping):
         return Source(dict(arguments), {})
@@ -151,7 +151,7 @@ def resolve(raw: dict[Any, Any]) -> RawRecipe:
     """Resolve the interpolations of merged raw values.
 
     Raises:
-        RecipeError: One cannot be resolved.
+        RecipeError: An interpolation cannot be resolved.
     """
     environment: list[tuple[str, str]] = []
     kept: dict[KeyPath, object] = {}
@@ -186,7 +186,7 @@ def resolve(raw: dict[Any, Any]) -> RawRecipe:
 def _plain_values(
     config: Any, path: KeyPath, environment: list[tuple[str, str]], kept: dict[KeyPath, object]
 ) -> Any:
-    """Convert to plain values; record in `kept` as written those that read the environment."""
+    """Convert to plain values; record values from the environment in `kept`, as written."""
     if not isinstance(config, DictConfig | ListConfig):
         return config
     values: dict[Any, Any] = {}

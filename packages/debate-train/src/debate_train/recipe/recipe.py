@@ -1,4 +1,4 @@
-"""The model of a recipe: its keys, its phases and the debates that they play."""
+"""The model of a recipe: keys, phases and played debates."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -36,7 +36,7 @@ FolderName = Annotated[str, Field(pattern=r"^\w[\w .,+=@~-]{0,99}$")]
 
 
 class Recording(Config):
-    """What the run directory keeps of rollouts.
+    """Samples of rollouts in the run directory.
 
     Args:
         every: Steps between two recorded samples.
@@ -48,10 +48,10 @@ class Recording(Config):
 
 
 class Recipe(Config):
-    """One run; every key that is left out is a default that we stand by.
+    """A run. We stand by every default.
 
     `phases` maps a name to the differences of that phase from the rest of the recipe; phases run
-    in the order they are written. Without phases the recipe is its own only phase.
+    in the order they are written. Without phases the recipe itself is the only phase.
     """
 
     name: FolderName
@@ -91,7 +91,7 @@ class Recipe(Config):
     checkpoint: Checkpointing = Checkpointing()
     """When the run can be resumed from."""
     recording: Recording = Recording()
-    """What the run directory keeps of rollouts."""
+    """Samples of rollouts in the run directory."""
     tracking: Tracking = Tracking()
     """Whether and where the run is tracked."""
     phases: dict[FolderName, dict[str, Any]] = Field(default_factory=dict, max_length=100)
@@ -118,8 +118,8 @@ class Recipe(Config):
     def phase_recipes(self) -> dict[str, "Recipe"]:
         """List each phase as a whole recipe, in order.
 
-        Differences are merged into the written keys of the recipe, not into its defaults: a phase
-        of another variant gets that variant's defaults.
+        Differences are merged into the written keys of the recipe, not into defaults: a phase of
+        another variant gets the variant's defaults.
         """
         return dict(self.whole_phases) if self.phases else {"train": self}
 
@@ -135,16 +135,16 @@ class Recipe(Config):
 
     @property
     def most_measured(self) -> int:
-        """Most questions of a split that an evaluation measures, in any phase."""
+        """Most measured questions of a split, over all phases."""
         return max(phase.evaluation.questions for phase in self.phase_recipes().values())
 
     @property
     def forms(self) -> tuple[DebateForm, ...]:
-        """The forms that questions are debated in, in turn; `debate` is the first."""
+        """The forms of debates on questions, in turn; `debate` is the first."""
         return (self.debate, *self.rollout.other_forms)
 
     def forms_by_key(self) -> dict[str, DebateForm]:
-        """List the forms that keys of this recipe choose, by these keys."""
+        """List the chosen forms of this recipe by their keys."""
         forms = {"debate": self.debate, "evaluation.debate": self.evaluated().form}
         for number, form in enumerate(self.rollout.other_forms):
             forms[f"rollout.other_forms.{number}"] = form
@@ -158,13 +158,13 @@ class Recipe(Config):
         return replace(setup, headline=self.evaluation.headline)
 
     def start_mode(self) -> Opponents | None:
-        """Build the mode in which this phase is measured against its start, if it is."""
+        """Build the mode of measuring this phase against the phase's start, if any."""
         if self.loss.supervised or self.offline is not None:
             return None
         return start_mode(self.evaluation, self.evaluated(), self.debate, self.rollout.engine)
 
     def _trained_figures(self, setup: Setup) -> list[str]:
-        """List the names of the figures that this phase trains the policy for."""
+        """List the names of the figures trained in this phase."""
         trained_streams = set()
         for name in self.reward.streams:
             stream = self.advantage.streams.get(name)

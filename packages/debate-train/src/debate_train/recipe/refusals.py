@@ -1,4 +1,4 @@
-"""What keeps a recipe from running: the one list that every command and every run asks for."""
+"""Refusals of a recipe before a run: a single list for all commands and runs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ NEEDED_CAPABILITIES = {"tokens": "token ids", "logps": "log-probabilities"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How a recipe is about to be used.
+    """The intended use of a recipe.
 
     Attributes:
-        num_processes: Processes that train together.
-        is_here: Whether it runs on this machine, which then needs all libraries and devices.
+        num_processes: Training processes.
+        is_here: Whether this machine runs it and needs all libraries and devices.
         with_tokenizer: Whether models in directories need tokenizers beside their configurations.
     """
 
@@ -40,7 +40,7 @@ class Launch:
 
 
 def refuse(recipe: Recipe, launch: Launch) -> None:
-    """Refuse before a model is loaded, which takes minutes and may not fit beside another.
+    """Refuse before a model is loaded: loading takes minutes and may not fit beside another model.
 
     Raises:
         RecipeError: The recipe cannot run; names all reasons.
@@ -51,7 +51,7 @@ def refuse(recipe: Recipe, launch: Launch) -> None:
 
 
 def run_errors(recipe: Recipe, launch: Launch) -> Iterator[str]:
-    """Yield what keeps a recipe from running, with keys; reads neither data nor weights."""
+    """Yield reasons against running a recipe, with keys; reads neither data nor weights."""
     yield from keep_problems(recipe)
     yield from _engine_errors(recipe, launch)
     yield from policy_errors(recipe, launch)
@@ -71,7 +71,7 @@ def run_errors(recipe: Recipe, launch: Launch) -> Iterator[str]:
 
 
 def _engine_errors(recipe: Recipe, launch: Launch) -> Iterator[str]:
-    """Yield what keeps the recipe's engine from sampling for a trainer."""
+    """Yield reasons against sampling for a trainer by the recipe's engine."""
     engine = recipe.rollout.engine
     missing = [
         text for name, text in NEEDED_CAPABILITIES.items() if name not in engine.capabilities
@@ -94,7 +94,7 @@ def _engine_errors(recipe: Recipe, launch: Launch) -> Iterator[str]:
 
 
 def policy_errors(recipe: Recipe, launch: Launch) -> Iterator[str]:
-    """Yield what keeps adapters from being served, and other policies from speaking."""
+    """Yield reasons against serving the adapters, and against other policies."""
     yield from _adapter_errors(recipe)
     for name, policy in used_policies(recipe).items():
         problems = policy.problems(trained_policy(recipe), with_tokenizer=launch.with_tokenizer)
@@ -110,7 +110,7 @@ def policy_errors(recipe: Recipe, launch: Launch) -> Iterator[str]:
 
 
 def _adapter_errors(recipe: Recipe) -> Iterator[str]:
-    """Yield what keeps several adapters from being served and trained."""
+    """Yield reasons against serving and training several adapters."""
     lora = recipe.model.lora
     engine = recipe.rollout.engine
     for prefix, phase in phases_by_prefix(recipe).items():
@@ -160,10 +160,10 @@ def _trainer_errors(recipe: Recipe, launch: Launch) -> Iterator[str]:
 
 
 def refuse_absent_devices(recipe: Recipe) -> None:
-    """Refuse devices that this machine lacks, before a model is loaded for them.
+    """Refuse devices missing on this machine, before a model is loaded for them.
 
     Raises:
-        RecipeError: The recipe names one.
+        RecipeError: The recipe names an absent device.
     """
     errors = list(_device_errors(recipe))
     if errors:
@@ -187,7 +187,7 @@ def _device_errors(recipe: Recipe) -> Iterator[str]:
 
 
 def phases_by_prefix(recipe: Recipe) -> dict[str, Recipe]:
-    """List each phase by the text that its keys begin with."""
+    """List each phase by the prefix of the phase's keys."""
     if not recipe.phases:
         return {"": recipe}
     return {f"phases.{name}.": phase for name, phase in recipe.phase_recipes().items()}

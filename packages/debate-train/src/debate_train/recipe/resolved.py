@@ -1,4 +1,4 @@
-"""A recipe as one file that extends and overrides nothing, as run directories keep it."""
+"""A recipe as a single complete file, as in run directories."""
 
 import re
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 
 def resolved_yaml(loaded: LoadedRecipe[Any]) -> str:
-    """Write the recipe as one YAML file without anything to extend or override, and no secrets.
+    """Write the recipe as a single YAML file without extension, override and secret.
 
-    Defaults are written, too, so that the file still describes the run when defaults change.
-    Interpolations are resolved, except that those of the environment stay as they are written.
+    Defaults are written so the file still describes the run after defaults change. Interpolations
+    are resolved; interpolations of the environment stay as written.
     """
     reading = loaded.reading
     schema = Schema((type(loaded.recipe),))
@@ -35,14 +35,14 @@ def resolved_yaml(loaded: LoadedRecipe[Any]) -> str:
 
 
 def _all_values(recipe: BaseModel, reading: RawRecipe) -> dict[str, object]:
-    """List all values of a recipe, defaults too; those of the environment as written."""
+    """List all values of a recipe with defaults; values of the environment stay as written."""
     values = _escape(recipe.model_dump(mode="json", fallback=repr))
     reading.put_back(values)
     return cast(dict[str, object], values)
 
 
 def _difference(base: dict[str, object], whole: dict[str, object]) -> dict[str, object]:
-    """Compute the change with which `merge` makes `whole` of `base`."""
+    """Compute the change from `base` to `whole`, for `merge`."""
     if base.get("type") != whole.get("type"):
         return whole
     if _reward_type(base) != _reward_type(whole):
@@ -73,7 +73,7 @@ def _without_streams(values: dict[str, object]) -> dict[str, object]:
 
 
 def _escape(value: object) -> object:
-    """Escape `${` in all texts, so that they are read as text again."""
+    """Escape `${` in all texts, to be read as text again."""
     if isinstance(value, dict):
         return {key: _escape(item) for key, item in value.items()}
     if isinstance(value, list):

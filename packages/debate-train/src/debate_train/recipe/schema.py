@@ -1,4 +1,4 @@
-"""The keys and variants that each place of a recipe may have."""
+"""Keys and variants of each place of a recipe."""
 
 import types
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ SEARCH_DEPTH = 4
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One place of a recipe.
+    """A place of a recipe.
 
     Attributes:
-        models: The models that a mapping may become; of a union, the first without a `type`.
+        models: The possible models of a mapping; of a union, the first without a `type`.
         values: The schema of the values of a free mapping, or of the items of a list.
     """
 
@@ -39,19 +39,19 @@ class Schema:
         return variants
 
     def model(self, data: Mapping[str, object]) -> type[BaseModel] | None:
-        """Find the model that this mapping would become; None when its type is unknown."""
+        """Find the model of this mapping; `None` for an unknown type."""
         if len(self.models) == 1:
             return self.models[0]
         tag = self.tag(data)
         return None if tag is None else self.variants.get(tag)
 
     def tag(self, data: Mapping[str, object]) -> str | None:
-        """Read the `type` of this mapping, or the default one."""
+        """Read the `type` of this mapping, or the default type."""
         tag = data.get("type") or next(iter(self.variants), None)
         return tag if isinstance(tag, str) else None
 
     def keys(self, data: Mapping[str, object]) -> tuple[str, ...] | None:
-        """List the keys that this mapping may have; None when any or unknown."""
+        """List the keys of this mapping; `None` if all are allowed or the type is unknown."""
         model = self.model(data)
         return None if model is None else tuple(model.model_fields)
 
@@ -70,7 +70,7 @@ NOWHERE = Schema()
 
 
 def annotation_of(field: FieldInfo) -> object:
-    """Rebuild a field's annotation with its metadata."""
+    """Rebuild a field's annotation with the metadata."""
     return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
 
 
@@ -126,7 +126,7 @@ def _options(annotation: object) -> list[object]:
 
 
 def find_key(schema: Schema, name: str) -> list[str]:
-    """List the dotted paths of keys with this name, nearest first; else of keys it shortens.
+    """List the dotted paths of keys with this name, nearest first; otherwise of longer keys.
 
     `lr` shortens `learning_rate`, and `agents` shortens `num_agents`.
     """
@@ -161,9 +161,9 @@ def unknown_key(name: str, place: Schema, data: Mapping[str, object], whole: Sch
 
     Args:
         name: The key.
-        place: The schema of its mapping.
+        place: The schema of the key's mapping.
         data: The mapping.
-        whole: The schema of the recipe, in which a key of this name may have another place.
+        whole: The schema of the recipe, to find the key in another place.
     """
     removed_keys: Mapping[str, str] = getattr(place.model(data), "removed_keys", {})
     if name in removed_keys:

@@ -35,7 +35,7 @@ def play_debate(
     reply_to: Callable[[TurnRequest], Reply],
     at_gate: Callable[[Gate], None] | None = None,
 ) -> Transcript:
-    """Play one debate by a function; gates go on, after `at_gate` was called with each."""
+    """Play a debate by a function; gates go on after a call of `at_gate`."""
     sent: Sent | None = None
     while True:
         try:
@@ -52,7 +52,7 @@ def play_debate(
 
 
 def small_recipe(phase: Recipe) -> Recipe | None:
-    """Shrink a phase's debates until they can be played, None if that makes another debate."""
+    """Shrink a phase's debates to a playable size; `None` if shrinking changes the debate."""
     copies = {
         name: min(getattr(phase.rollout, name), MAX_COPIES)
         for name in ("debates_per_question", "direct_per_question")
@@ -69,10 +69,10 @@ def small_recipe(phase: Recipe) -> Recipe | None:
 
 
 def scripted_step(recipe: Recipe, number: int, *, answers: bool) -> list[Transcript]:
-    """Play the debates of one small step.
+    """Play the debates of a small step.
 
-    Agents are right and wrong in a mixture, criticize everybody they were shown, and compare every
-    pair that they may, more often right than wrong. No two steps are alike.
+    Agents are right and wrong in a mixture, criticize all shown agents, and compare every allowed
+    pair, more often right than wrong. No two steps are alike.
 
     Args:
         recipe: From `small_recipe`.

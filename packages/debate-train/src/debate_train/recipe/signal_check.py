@@ -22,12 +22,12 @@ MAX_STEPS = 6
 
 @dataclass(frozen=True, slots=True)
 class SignalCheck:
-    """Streams in which scripted debates of a phase taught something.
+    """Streams with an advantage in scripted debates of a phase.
 
     Attributes:
-        trained: The streams that the reward has values for and that have a weight, by component.
-        taught: Those of them in which some token had an advantage; no turn fails.
-        can_compare: Whether anybody was shown two others, whom it is asked to compare.
+        trained: The streams with values and weight, by component.
+        taught: The trained streams with an advantage on some token; no turn fails.
+        can_compare: Whether some agent was shown two other agents and is asked to compare them.
         has_comparison_section: Whether the contract has room for comparisons.
         answers: Whether the questions have answers.
     """
@@ -47,8 +47,8 @@ class SignalCheck:
             answers: Whether its questions have answers.
 
         Returns:
-            None if they say nothing: nothing is trained or nothing is sampled, the reward is of
-            another package, or the debate is too large to play.
+            `None` without evidence: the phase trains or samples no stream, the reward is of another
+            package, or the debate is too large to play.
         """
         if not learns_from_rewards(phase):
             return None
@@ -82,7 +82,7 @@ class SignalCheck:
         return self.taught.isdisjoint(self.trained)
 
     def warnings(self, phase: Recipe) -> Iterator[str]:
-        """Yield one sentence for each value of the reward that never reaches a token, and why."""
+        """Yield a sentence with the reason for each value of the reward lost before tokens."""
         streams = phase.advantage.streams
         if not self.trained and any(name in streams for name in phase.reward.streams):
             yield (
@@ -109,7 +109,7 @@ class SignalCheck:
                 yield f"{key}: no value of stream {valued.stream} reaches a token: {reason}"
 
     def _reason(self, phase: Recipe, valued: ValuedStream) -> str:
-        """Find the first known cause by which a stream has no value."""
+        """Find the first known cause of a stream without values."""
         for name, part in phase.reward.parts().items():
             reward = part.reward
             if valued.component not in ("", name) or valued.stream not in reward.streams:
@@ -142,7 +142,7 @@ class SignalCheck:
 
 
 def streams_error(phase: Recipe) -> str | None:
-    """Describe a reward that has values for no stream that is trained."""
+    """Describe a reward without values for trained streams."""
     if not learns_from_rewards(phase) or _trained_streams(phase):
         return None
     valued_streams = phase.reward.streams
@@ -155,7 +155,7 @@ def streams_error(phase: Recipe) -> str | None:
 
 
 def other_form_warnings(phase: Recipe, *, answers: bool) -> Iterator[str]:
-    """Yield one sentence for each form of `rollout.other_forms` whose debates earn nothing."""
+    """Yield a sentence for each form of `rollout.other_forms` without earnings."""
     for number, form in enumerate(phase.rollout.other_forms):
         rollout = phase.rollout.model_copy(update={"other_forms": ()})
         form_phase = phase.model_copy(update={"debate": form, "rollout": rollout})
@@ -166,7 +166,7 @@ def other_form_warnings(phase: Recipe, *, answers: bool) -> Iterator[str]:
 
 
 def truth_error(phase: Recipe) -> str | None:
-    """Describe a phase that learns from answers alone; its questions have none."""
+    """Describe a phase of learning from answers on questions without answers."""
     rewards = [part.reward for part in phase.reward.parts().values()]
     if all(reward.needs().answers for reward in rewards):
         return _needs_answers_text(rewards[0])
@@ -174,7 +174,7 @@ def truth_error(phase: Recipe) -> str | None:
 
 
 def reward_context(phase: Recipe) -> RewardContext:
-    """Build the context in which a phase uses its reward."""
+    """Build the context of a phase's reward."""
     judge = phase.advantage.streams.get("judge")
     return RewardContext(
         rules=phase.debate.protocol(),
@@ -186,14 +186,14 @@ def reward_context(phase: Recipe) -> RewardContext:
 
 
 def learns_from_rewards(phase: Recipe) -> bool:
-    """Whether a phase's updates follow rewards that scripted debates can have."""
+    """Whether a phase's updates follow rewards of scripted debates."""
     parts = phase.reward.parts().values()
     needs_policy = any(part.reward.needs().policy for part in parts)
     return not phase.loss.supervised and not needs_policy
 
 
 def _trained_streams(phase: Recipe) -> tuple[ValuedStream, ...]:
-    """List the streams with values and a weight, each with the component that gives its values."""
+    """List the streams with values and a weight, each with the component of the values."""
     weights = {name: stream.weight for name, stream in phase.advantage.streams.items()}
     trained: dict[ValuedStream, None] = {}
     for name, part in phase.reward.parts().items():
@@ -212,7 +212,7 @@ def _needs_answers_text(reward: RewardConfig) -> str:
 
 
 def _no_contrast_text(phase: Recipe, stream: str) -> str:
-    """Explain values that reach no token although the reward has them."""
+    """Explain values of the reward lost before tokens."""
     contracts = phase.debate.contracts() or (phase.debate.contract_rules(),)
     sections: dict[str, None] = {}
     for contract in contracts:

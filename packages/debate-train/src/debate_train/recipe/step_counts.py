@@ -1,4 +1,4 @@
-"""Numbers of debates, turns and samples that a step of a recipe makes."""
+"""Numbers of debates, turns and samples in a step of a recipe."""
 
 from typing import NamedTuple
 
@@ -12,12 +12,12 @@ from debate_train.recipe.scripted_debates import play_debate
 
 
 class Segment(NamedTuple):
-    """The turns of debates up to a gate, or from one to the next.
+    """The turns of debates up to a gate, or between two gates.
 
     Attributes:
-        debates: Debates that come so far.
+        debates: Debates with these turns.
         turns: Turns of each.
-        trained: Turns of each that are trained on.
+        trained: Trained turns of each.
     """
 
     debates: int
@@ -29,7 +29,7 @@ class StepCounts(NamedTuple):
     """Numbers for the questions of a step; `direct` replies are among the turns and samples.
 
     Attributes:
-        drawn_turns: The turns with those of all questions that over-sampling may draw.
+        drawn_turns: The turns of all questions drawn at most by over-sampling.
         segments: Turns between gates, of debates in the first form.
     """
 
@@ -42,9 +42,9 @@ class StepCounts(NamedTuple):
 
 
 def step_counts(recipe: Recipe, questions: int) -> StepCounts:
-    """Count the most that some questions make, debated in the forms of the recipe in turn.
+    """Bound the counts of some questions, debated in the forms of the recipe in turn.
 
-    A rule of `rollout.select` that lets some debates go on alone is counted as it decides.
+    A rule of `rollout.select` is counted as it decides.
     """
     rollout = recipe.rollout
     num_forms = len(recipe.forms)
@@ -82,7 +82,7 @@ def step_counts(recipe: Recipe, questions: int) -> StepCounts:
 def _count_segments(
     form: DebateForm, num_debates: int, rule: GateRule | None
 ) -> tuple[Segment, ...]:
-    """Count the turns between gates; without a rule nothing divides debates."""
+    """Count the turns between gates; debates without a rule are undivided."""
     if rule is None:
         return (Segment(num_debates, form.turn_count(), form.turn_count()),)
     trained_agents = form.trained_agents()
@@ -106,7 +106,7 @@ def _count_segments(
 
 
 def _count_samples(form: DebateForm, segments: tuple[Segment, ...]) -> int:
-    """Count the sequences that are trained on, at most one for each turn of a debate."""
+    """Count the trained sequences, at most a sequence for each turn of a debate."""
     num_samples = 0
     num_trained_turns = 0
     going_on = [segment.debates for segment in segments[1:]] + [0]
@@ -118,7 +118,7 @@ def _count_samples(form: DebateForm, segments: tuple[Segment, ...]) -> int:
 
 
 def many(count: int, noun: str) -> str:
-    """Write a count with its noun, in the plural if it needs one."""
+    """Write a count with a noun, in the plural where needed."""
     if count == 1:
         return f"1 {noun}"
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"

@@ -1,4 +1,4 @@
-"""About which share of the gradient each stream will take, before a model has played."""
+"""Estimated shares of the gradient by stream, before a model has played."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -25,7 +25,7 @@ NUM_SCRIPTED_STEPS = 3
 
 
 class ValuedStream(NamedTuple):
-    """A stream, and the component of a mixed reward that gives it values ('' if there is one)."""
+    """A stream, and the component of a mixed reward with its values ('' for a single reward)."""
 
     stream: str
     component: str
@@ -34,8 +34,8 @@ class ValuedStream(NamedTuple):
 def credit_mass(recipe: Recipe, transcripts: Sequence[Transcript]) -> dict[ValuedStream, float]:
     """Sum λ·|advantage| over the characters of debates, by stream and component.
 
-    A turn is trained on as its tokens are, and each character is a token here: the proportions
-    are those of `optim/gradient_share/` where tokens have about the same length everywhere.
+    Each character is a token here: the proportions equal `optim/gradient_share/` where tokens have
+    about the same length everywhere.
     """
     mass: dict[ValuedStream, float] = {}
     streams = recipe.advantage.streams
@@ -64,18 +64,18 @@ def stream_share_lines(
 ) -> tuple[list[str], list[str]]:
     """Estimate the streams' shares of the gradient.
 
-    Debates that the data demonstrates have the right lengths of sections, so they are played where
-    they give every stream a value; else debates of scripted agents are.
+    Demonstrated debates have the right lengths of sections, so they are played if they give every
+    stream a value; otherwise scripted agents debate.
 
     Args:
-        phase: A phase that learns from rewards.
-        source: Its data, if that is here.
-        answers: Whether its questions have answers.
+        phase: A phase of learning from rewards.
+        source: The phase's data, if available.
+        answers: Whether questions have answers.
 
     Returns:
         A line for the plan, and a warning where the largest stream is above the detector's bound.
-        Neither where one stream alone is trained, where the recipe sets the shares, or where the
-        debates cannot be played.
+        Both are empty for a single trained stream, for shares set by the recipe, and for unplayable
+        debates.
     """
     trained = {name for name, stream in phase.advantage.streams.items() if stream.weight != 0}
     valued = trained.intersection(phase.reward.streams)

@@ -1,4 +1,4 @@
-"""Whether the longest prompt and reply of each policy fit its context window."""
+"""Whether the longest prompt and reply of each policy fit the policy's context window."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,8 +26,8 @@ class Windows:
     Reads each tokenizer once, and plays equal debates of phases and evaluations once.
 
     Attributes:
-        lines: Receives a line for each prompt that fits.
-        errors: Receives a line for each prompt that does not.
+        lines: Receives a line for each fitting prompt.
+        errors: Receives a line for each prompt over a window.
         model: Replaces the model of the recipe.
     """
 
@@ -46,7 +46,7 @@ class Windows:
     def compare(
         self, phase: Recipe, form: DebateForm, question: Question | None, prefix: str = ""
     ) -> None:
-        """Compare the longest prompt of each policy that speaks in a form with its window.
+        """Compare the longest prompt of each speaking policy of a form with the policy's window.
 
         An unknown window is reported for the trained policy only: the window of an endpoint
         is the endpoint's affair.

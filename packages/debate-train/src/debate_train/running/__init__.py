@@ -1,1 +1,1 @@
-"""A run: its phases, its loop, its engine, and how it is stopped and saved."""
+"""A run: phases, loop and engine, stopping and saving."""

@@ -106,12 +106,12 @@ def play_and_score(
 
 
 def why_stop(run: RunContext, phase: Phase) -> StopReason | None:
-    """Find the reason to make no further step, None to go on."""
+    """Find the reason to make no further step; `None` to go on."""
     return "interrupted" if run.interrupts.asked else phase.ended(run.state)
 
 
 def evaluate_dev(run: RunContext, phase: Phase, saving: Saving) -> bool:
-    """Measure the policy on the dev split and log it; False where a signal stopped that."""
+    """Measure the policy on the dev split and log it; False after a signal."""
     state = run.state
     with phase.rollouts.serving(version=state.step) as serving:
         setup, engine = phase.evaluated(serving, state.step)

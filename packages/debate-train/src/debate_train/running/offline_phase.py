@@ -1,4 +1,4 @@
-"""Phases that learn from a set of examples, made once with the policy of the phase's start."""
+"""Phases of learning from a set of examples, made once with the policy of the phase's start."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -40,9 +40,9 @@ _DECISIVE_KEYS = ("seed", "model", "data", "debate", "offline")
 
 
 def open_examples(run: RunContext, phase: Phase) -> PhaseExamples | None:
-    """Read the examples of a phase, after making them if the run has none yet.
+    """Read the examples of a phase, after making them if the run lacks them.
 
-    After a signal the result is None; played debates are saved, and the next call goes on there.
+    After a signal the result is `None`; played debates are saved for the next call.
 
     Raises:
         RunFailure: The debates gave no example.
@@ -118,7 +118,7 @@ def measure_held_out(run: RunContext, phase: Phase, examples: PhaseExamples) -> 
 class _Maker:
     """Plays the debates of a phase in chunks of a batch of questions, and saves each chunk.
 
-    A line of the unfinished file is one chunk; the finished file has one example a line.
+    A line of the unfinished file is a chunk; a line of the finished file is an example.
     """
 
     def __init__(self, run: RunContext, phase: Phase, path: Path) -> None:
@@ -301,7 +301,7 @@ def _json_lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def _made_from(recipe: Recipe, name: str, start: int) -> str:
-    """Hash all settings and files that decide a phase's examples."""
+    """Hash all settings and files behind a phase's examples."""
     settings = recipe.model_dump(mode="json", include=set(_DECISIVE_KEYS))
     # Another engine or driver may finish the set: its replies have the same sampling.
     rollout = recipe.rollout.model_dump(mode="json", exclude={"engine", "driver"})

@@ -1,4 +1,4 @@
-"""Opening the engines of a recipe; imports no torch, so that commands start quickly."""
+"""Opening the engines of a recipe; imports no torch, for a quick start of commands."""
 
 from contextlib import ExitStack
 
@@ -30,9 +30,9 @@ def open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:
 
 
 def open_sampling(recipe: Recipe, source: DataSource) -> Engine:
-    """Open the engine that samples from the recipe's model, where nothing is trained.
+    """Open the engine of the recipe's model for sampling without training.
 
-    Weights are loaded here only for engines that take a model: endpoints alone need none.
+    Weights are loaded here only for engines of local models: endpoints need no weights.
     """
     config, model = recipe.rollout.engine, recipe.model
     script = config.script(source.demonstrate)

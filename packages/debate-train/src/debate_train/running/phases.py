@@ -158,7 +158,7 @@ def measure_starts(run: RunContext, phase: Phase) -> bool:
 
 
 def decide_keeping(run: RunContext, phase: Phase, saving: Saving) -> bool | None:
-    """Decide by `keep_if` whether an ended phase is kept, and note it; None after a signal."""
+    """Decide by `keep_if` whether an ended phase is kept, and note it; `None` after a signal."""
     state = run.state
     rule = phase.recipe.keep_if
     if rule is None:
@@ -194,9 +194,9 @@ def _format_mean(means: Mapping[str, float], metric: str) -> str:
 
 
 def roll_back(run: RunContext, phase: Phase, learner: LoadedModel) -> Phase:
-    """Load the weights that `keep_if` compared with, and open a trainer without other state.
+    """Load the weights compared by `keep_if`, and open a trainer without other state.
 
-    The optimizer may begin again: the next phase opens an optimizer of its own in any case.
+    The optimizer may begin again: the next phase opens a new optimizer in any case.
     """
     state = run.state
     recipe = phase.recipe
@@ -209,7 +209,7 @@ def roll_back(run: RunContext, phase: Phase, learner: LoadedModel) -> Phase:
 
 
 def _save_start(run: RunContext, phase: Phase, saving: Saving) -> bool:
-    """Save the start of a phase that may be rolled back; False where a signal stopped that."""
+    """Save the start of a phase for a rollback; False after a signal."""
     if not measure_starts(run, phase):
         return False
     may_come_back = any(step == run.state.step for step, _ in run.state.starts.values())
@@ -221,7 +221,7 @@ def _save_start(run: RunContext, phase: Phase, saving: Saving) -> bool:
 
 
 def _open_phase_start(run: RunContext, phase: Phase, *, is_new: bool) -> PhaseStart | None:
-    """Write or read the weights that self-play compares with; None for phases without them."""
+    """Write or read the weights for the comparison of self-play; `None` for phases without them."""
     mode = phase.recipe.start_mode()
     folder = run.directory.path
     if mode is None:
@@ -285,7 +285,7 @@ def _measures_test_split_before(run: RunContext, phase_name: str) -> bool:
 
 
 def _measure_test_split(run: RunContext, when: str) -> dict[str, Any] | None:
-    """Measure the policy on the test split; None where a signal stops it."""
+    """Measure the policy on the test split; `None` after a signal."""
     run.progress.start(f"test split {when}")
     began = time.perf_counter()
     state = run.state

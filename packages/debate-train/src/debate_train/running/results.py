@@ -26,11 +26,11 @@ _VALUES = TypeAdapter(dict[str, dict[str, float]])
 def changes_of(
     directory: "RunDirectory", figures: Sequence[str]
 ) -> dict[str, dict[str, Any] | None]:
-    """Compare each figure before and after a run on the questions that have a value at both ends.
+    """Compare each figure before and after a run on the questions with a value at both ends.
 
-    A judge that saw no right and wrong answer together gives a question no value. Where such
+    A judge without a right and a wrong answer together gives a question no value. Where such
     questions exist, `before` and `after` of the compared questions accompany `change`. A figure
-    without compared questions is None. Ratios of sums have no value per question and are absent.
+    without compared questions is `None`. Ratios of sums have no value per question and are absent.
     """
     before = _last_values(directory, "before")
     after = _last_values(directory, "after")
@@ -79,7 +79,7 @@ def results_table(
 ) -> list[dict[str, Any]]:
     """Build the rows of the table, over the same questions at both ends where these are recorded.
 
-    A figure without a question that has a value at both ends has no row.
+    A figure without a question with a value at both ends has no row.
     """
     rows = []
     for name, measure in setup.listed().items():
@@ -98,7 +98,7 @@ def in_words(rows: Sequence[Mapping[str, Any]], headline: Sequence[str]) -> str:
 
     Args:
         rows: Of the table of results, each with `measure`, `name` and sometimes `change`.
-        headline: Names of the measures to describe in full; the first row where none has a change.
+        headline: Names of the measures to describe in full; by default the first row.
     """
     # Only shares can be written as points; lengths and effective numbers have no range.
     changed_rows = [row for row in rows if row.get("change") and range_of(row["name"])]
@@ -170,7 +170,7 @@ def write_results(
 
 
 def _flatten(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Name each measure before and after and its change, with the ends of their intervals."""
+    """Name each measure before and after and the change, with the ends of the intervals."""
     values = {}
     for row in rows:
         prefix = f"results/{row['name'].removeprefix('eval/')}"
@@ -208,7 +208,7 @@ def print_results(
 
 
 def outcome_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Name the measures that rose and fell beyond chance; "" where no row has a change."""
+    """Name the measures with a rise or fall beyond chance; "" where no row has a change."""
     risen = []
     fallen = []
     compared_rows = [row for row in rows if row.get("change") and range_of(row["name"])]

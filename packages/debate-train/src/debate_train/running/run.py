@@ -64,9 +64,9 @@ def run(
     Args:
         recipe: the recipe of the run.
         recipe_text: the resolved recipe for the run directory.
-        output: the run directory; None makes `runs/<name>-<time>`.
+        output: the run directory; `None` makes `runs/<name>-<time>`.
         resume: go on from the directory's last complete checkpoint.
-        echo_s: seconds after an interrupt in which another counts as the same.
+        echo_s: seconds after an interrupt to count another as the same.
         on_step_end: called after each step.
         changed: resume although the run was trained with another recipe.
     """
@@ -171,7 +171,7 @@ def _plan_start(
     *,
     resume: bool,
 ) -> tuple[Checkpoint | None, Callable[[], None]]:
-    """Find the checkpoint to go on from, None for the start, and a function to return there.
+    """Find the checkpoint to go on from (`None` for the start), and a function to return there.
 
     The function changes the run's files; the caller waits until no check can refuse the run.
     """
@@ -220,7 +220,7 @@ class Trained:
         directory: The run directory, with report and checkpoints.
         results: Contents of `results.json`; empty without an evaluation.
         metrics: The rows of `metrics.jsonl`, for each step and each evaluation on dev.
-        checkpoint: The last complete checkpoint, None where there is none.
+        checkpoint: The last complete checkpoint; `None` if there is no checkpoint.
         finished: False where an interrupt stopped it; `resume=True` goes on.
     """
 
@@ -253,22 +253,22 @@ def train(
     """Train by a recipe in this process, as `debate-train` does, also with your own reward.
 
     Args:
-        recipe: A file, the name of a recipe that ships, a mapping like a file's, or a recipe.
+        recipe: A file, the name of a shipped recipe, a mapping like a file's, or a recipe.
             Where a mapping chooses by `type`, such as the loss, debate form, data and evaluation
             modes, it may hold a class of your own or an object of it; or a mapping with the class
             as `type`, and its settings.
         overrides: `key=value` arguments as on the command line, or a mapping of differences.
-        output: The run directory; None makes `runs/<name>-<time>`.
+        output: The run directory; `None` makes `runs/<name>-<time>`.
         resume: Go on from the last checkpoint in `output`.
-        reward: In the place of the recipe's reward in all phases that learn from one: a class or
-            an object, or a function from a debate to its worth, a number for all its turns,
-            a sequence of numbers for its turns in order, or a `Score`; None is no signal.
+        reward: Replaces the recipe's reward in all phases with a reward: a class or an object, or
+            a function from a debate to a number for all turns, a sequence of numbers for the
+            turns in order, or a `Score`; `None` is no signal.
         on_step_end: Called after each step; an exception from it ends the run, after a
             checkpoint.
         changed: Resume although the run was trained with another recipe.
 
     Returns:
-        The run directory, its results and its metrics.
+        The run directory, with results and metrics.
 
     Raises:
         UsageError: The recipe or an argument is wrong.
@@ -309,7 +309,7 @@ def train(
 
 
 def with_reward(recipe: Recipe, reward: object) -> Recipe:
-    """Replace the reward of all phases, except phases that imitate.
+    """Replace the reward of all phases, except imitating phases.
 
     Raises:
         RecipeError: The reward is neither a class or object of a reward nor a function.

@@ -94,7 +94,7 @@ class RunContext:
     def measured(
         self, name: str, played: tuple[Setup, Engine], source: DataSource, split: Split, count: int
     ) -> Measures | None:
-        """Measure questions of a split and record them by name; None where a signal stops it."""
+        """Measure questions of a split and record them by name; `None` after a signal."""
         setup, engine = played
         questions = source.split(split, count)
         measures = self.interrupts.stoppable(
@@ -181,7 +181,7 @@ class Phase:
         return criterion.is_due(self.recipe.steps, state.step - state.phase_start)
 
     def ended(self, state: RunState) -> StopReason | None:
-        """Find the reason to end the phase after the last step, None to go on."""
+        """Find the reason to end the phase after the last step; `None` to go on."""
         num_steps = state.step - state.phase_start
         criterion = self.recipe.exit_criterion
         if criterion is None:
@@ -223,7 +223,7 @@ def is_due(every: int, num_steps: int) -> bool:
 
 @contextmanager
 def cpu_threads(recipe: Recipe) -> Iterator[None]:
-    """Let torch use the recipe's number of CPU threads, in threads that start here, too."""
+    """Let torch use the recipe's number of CPU threads, also in threads started here."""
     previous = torch.get_num_threads()
     num_threads = recipe.trainer.num_threads()
     if num_threads is not None:
@@ -235,7 +235,7 @@ def cpu_threads(recipe: Recipe) -> Iterator[None]:
 
 
 def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> Phase:
-    """Build a phase that plays its debates with the run's engine, or has them demonstrated.
+    """Build a phase of debates played by the run's engine, or demonstrated.
 
     Raises:
         RecipeError: The data has no demonstrations.

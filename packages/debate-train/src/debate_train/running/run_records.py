@@ -36,16 +36,16 @@ def credit_of(
 
     Args:
         transcripts: The first of the step, with the replies of their turns.
-        scores: Of these transcripts.
+        scores: Scores of these transcripts.
         batch: The rows of the whole step.
-        tokenizer: Of the engine that sampled the replies.
+        tokenizer: The sampling engine's tokenizer.
         demonstrated: Whether a script wrote the replies in the place of the policy.
 
     Returns:
         `streams`, their names, and `debates`, each with `id`, `returns` of its agents and `turns`.
         A turn has `agent`, `round`, `values` (by stream, of mixed rewards by `stream/component`),
         `starts` (offset of each token in the text of the turn) and `tokens`, runs of [number of
-        tokens, their advantage, bits of the streams that cover them]; of a turn without a row
+        tokens, their advantage, bits of their streams]; of a turn without a row
         both are empty.
     """
     rows_by_debate: dict[int, list[Row]] = {}
@@ -104,11 +104,11 @@ def keep_evaluation(
     """Write the value of each figure on each question, and the debates.
 
     Args:
-        directory: Of the run; its folder `evaluations` takes `NAME-STEP.json`, and for each mode
-            `NAME-MODE-STEP.jsonl`, debates without prompts.
-        name: Which evaluation: `before`, `after`, `dev`, `start`.
-        step: After which step of the run.
-        measures: Of the evaluation.
+        directory: The run directory; the folder `evaluations` takes `NAME-STEP.json`, and for
+            each mode `NAME-MODE-STEP.jsonl`, debates without prompts.
+        name: The evaluation: `before`, `after`, `dev`, `start`.
+        step: The last step of the run before it.
+        measures: Figures of the evaluation.
         with_debates: Whether debates are written.
     """
     folder = directory.evaluations_path
