@@ -436,3 +436,12 @@ def test_play_cancels_and_retries_when_a_request_hangs(driver: DriverConfig, han
     with pytest.raises(EngineFailure, match=r"question 'b'.*TimeoutError: no reply within 0.1 s"):
         play(runs, engine, max_tokens=9, driver=driver)
     assert engine.cancelled == 2
+
+
+def test_play_refuses_an_engine_that_loses_replies() -> None:
+    class Forgetful(Watched):
+        def generate(self, requests: Sequence[Request]) -> list[Reply]:
+            return super().generate(requests)[1:]
+
+    with pytest.raises(EngineFailure, match="0 replies to 1 requests"):
+        play([form("a", 1)], Forgetful(), max_tokens=9)

@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,7 +27,19 @@ from transformers import PreTrainedTokenizerFast
 from debate_protocol.forms import Sequential, Simultaneous
 from debate_protocol.types import Finish, Gate, Message, Question, Reply, TurnRequest
 from debate_rollout import rendering
+from debate_rollout.engine import EngineConfigError
 from debate_rollout.rendering import Renderer, TokenText, piece_bytes, token_text
+
+Templated = Callable[[str | None], Any]
+
+
+# The system text moves along to the last user message: earlier text changes with every turn.
+MOVING = (
+    "{% for m in messages %}{% if m.role == 'user' %}[Q] "
+    "{% if loop.last %}Be brief. {% endif %}{{ m.content }} [/Q]"
+    "{% elif m.role == 'assistant' %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+)
+
 
 QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -550,3 +562,28 @@ def test_prompts_hold_no_lone_surrogates() -> None:
     renderer = renderer_of("qwen2.5")
     request = TurnRequest(Question("q", "?"), 0, 0, ({"role": "user", "content": "a\ud83d"},))
     assert "user\na\ufffd<|im_end|>" in decoded(renderer, renderer.render(request).prompt_ids)
+
+
+def test_token_text_strips_the_first_space_when_sentencepiece_does(
+    sentencepiece_style: Any,
+) -> None:
+    ids = sentencepiece_style.encode("e 🙂", add_special_tokens=False)
+    # ▁ e ▁ f0 9f 99 82: the first ▁ has no character of its own.
+    assert token_text(sentencepiece_style, ids) == TokenText("e 🙂", (0, 0, 1, 2, 2, 2, 2))
+
+
+def test_token_text_refuses_tokens_without_bytes(word_piece: Any) -> None:
+    with pytest.raises(EngineConfigError, match="decodes by WordPiece; expected a fast tokenizer"):
+        token_text(word_piece, [0])
+
+
+def test_render_starts_afresh_when_the_template_rewrites_earlier_text(templated: Templated) -> None:
+    tokenizer = templated(MOVING)
+    renderer = Renderer(tokenizer)
+    request = first_ask()
+    rendered = renderer.render(
+        second_ask(request, reply_to(renderer, request, "five", True), "news")
+    )
+    assert not rendered.extended
+    expected = "[Q] 2+3? [/Q]five<|im_end|>[Q] Be brief. news [/Q]"
+    assert tokenizer.decode(rendered.prompt_ids) == expected

@@ -1,9 +1,11 @@
 """vLLM inside this process: token ids in, exact log-probabilities out, stepped by `collect`."""
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -13,8 +15,16 @@ from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from arithmetic import largest_gap
 from debate_protocol.types import Reply
-from debate_rollout.engine import EngineConfigError, Request, Sampling, Weights, WeightsError
-from debate_rollout.engines import VllmEngine
+from debate_rollout.engine import (
+    EngineConfigError,
+    EngineSettings,
+    Request,
+    RolloutError,
+    Sampling,
+    Weights,
+    WeightsError,
+)
+from debate_rollout.engines import VllmEngine, VllmServerEngine
 from debate_rollout.engines.sampling import plain_logps
 from debate_rollout.engines.vllm.model import ServedModel
 from debate_rollout.testing import Bench, Refresh, check_engine, turn_request
@@ -293,3 +303,106 @@ def test_load_leaves_the_old_weights_serving_when_new_ones_do_not_fit(
     for reply in engine_to_load.generate(requests_for()):
         assert reply.weight_version == 5
         assert reply.logps == pytest.approx(hf_logps(models_to_load[1], reply), abs=1e-5)
+
+
+START_SETTINGS: dict[str, Any] = {"kv_cache_mib": 64, "max_batch": 16}
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+def test_generate_does_not_split_a_seeded_prompt_over_steps(
+    tiny_model: Callable[..., Any], byte_bpe: Any
+) -> None:
+    # 12 x 700 tokens are more than one step's 4096: split, they end the CPU engine.
+    opened = VllmEngine(**START_SETTINGS, context_window=1024).open(
+        tiny_model(byte_bpe, window=1024), byte_bpe
+    )
+    requests = requests_for(Sampling(max_tokens=2), count=12, length=700)
+    assert len({reply.token_ids for reply in opened.generate(requests)}) > 1
+    opened.close()
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+def test_open_serves_the_type_of_the_model(
+    tiny_model: Callable[..., Any], byte_bpe: Any, hf_logps: Logps
+) -> None:
+    model = tiny_model(byte_bpe, window=256).to(torch.bfloat16)
+    opened = VllmEngine(**START_SETTINGS, sleep=True).open(model, byte_bpe)
+    opened.sleep()
+    opened.load(Weights(1, model.state_dict()))
+    replies = opened.generate(requests_for(Sampling(max_tokens=12)))
+    opened.close()
+    served = list(chain.from_iterable(reply.logps for reply in replies))
+    rounded = list(chain.from_iterable(hf_logps(model, reply) for reply in replies))
+    exact = list(chain.from_iterable(hf_logps(model.float(), reply) for reply in replies))
+
+    def gap(logps: list[float]) -> float:
+        return math.fsum(abs(a - b) for a, b in zip(logps, exact, strict=True)) / len(exact)
+
+    # Another program rounds in other places, and not all of them are as good as transformers'.
+    assert 1e-5 < gap(served) < 4 * gap(rounded), (gap(served), gap(rounded))
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+def test_an_engine_that_died_fails_every_request(
+    tiny_model: Callable[..., Any], byte_bpe: Any
+) -> None:
+    opened = VllmEngine(**START_SETTINGS).open(tiny_model(byte_bpe, window=256), byte_bpe)
+    requests = requests_for(Sampling(max_tokens=50))
+    tickets = [opened.submit(request) for request in requests]
+    opened.collect(0.0)
+    del opened._engine.model_executor.driver_worker.worker.model_runner.model
+    ended = opened.collect(5.0)
+    assert sorted(finished.ticket for finished in ended) == tickets
+    assert all("vLLM has died" in str(finished.outcome) for finished in ended)
+    with pytest.raises(RolloutError, match="vLLM has died"):
+        opened.generate(requests)
+    with pytest.raises(RolloutError, match="vLLM has died"):
+        opened.load(Weights(1, {}))
+    opened.close()
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+def test_open_refuses_a_second_vllm_in_one_process(
+    tiny_model: Callable[..., Any], byte_bpe: Any
+) -> None:
+    model = tiny_model(byte_bpe, window=256)
+    first = VllmEngine(**START_SETTINGS).open(model, byte_bpe)
+    with pytest.raises(EngineConfigError, match="one process runs one at a time"):
+        VllmEngine(**START_SETTINGS).open(model, byte_bpe)
+    assert first.generate(requests_for(Sampling(max_tokens=2)))[0].token_ids
+    folder = first._served.folder
+    first.close()
+    assert not folder.exists()
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+@pytest.mark.parametrize(
+    "config",
+    [
+        VllmEngine(**START_SETTINGS, vllm_args={"tensor_parallel_size": 2}),
+        pytest.param(
+            VllmServerEngine(**START_SETTINGS, vllm_args={"data_parallel_size": 2}),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["tensor-parallel", "data-parallel"],
+)
+def test_load_reaches_parallel_workers(
+    config: EngineSettings, tiny_model: Callable[..., Any], byte_bpe: Any, hf_logps: Logps
+) -> None:
+    models = [tiny_model(byte_bpe, seed=seed, window=256) for seed in (0, 1)]
+    opened = config.open(models[0], byte_bpe)
+    try:
+        for version, model in ((1, models[1]), (2, models[0])):
+            opened.load(Weights(version, model.state_dict()))
+            for reply in opened.generate(requests_for(Sampling(max_tokens=8))):
+                assert reply.weight_version == version
+                assert reply.logps == pytest.approx(hf_logps(model, reply), abs=1e-5)
+        assert not list(opened._served.folder.glob("weights-*"))
+    finally:
+        opened.close()

@@ -257,7 +257,7 @@ TESTED = {
     ".ci/readability.py": "system/test_readability.py",
     "verifiers_debate": "integration/test_examples.py",
     "view": "protocol/test_log_files.py",
-    "docs/pictures/make_pictures.py": "system/test_pictures.py",
+    "docs/pictures/make_pictures.py": "system/test_site.py",
     "docs/reference/make_keys.py": "train/test_recipe_file.py",
 }
 RULES: tuple[tuple[str, Action], ...] = (
@@ -291,7 +291,7 @@ RULES: tuple[tuple[str, Action], ...] = (
     (r"debate-eval compare ", runs(evaluate)),
     (r"debate-eval (acc_|recipes/selfplay|.*rival|.*--benchmark)", runs(evaluate, "--check")),
     (r"debate-eval ", runs(evaluate, *FEW)),
-    (r"debate-train fetch ", lambda words: PACKAGED[words[2]]),  # test_gguf.py runs one.
+    (r"debate-train fetch ", lambda words: PACKAGED[words[2]]),  # test_model_files.py runs one.
     (r"debate-train (recipes|init|import|--explain)(?= |$)", runs(train)),
     (r"debate-train .*--(explain|print|plan|check|check-data)\b", runs(train)),
     (r"debate-train .*tiny-model .*type=transformers", runs(train, "rollout.max_tokens=4", *FEW)),

@@ -1,11 +1,13 @@
-"""The documentation as a website: every page, no other host, and a search that works from disk."""
+"""The site: every page, no other host, a search that works from disk; `make_pictures.py`'s pictures."""
 
 import importlib
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -16,7 +18,6 @@ from tests.system.public_names import PACKAGES, ROOT
 
 from report.report_runs import shot, watched
 
-pytestmark = pytest.mark.slow
 SITE = ROOT / "site"
 SOURCE = ROOT / ".site/pages"
 ASSETS = "//script/@src | //img/@src | //iframe/@src | //source/@src | //link/@href | //*/@srcset"
@@ -51,12 +52,14 @@ def site() -> dict[Path, Any]:
     return {path: html.fromstring(path.read_bytes().decode()) for path in files}
 
 
+@pytest.mark.slow
 def test_every_page_is_in_the_navigation_and_built(site: dict[Path, Any]) -> None:
     named = re.findall(r'"([^"]+\.md)"', (ROOT / "zensical.toml").read_text())
     assert sorted(named) == pages()
     assert set(site) == set(map(built, pages()))
 
 
+@pytest.mark.slow
 def test_links_and_anchors_lead_somewhere(site: dict[Path, Any]) -> None:
     ids = {page: {"", *elements.xpath("//@id")} for page, elements in site.items()}
     lost = set()
@@ -70,6 +73,7 @@ def test_links_and_anchors_lead_somewhere(site: dict[Path, Any]) -> None:
     assert lost == set()
 
 
+@pytest.mark.slow
 def test_the_readme_opens_a_sample_report(site: dict[Path, Any]) -> None:
     report = "docs/sample/report.html"
     assert report in site[built("README.md")].xpath("//article//a/@href")
@@ -80,6 +84,7 @@ def test_the_readme_opens_a_sample_report(site: dict[Path, Any]) -> None:
     assert recorded_run.stat().st_size < 700_000
 
 
+@pytest.mark.slow
 def test_nothing_comes_from_another_host(site: dict[Path, Any]) -> None:
     foreign_links = {link for page in site.values() for link in page.xpath(ASSETS) if "//" in link}
     styles = "".join(path.read_text() for path in SITE.rglob("*.css"))
@@ -88,6 +93,7 @@ def test_nothing_comes_from_another_host(site: dict[Path, Any]) -> None:
     assert foreign_links == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", PACKAGES)
 def test_reference_has_the_public_names(site: dict[Path, Any], package: str) -> None:
     name = package.replace("-", "_")
@@ -97,6 +103,7 @@ def test_reference_has_the_public_names(site: dict[Path, Any], package: str) -> 
     assert not missing, f"{page}: a line `::: {name}.NAME` shows each"
 
 
+@pytest.mark.slow
 def test_llms_txt_and_citation_say_what_is_there() -> None:
     text = (ROOT / "llms.txt").read_text()
     named = set(re.findall(r"\]\(([^)]+)\)", text))
@@ -118,6 +125,7 @@ def problems(page: Any) -> list[str]:
     return [problem for problem in page.problems if not problem.startswith(("file:", "data:"))]
 
 
+@pytest.mark.slow
 def test_search_works_from_disk(page: Any) -> None:
     page.click(".md-search__button")
     page.locator("input:focus").fill("Bradley-Terry")
@@ -129,6 +137,7 @@ def test_search_works_from_disk(page: Any) -> None:
     page.locator("#bradley_terry mark", has_text="bradley").wait_for()
 
 
+@pytest.mark.slow
 def test_no_page_is_wider_than_a_phone(page: Any, site: dict[Path, Any]) -> None:
     page.set_viewport_size({"width": 420, "height": 900})
     for path in sorted(site)[::3]:
@@ -138,3 +147,54 @@ def test_no_page_is_wider_than_a_phone(page: Any, site: dict[Path, Any]) -> None
     page.goto((SITE / "index.html").as_uri())
     shot(page, "site-420")
     assert problems(page) == []
+
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs/pictures"
+NAMES = ("debate.svg", "turn.svg", "votes.svg", "prefixes.svg", "step.svg")
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Iterator[ModuleType]:
+    """Yield the script, which imports modules that stand beside it."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield importlib.import_module("make_pictures")
+    finally:
+        sys.path.remove(str(FOLDER))
+        for name in set(sys.modules) - before:
+            if Path(getattr(sys.modules[name], "__file__", None) or "").parent == FOLDER:
+                del sys.modules[name]
+
+
+def test_every_picture_is_tested(pictures: ModuleType) -> None:
+    assert tuple(pictures.PICTURES) == NAMES
+    assert sorted(file.name for file in FOLDER.glob("*.svg")) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_picture_is_what_the_code_draws(pictures: ModuleType, name: str) -> None:
+    assert (FOLDER / name).read_text("utf-8") == pictures.PICTURES[name]()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_shows_the_picture(name: str) -> None:
+    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *ROOT.glob("docs/**/*.md")]
+    pictures_on_pages = {
+        (page.parent / target).resolve()
+        for page in pages
+        for target in re.findall(r"!\[[^\]]+\]\(([^)]+\.svg)\)", page.read_text("utf-8"))
+        if "://" not in target
+    }
+    assert FOLDER / name in pictures_on_pages
+
+
+def test_pictures_of_a_report_are_of_its_present_templates(pictures: ModuleType) -> None:
+    script = importlib.import_module("report_pictures")
+    page = (ROOT / "docs/reports.md").read_text("utf-8")
+    for name in script.NAMES:
+        image = (FOLDER / name).read_bytes()
+        assert script.stamp(image) == script.templates()
+        assert f"(pictures/{name})" in page
+    assert script.stamp(b"") == ""

@@ -1,6 +1,6 @@
 """Save or resume trainers in the processes of a launch, and print how they went on, as JSON.
 
-Run by `test_deepspeed_resume.py`. The arguments are a folder with a model, and what to do:
+Run by `test_deepspeed.py`. The arguments are a folder with a model, and what to do:
 `save:NAME:FOLDER` trains two steps and saves; `resume:NAME:FOLDER:STAGE` makes the last three of
 five and compares with a torch trainer that made all; `exact:NAME` compares with the same trainer.
 """

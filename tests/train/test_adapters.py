@@ -12,8 +12,7 @@ import torch
 from peft import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file
 
-from debate_protocol.types import DebateRun, Protocol, Reply, Transcript, TurnRequest, role_of
-from debate_rollout.testing import turn_request
+from debate_protocol.types import role_of
 from debate_train.batches.packs import pack
 from debate_train.batches.row_types import Batch
 from debate_train.batches.rows import build_batch
@@ -27,7 +26,6 @@ from debate_train.models.loaded_model import (
     with_adapter,
 )
 from debate_train.playing import start_debates
-from debate_train.playing.shared_turns import SharedTurns
 from debate_train.recipe import Recipe
 from debate_train.recipe.refusals import Launch, run_errors
 from debate_train.running.open_engines import open_engine
@@ -271,16 +269,3 @@ def test_rate_of_an_unknown_adapter_is_refused(base: str) -> None:
     single = recipe_of_roles(base, {}, trainer=recipe.trainer, model=pretrained())
     (error,) = run_errors(single, Launch())
     assert "model.lora.adapters has no names" in error
-
-
-def test_evaluations_share_no_turn_between_adapters() -> None:
-    def debate_of(request: TurnRequest) -> DebateRun:
-        yield [request]
-        return Transcript("q", request.question, Protocol(1), ())
-
-    shared = SharedTurns()
-    for name in (*NAMES, None):
-        turns = shared.over(debate_of(replace(turn_request(), adapter=name)))
-        assert next(turns), name  # Asked again, as another adapter replies otherwise.
-        with pytest.raises(StopIteration):
-            turns.send([Reply("so")])

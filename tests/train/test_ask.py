@@ -56,25 +56,6 @@ def test_turns_come_one_by_one_and_the_peers_decide(capsys: pytest.CaptureFixtur
     assert "majority: 381" in end[4] and "peer_vote: 391" in end[4]
 
 
-def test_answer_that_nobody_holds_in_the_end_is_explained(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    # First answers 391, 381, 381; in the end all say 381. Agents 1 and 2 voted for agent 0.
-    agents = Agents()
-    say_first = agents.endpoint.behave
-
-    def behave(number: int, seen_request: Seen) -> Answer:
-        agents.answers = ("391", "381", "381") if number < 3 else ("381", "381", "381")
-        return say_first(number, seen_request)
-
-    agents.endpoint.behave = behave
-    assert asked(agents) == 0
-    end = capsys.readouterr().out.partition("answer: ")[2].splitlines()
-    assert end[0] == "391"
-    assert end[1] == "  by the votes of the others on the answers of round 1"
-    assert end[2].startswith("  all 3 agents say 381 in the last round")
-
-
 def test_a_turn_is_printed_while_others_of_its_round_are_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -151,22 +132,3 @@ def test_a_model_in_a_folder_debates_under_a_recipe(
     assert main(["make 7 Q 3 1 4 1", "--recipe", "quickstart", *small, "--json"]) in (0, 1)
     printed = json.loads(capsys.readouterr().out)
     assert len(printed["turns"]) == 5 and 0 < printed["tokens"]["sampled"] <= 20
-
-
-def test_a_judge_of_its_own_decides_between_two_sides(capsys: pytest.CaptureFixture[str]) -> None:
-    def say(number: int, seen_request: Seen) -> Answer:
-        if number >= 2:  # The judges.
-            return said(
-                f"<evaluation>read</evaluation><decision>Agent {int(number != 3)}</decision>"
-            )
-        return said(f"\\boxed{{{(391, 381)[number]}}}")
-
-    agents = Agents()
-    agents.endpoint.behave = say
-    models = ("--model", "org/one", "--model", "org/judge")
-    assert asked(agents, "--form", "judged", "--agents", "3", *models, "--json") == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["answer"], printed["decision"], printed["rounds"]) == ("381", "judged", 3)
-    assert [turn["agent"] for turn in printed["turns"]] == [0, 1, 2, 3, 4]
-    asked_of = [seen_request.body["model"] for seen_request in agents.endpoint.seen]
-    assert asked_of == ["org/one"] * 2 + ["org/judge"] * 3

@@ -7,14 +7,10 @@ import pytest
 
 from debate_protocol.forms import Conl, Direct, Sequential, Simultaneous
 from debate_protocol.types import Question
-from debate_rollout.drivers import Auto, FreeRunning, LockStep
-from debate_train.errors import RecipeError
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import CheckReport, check
-from debate_train.recipe.conflicts import sampling_problems
 from debate_train.recipe.context import TokenCounter, longest_prompt
 from debate_train.recipe.doubts import adapter_warnings
-from debate_train.recipe.refusals import Launch, run_errors
 from train.small_recipes import recipe_of, write_rows
 
 BASE = """\
@@ -74,11 +70,6 @@ def test_check_names_a_context_once_for_all_forms_of_a_phase() -> None:
     assert "reply 16" in line_with(report, "  context: at most")
 
 
-def test_check_counts_a_sample_for_each_turn_when_rebuilt() -> None:
-    report = check(recipe("debate.conversation=rebuild"))
-    assert "80 samples (one for each turn)" in line_with(report, "a step:")
-
-
 @pytest.mark.parametrize(
     ("rules", "turns", "drawn_turns"),
     [
@@ -103,13 +94,6 @@ def test_check_counts_what_goes_on_after_a_gate(rules: str, turns: str, drawn_tu
     assert line_with(report, "draws up to 3").endswith(most_tokens)
 
 
-def test_check_reports_what_is_played_ahead() -> None:
-    changes = "rollout.max_tokens=256 loss.type=dapo"
-    ahead = "  up to 2 steps played ahead of training, with weights at most 2 steps old"
-    assert ahead in check(recipe(f"{changes} pipeline.max_staleness=2")).lines
-    assert not any("ahead" in line for line in check(recipe(changes)).lines)
-
-
 def test_check_refuses_context_above_the_smaller_window() -> None:
     # Prompt: own 512 and 4 peers x 512; reply 512: at least 3,072 of 4,096 fits; 1,024 does not.
     assert check(recipe("rollout.max_tokens=512")).errors == []
@@ -119,22 +103,6 @@ def test_check_refuses_context_above_the_smaller_window() -> None:
     engine = "rollout.engine.type=transformers rollout.engine.context_window=2048"
     error = error_of(f"rollout.max_tokens=512 {engine}")
     assert "window of 2,048 (rollout.engine.context_window)" in error
-
-
-def test_check_names_the_row_that_is_longer_than_the_window(tmp_path: Path) -> None:
-    rows = [{"id": f"row-{n}", "question": f"What is {n}?", "answer": n} for n in range(40)]
-    rows[7]["question"] = "how long " * 5000
-    path = write_rows(tmp_path / "q.jsonl", rows)
-    error = error_of(f"data.type=questions data.path={path}")
-    assert "the longest question, id 'row-7', alone has 10,000 tokens ('how long how" in error
-
-
-def test_check_reads_window_and_tokenizer_of_a_local_model(tmp_path: Path) -> None:
-    recipe().model.load_tokenizer().save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text('{"max_position_embeddings": 256}')
-    error = error_of(f"{HUB} model.name={tmp_path} rollout.max_tokens=256")
-    assert "window of 256" in error
-    assert "counted with its tokenizer" in error
 
 
 @pytest.mark.parametrize(
@@ -249,39 +217,6 @@ def test_check_refuses_an_engine_that_training_cannot_use(engine: str, message: 
     assert message in error_of(f"rollout.engine='{engine}'")
 
 
-def test_run_errors_name_what_works_in_one_process_only() -> None:
-    shared = recipe("rollout.engine.type=vllm")
-    engine, trainer = run_errors(shared, Launch(num_processes=2))
-    assert "trainer.type: found torch in 2 processes; expected deepspeed" in trainer
-    assert "rollout.engine.type: found vllm in 2 processes" in engine
-    assert list(run_errors(shared, Launch())) == []
-    server = recipe("rollout.engine.type=vllm_server")
-    assert len(list(run_errors(server, Launch(num_processes=2)))) == 1
-
-
-def test_driver_is_chosen_by_type_and_auto_by_default() -> None:
-    assert recipe().rollout.driver == Auto()
-    assert recipe("rollout.driver.in_flight=8").rollout.driver == Auto(in_flight=8)
-    free = "rollout.driver.type=free_running rollout.driver.timeout_s=60"
-    assert recipe(free).rollout.driver == FreeRunning(timeout_s=60.0)
-    assert recipe("rollout.driver.type=lock_step").rollout.driver == LockStep()
-    with pytest.raises(RecipeError, match="in_flight"):
-        recipe("rollout.driver.type=lock_step rollout.driver.in_flight=8")
-
-
-@pytest.mark.parametrize(
-    ("engine", "temperature", "is_refused"),
-    [("vllm", 0.005, True), ("vllm", 0.01, False), ("transformers", 0.005, False)],
-)
-def test_temperature_that_vllm_would_raise_is_refused(
-    engine: str, temperature: float, is_refused: bool
-) -> None:
-    problems = sampling_problems(
-        recipe(f"debate.temperature={temperature} rollout.engine.type={engine}")
-    )
-    assert any("raises to 0.01" in problem for problem in problems) is is_refused
-
-
 @pytest.mark.parametrize(("dtype", "is_warned"), [("bfloat16", True), ("float32", False)])
 def test_adapter_that_rounding_would_undo_is_named(
     dtype: str, is_warned: bool, tmp_path: Path
@@ -320,11 +255,6 @@ def test_adapter_that_rounding_would_undo_is_named(
 def test_check_warns_of_settings_that_learn_badly(changes: str, warning: str) -> None:
     (text,) = check(recipe(changes)).warnings
     assert warning in text
-
-
-def test_check_warns_of_nothing_where_direct_replies_share_a_question() -> None:
-    changes = "debate.type=direct reward.type=verifiable rollout.debates_per_question=8"
-    assert check(recipe(changes)).warnings == []
 
 
 @pytest.mark.parametrize(

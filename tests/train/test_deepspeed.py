@@ -210,3 +210,74 @@ def test_model_without_values_is_the_same_but_for_memory(tmp_path, lora, dtype):
         assert parameters[name].requires_grad == parameter.requires_grad
         assert parameters[name].device == torch.device("meta")
     assert set(dict(whole.named_buffers())) == set(dict(empty.named_buffers()))
+
+
+RESUMING = Path(__file__).with_name("deepspeed_resume.py")
+NAMES = ("fp32-1", "fp32-2", "fp32-3")
+
+
+def test_deepspeed_goes_on_when_resumed_in_more_or_fewer_processes(
+    tmp_path: Path, processes: Callable[..., list[str]]
+) -> None:
+    # 9 and 81 numbers do not divide by two processes: shards are padded.
+    odd = ScratchModel(hidden_size=9, layers=1, heads=3, kv_heads=1, head_dim=6, ffn_size=9)
+    model, two, one = (str(tmp_path / name) for name in ("model", "two", "one"))
+    save_policy(tmp_path / "model", odd.load(0))
+    fewer = [("fp32-1", 2), ("fp32-2", 1), ("fp32-3", 3)]
+    more = [("fp32-1", 1), ("fp32-2", 3), ("fp32-3", 2)]
+
+    def launched(size: int, *jobs: str) -> list[dict[str, Any]]:
+        leader, *_ = processes(size, [RESUMING, model, *jobs])
+        found: list[dict[str, Any]] = json.loads(leader.splitlines()[-1])
+        return found
+
+    launched(2, *(f"save:{name}:{two}" for name in NAMES))
+    alone = launched(
+        1,
+        *(f"resume:{name}:{two}:{stage}" for name, stage in fewer),
+        *(f"save:{name}:{one}" for name in NAMES),
+        *(f"exact:bf16-{stage}" for stage in (2, 3)),
+    )
+    both = launched(
+        2,
+        *(f"resume:{name}:{one}:{stage}" for name, stage in more),
+        *(f"exact:{name}" for name in ("fp32-2", "lora-bf16-3")),
+    )
+
+    resumed = [case for case in (*alone, *both) if case["job"].startswith("resume")]
+    assert len(resumed) == 6
+    for case in resumed:
+        assert max(case["rounding"].values()) <= FACTOR, case
+        assert case["rates"] == pytest.approx([0.0] * 3, abs=1e-12), case
+        assert case["moved"] > 1e-3, case
+    exact = [case for case in (*alone, *both) if case["job"].startswith("exact")]
+    assert len(exact) == 4
+    for case in exact:
+        assert case["same"], case
+        assert case["weights"] == 0.0, case
+
+
+ASYNCHRONOUS = Path(__file__).with_name("asynchronous_cpu.py")
+CASES = ("stage 2, offloaded", "resumed, stage 3")
+
+
+def test_deepspeed_matches_one_torch_process_when_its_device_has_streams(
+    tmp_path: Path, processes: Callable[..., list[str]]
+) -> None:
+    small = ScratchModel(hidden_size=16, layers=2, heads=2, kv_heads=1, head_dim=8, ffn_size=16)
+    save_policy(tmp_path, small.load(0))
+    leader, follower = processes(2, [ASYNCHRONOUS, tmp_path, *CASES])
+    *_, results, last = leader.splitlines()
+    # On a CPU as it is DeepSpeed makes no stream and no event: the branches were really taken.
+    for used in (json.loads(last), json.loads(follower)):
+        assert used.get("waits", 0) > 0
+        assert used.get("events", 0) > 0
+    found: list[dict[str, Any]] = json.loads(results)
+    assert {(case["case"], bool(case["lora"])) for case in found} == {
+        (name, lora) for name in CASES for lora in (False, True)
+    }
+    for case in found:
+        assert case["metrics"] == [], case
+        assert max(case["rounding"].values()) <= FACTOR, case
+        assert case["moved"] > 1e-3, case
+        assert case["skipped"] == [0.0] * 5, case

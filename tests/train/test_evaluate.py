@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from debate_protocol.forms import Simultaneous
 from debate_protocol.transcripts.files import read_transcripts
@@ -17,14 +16,12 @@ from debate_train.commands.evaluate import main
 from debate_train.commands.evaluation_files import (
     EvaluationDirectory,
     ReplyJournal,
-    print_equal_tokens,
     write_results,
 )
 from debate_train.evaluation import Debate, DirectAnswers
 from debate_train.evaluation.settings import Setup
 from debate_train.models import ScratchModel
 from train.small_runs import RECIPE
-from train.two_adapters import settings
 
 CHANGES = ["debate.max_rounds=2", "evaluation.questions=2", "evaluation.direct_samples=2"]
 FAST = ["trainer.learning_rate=0.5", "steps=2", "evaluation.questions=0"]
@@ -126,29 +123,6 @@ def test_adapters_are_measured_on_the_base_that_they_were_trained_on(home: Path,
     assert merged_texts not in (second_texts, texts(home, "recipe"))
 
 
-def test_ways_to_answer_are_compared_within_the_tokens_of_a_debate(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def curve(*points: tuple[int, float | None, float]) -> list[dict[str, float | None]]:
-        return [{"x": x, "tokens": tokens, "mean": mean} for x, tokens, mean in points]
-
-    # A debate takes 200 tokens for first answers and 520 with second ones; a reply takes 50.
-    curves = {
-        "eval/direct/maj@k": curve(*((k, 50.0 * k, 0.3 + k / 100) for k in range(1, 9))),
-        "eval/direct/pass@k": curve((1, 50.0, 1.0)),
-        "eval/debate/majority": curve((0, 200.4, 0.4), (1, 520.0, 0.5)),
-        "eval/listening/self_correction": curve((0, 50.0, 0.3), (1, 130.0, 0.25)),
-        "eval/other/majority": curve((1, None, 0.9)),
-    }
-    print_equal_tokens(Console(width=100), {"name": "warm", "curves": curves})
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    assert [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines] == [
-        ["direct/maj@k", "0.380 (8)"],
-        ["debate/majority", "0.500 (1)"],
-        ["listening/self_correction", "0.250 (1)"],
-    ]
-
-
 def test_finished_evaluation_is_shown_again_and_another_is_refused(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,36 +200,6 @@ def test_policy_that_cannot_be_loaded_is_refused(
     assert main(command(home, *named, output="refused")) == 2
     assert message.format(home=home) in capsys.readouterr().err
     assert not (home / "refused").exists()
-
-
-CROSS_TABLE: dict[str, Any] = {
-    "debate": {
-        "type": "actor_critic",
-        "contract": "boxed",
-        "max_rounds": 2,
-        "roles": {"actor": {"adapter": "first"}, "critic": {"adapter": "second"}},
-    },
-    "evaluation": {
-        "direct_samples": 1,
-        "questions": 2,
-        "modes": {"cross": {"type": "opponents"}},
-    },
-}
-
-
-def test_command_measures_each_side_of_the_cross_table_against_the_start(
-    base: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "recipe.yaml"
-    plain = CROSS_TABLE | {"evaluation": {"questions": 2}}
-    file.write_text(json.dumps(settings(base, {}, steps=1, **plain)))
-    run, output = tmp_path / "run", tmp_path / "evaluation"
-    assert train([str(file), "evaluation.questions=0", "--output", str(run)]) == 0
-    arguments = [str(file), *policies("recipe", f"acc={run}"), "--against", "start=recipe"]
-    assert main([*arguments, "--output", str(output)]) == 0
-    results = (output / "results.json").read_text()
-    assert "against-start/learned/accuracy/seat_1" in results
-    assert "against-start/opponent/accuracy" in results
 
 
 JOURNALED = """\

@@ -60,14 +60,6 @@ def test_no_two_turns_share_a_seed() -> None:
     assert seeds[:21] == [request.seed for request in first_asks(form, 0)]
 
 
-def test_single_replies_stand_beside_the_debates_of_a_question() -> None:
-    form = recipe(rollout={"debates_per_question": 1, "direct_per_question": 2})
-    requests = first_asks(form, 0)
-    assert [request.agent for request in requests] == [0, 1, 2, 0, 0] * 3
-    assert requests[0].messages == requests[3].messages == requests[4].messages
-    assert requests[0].question == requests[4].question != requests[5].question
-
-
 def run_of(form: Recipe, folder: Path, first: int = 0) -> RunContext:
     tokenizer = word_tokenizer()
     player = ScriptedEngine().open(None, tokenizer, script=SOURCE.demonstrate)

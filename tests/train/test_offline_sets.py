@@ -5,25 +5,34 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
 
 from debate_protocol.forms import ActorCritic
 from debate_protocol.transcripts.files import from_json
-from debate_protocol.types import Branch, Question, Reply, Transcript, Turn, TurnRequest
+from debate_protocol.types import Branch, Message, Question, Reply, Transcript, Turn, TurnRequest
 from debate_rewards.turn_rewards import StateValue, state_values
 from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
+from debate_train.commands.cli import main
 from debate_train.offline import (
     AnswerPairs,
     ChosenReplies,
-    EveryReply,
+    Completion,
+    Example,
     ExampleSet,
     GuidedPairs,
     read_examples,
 )
+from debate_train.offline.example_set import example_batch, held_out_accuracies, lengths
 from debate_train.offline.offline_set import counted, summed
+from train.offline_runs import PHASES, lines, patch_sets, write_recipe
 
 TOKEN_IDS = itertools.count(100)
 PROMPT = {"role": "user", "content": "natural"}
@@ -167,21 +176,6 @@ def test_failed_reply_is_never_chosen(change):
     assert example_set.counts == {"left_out/below_threshold": 2}
 
 
-def test_reply_that_says_nothing_is_neither_chosen_nor_imitated():
-    turns = list(DEBATE.turns)
-    right, wrong = turns[3].branches
-    silent = replace(right, turn=replace(right.turn, text=" "))
-    turns[3] = replace(turns[3], branches=(silent, wrong))
-    debate = replace(DEBATE, turns=tuple(turns))
-    assert texts_of(GuidedPairs(role="critic", threshold=0.1).take([debate])) == [
-        ("look again", "it is no")
-    ]
-    silent_critic = exchange(make_turn(0, 0, "\\boxed{no}"), make_turn(1, 0, " "))
-    example_set = EveryReply().take([silent_critic])
-    assert [example.agent for example in example_set.examples] == [0]
-    assert example_set.counts == {"kept/natural": 1, "left_out/no_tokens": 1}
-
-
 def test_debate_that_was_guided_one_way_is_left_out_whole():
     turns = tuple(replace(turn, branches=turn.branches[:1]) for turn in DEBATE.turns)
     half = replace(DEBATE, turns=turns)
@@ -303,19 +297,6 @@ def test_chosen_replies_are_imitated_in_their_prompts():
     assert example_set.counts == {"kept/answer": 2, "left_out/other_answer": 1}
     first_only = ChosenReplies(replies_per_debate=1).take([debate(["4", "4", "5"])])
     assert chosen_by(first_only) == ["a00"]
-
-
-def test_answer_of_a_debate_is_learned_as_a_first_turn():
-    transcript = debate(["5", "5", None], ["4", "5", "4"])
-    example_set = ChosenReplies(learned_as="first_turn").take([transcript])
-    # Agent 2 has no first turn into which the answer could be put.
-    (example,) = example_set.examples
-    assert example.chosen.text == (
-        "<solution>a10 \\boxed{4}</solution><evaluation>e0</evaluation><comparison>N/A</comparison>"
-    )
-    assert example.prompt_ids == (1, 0, 0)
-    assert example.chosen.token_ids == ()
-    assert example_set.counts["left_out/no_first_turn"] == 1
 
 
 def votes(*lines):
@@ -455,3 +436,92 @@ def test_pairs_of_known_odds_are_those_of_their_gains(debates: list[Transcript])
         assert "helpful" in example.chosen.text or "plain" in example.chosen.text
     metrics = {f"offline/{name}": fmean(values) for name, values in many.measures.items()}
     assert GuidedPairs(role="critic").doubt(metrics) is None
+
+
+PROMPT_IDS: Message = {"role": "user", "content": "?"}
+
+
+def test_rows_of_examples_have_the_prompt_and_the_reply() -> None:
+    chosen, rejected = Completion("a", (1, 2)), Completion("b", (3,))
+    pair = Example((PROMPT_IDS,), (7, 8), chosen, rejected, 1, "critic", 5)
+    imitated = Example((PROMPT_IDS,), (7,), Completion("c", (4,)))
+    batch = example_batch([pair, imitated], seed=3)
+    assert [row.tokens.tolist() for row in batch.rows] == [[7, 8, 1, 2], [7, 8, 3], [7, 4]]
+    assert [row.mask.tolist() for row in batch.rows] == [[0, 0, 1, 1], [0, 0, 1], [0, 1]]
+    assert [row.advantages.sum() for row in batch.rows] == [2, -1, 1]
+    assert [row.pair for row in batch.rows] == [0, 0, -1]
+    assert [row.adapter for row in batch.rows] == ["critic", "critic", None]
+    assert batch.rows[0].over_tokens("versions").tolist() == [-1, -1, 5, 5]
+    assert (batch.sampled_tokens, batch.turns) == (4, 3)
+    mean_lengths = {"offline/chosen_tokens": 1.5, "offline/rejected_tokens": 1.0}
+    assert lengths([pair, imitated]) == mean_lengths
+    assert all(np.isfinite(row.over_tokens("sampler_logps")).all() for row in batch.rows)
+
+
+def accuracy(logps: Sequence[float]) -> float:
+    """The share of pairs whose chosen reply, the first of each two, has the larger number."""
+    pairs = list(zip(logps[::2], logps[1::2], strict=True))
+    return sum(chosen > rejected for chosen, rejected in pairs) / len(pairs)
+
+
+def pair_logps(base: str, adapter: Path | None, pairs: Sequence[Example]) -> list[float]:
+    """Compute log p of each chosen and rejected reply by a plain forward pass."""
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
+    if adapter is not None:
+        model = PeftModel.from_pretrained(model, adapter).eval()
+    reply_logps = []
+    for pair in pairs:
+        assert pair.rejected is not None
+        for completion in (pair.chosen, pair.rejected):
+            ids = torch.tensor([[*pair.prompt_ids, *completion.token_ids]])
+            with torch.no_grad():
+                logps_TV = model(ids).logits[0, :-1].log_softmax(-1)
+            logps_T = logps_TV.gather(1, ids[0, 1:, None])[:, 0]
+            reply_logps.append(float(logps_T[len(pair.prompt_ids) - 1 :].sum()))
+    return reply_logps
+
+
+def test_pairs_of_held_out_questions_are_measured_and_never_learned_from(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch_sets(monkeypatch)
+    run = tmp_path / "run"
+    recipe = write_recipe(base, tmp_path, phases={"prefer": PHASES["prefer"]})
+    assert main([recipe, "--output", str(run)]) == 0
+    learned_file = run / "offline/prefer-000000.jsonl"
+    held_out_file = run / "offline/prefer-000000.held_out.jsonl"
+    learned = {row["meta"]["question"] for row in lines(learned_file)}
+    held_out = {row["meta"]["question"] for row in lines(held_out_file)}
+    assert (len(learned), len(held_out)) == (5, 3)
+    assert not learned & held_out
+    # Rebuilt from what the checkpoints hold: log p of the replies before the phase and after it.
+    pairs = read_examples(held_out_file)
+    before = pair_logps(base, None, pairs)
+    after = pair_logps(base, run / "checkpoints/step-000004/second", pairs)
+    gains = [now - then for now, then in zip(after, before, strict=True)]
+    (row,) = [row for row in lines(run / "metrics.jsonl") if "held_out/pairs" in row]
+    assert row["held_out/preference_accuracy"] == pytest.approx(accuracy(gains))
+    assert row["held_out/likelihood_accuracy"] == pytest.approx(accuracy(after))
+    assert row["held_out/likelihood_accuracy_before"] == pytest.approx(accuracy(before))
+    low, high = (row[f"held_out/preference_accuracy_{end}"] for end in ("low", "high"))
+    assert 0 <= low < high
+    last_state = json.loads((run / "checkpoints/step-000004/state.json").read_text())
+    assert last_state["held_out"]["prefer"]["held_out/pairs"] == 3
+    state = json.loads((run / "checkpoints/step-000003/state.json").read_text())
+    assert state["held_out_start"] == pytest.approx(before, abs=1e-4)
+
+
+def test_held_out_accuracies_are_means_over_questions() -> None:
+    pairs = [Example((), (), Completion("", ()), meta={"question": name}) for name in "aab"]
+    before = [-1.0, -2.0, -2.0, -1.0, -3.0, -2.0]
+    after = [-1.0, -1.5, -1.5, -1.0, -1.0, -2.0]
+    accuracies = held_out_accuracies(pairs, before, after)
+    # Gains, chosen and rejected: 0 and .5, .5 and 0, 2 and 0: a has one of two, b its only one.
+    assert accuracies["held_out/preference_accuracy"] == 0.75
+    # Likelier after: a 1 of 2, b 1 of 1; before: a 1 of 2, b 0 of 1.
+    assert accuracies["held_out/likelihood_accuracy"] == 0.75
+    assert accuracies["held_out/likelihood_accuracy_before"] == 0.25
+    assert (accuracies["held_out/pairs"], accuracies["held_out/questions"]) == (3, 2)
+    # Resampled questions are aa, ab, ba or bb.
+    assert accuracies["held_out/preference_accuracy_low"] == 0.5
+    assert accuracies["held_out/preference_accuracy_high"] == 1.0

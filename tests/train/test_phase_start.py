@@ -136,12 +136,3 @@ def test_run_measures_its_start_and_a_resumed_one_the_same(small, tmp_path, caps
     assert main([*command, "--output", str(run), "--resume"]) == 0
     assert f"{FILE} is not as this phase has written it" in capsys.readouterr().err
     assert read_results(run)["after"] == plain_results["after"]
-
-
-@pytest.mark.parametrize(("before", "step"), [("null", 1), ("a", 0)])
-def test_run_is_compared_with_the_start_of_the_phase_that_is_named(small, tmp_path, before, step):
-    phases = "phases={a: {steps: 1}, b: {steps: 1}}"
-    run = tmp_path / "run"
-    assert main([small, phases, f"evaluation.before={before}", "--output", str(run)]) == 0
-    (evaluation,) = (run / "evaluations").glob("before-*.json")
-    assert json.loads(evaluation.read_text())["step"] == step

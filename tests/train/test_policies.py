@@ -17,7 +17,6 @@ from debate_train.commands.cli import main
 from debate_train.models import ScratchModel
 from debate_train.playing import start_debates
 from debate_train.recipe import Recipe
-from debate_train.recipe.check import check
 from debate_train.running.open_engines import open_engine
 from debate_train.running.step_metrics import role_rewards
 from train.small_runs import AHEAD, RECIPE, end_of
@@ -69,10 +68,6 @@ def make_recipe(roles, **rollout):
             "tracking": {"wandb": False},
         }
     )
-
-
-def with_rival(**policy):
-    return make_recipe(TWO_MODELS, policies={"rival": RIVAL | policy})
 
 
 def two_steps(recipe, loaded, engine):
@@ -191,16 +186,6 @@ def test_resumed_run_plays_on_against_the_weights_of_the_start(tmp_path):
 # What is checked of them
 
 
-def test_check_says_who_speaks_and_what_is_trained():
-    lines = "\n".join(check(with_rival()).lines)
-    assert "  role ours: 1 agent, the trained policy, trained on" in lines
-    rival = "policy rival (a model made from scratch, engine transformers), not trained on"
-    assert f"  role theirs: 1 agent, {rival}" in lines
-    # Two rounds of the one trained agent grow into one sample; the other has none.
-    assert "x 2 agents x 2 rounds = 8 turns; 2 samples" in lines
-    assert "role" not in str(check(make_recipe({})).lines)
-
-
 @pytest.mark.parametrize(
     ("roles", "policies", "message"),
     [
@@ -218,27 +203,3 @@ def test_roles_of_no_policy_are_refused(roles, policies, message):
     with pytest.raises(ValueError) as error:
         make_recipe(roles, policies=policies)
     assert message in str(error.value)
-
-
-SCRIPT = {"type": "scripted", "replies": ["x"], "context_window": 30}
-
-
-@pytest.mark.parametrize(
-    ("policy", "window"),
-    [
-        (
-            {"type": "model", "model": {**OTHER, "context_window": 40}},
-            "40 (rollout.policies.rival.model.context_window)",
-        ),
-        (
-            {"type": "engine", "engine": SCRIPT},
-            "30 (rollout.policies.rival.engine.context_window)",
-        ),
-    ],
-)
-def test_check_compares_each_policy_with_its_own_window(policy, window):
-    report = check(make_recipe(TWO_MODELS, policies={"rival": policy}))
-    assert "window 512 (model.context_window)" in "\n".join(report.lines)
-    (error,) = report.errors
-    assert error.startswith("context of policy rival: at most")
-    assert f"above the window of {window}" in error

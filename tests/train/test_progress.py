@@ -18,7 +18,6 @@ from debate_rollout.engines import ScriptedEngine
 from debate_train import __main__
 from debate_train.commands.recipe_command import exit_code
 from debate_train.monitoring.progress import Progress
-from debate_train.playing import counted
 
 
 class Clock:
@@ -125,15 +124,6 @@ def test_turns_of_a_step_and_of_an_evaluation_are_counted_on_a_terminal(num_step
     assert "turns 12/12" in last
 
 
-def test_counted_debates_are_the_same_and_those_that_end_early_count_whole():
-    counts = []
-    runs, num_turns = start_debates(2)
-    watched = counted(runs, num_turns + 3, lambda *both: counts.append(both))
-    assert play_all(watched) == play_all(start_debates(2)[0])
-    assert counts[-1] == (2 * (num_turns + 3), 2 * (num_turns + 3))
-    assert counts == sorted(counts)
-
-
 # Output that cannot be shown ends nothing
 
 
@@ -193,18 +183,6 @@ def test_pipe_that_was_closed_ends_the_process_without_an_error():
     process = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (process.returncode, process.stderr) == (0, b"")
-
-
-def test_files_get_no_standard_descriptor_when_those_are_closed(tmp_path):
-    code = (
-        "import sys\nfrom debate_train.monitoring.progress import steady_streams\n"
-        "with steady_streams():\n"
-        "    print('lost'); sys.stdout.flush()\n"
-        f"    descriptor = open({str(tmp_path / 'file')!r}, 'w').fileno()\n"
-        "sys.exit(descriptor)"
-    )
-    command = ["sh", "-c", '"$@" >&- 2>&-', "sh", sys.executable, "-c", code]
-    assert subprocess.run(command).returncode > 2
 
 
 def test_interrupts_while_a_command_starts_end_it_in_one_line():

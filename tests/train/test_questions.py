@@ -3,9 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,6 @@ from debate_protocol.types import Question
 from debate_rewards.answer_checking import check
 from debate_train.commands.cli import main
 from debate_train.data import DataSource, Questions, SignsPuzzle
-from debate_train.data.questions import answered
 from debate_train.data.signs_puzzle import SignsPuzzleSource
 from debate_train.data.source import Split
 from debate_train.data.splits import hold_out
@@ -138,20 +135,6 @@ def test_bad_rows_end_in_one_message(
     assert str(refusal.value).startswith("data.path: ")
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "contract", "reply"),
-    [
-        *((*case, r"\boxed{-3}") for case in product(["-3"], ["number"], ["xml", "boxed"])),
-        ("-3", "number", "answer_line", "Answer: -3"),
-        ("} {", "text", "boxed", r"\boxed{\} \{}"),
-    ],
-)
-def test_answers_are_written_as_the_contract_asks(
-    text: str, kind: str, contract: Any, reply: str
-) -> None:
-    assert answered(Question("q", "?", text, {"kind": kind}), contract) == reply
-
-
 GOLD = [
     {"id": "good", "question": "1 + 1?", "answer": "2"},
     {"id": "half", "question": "1 / 2?", "answer": r"\frac{1}{2}"},
@@ -232,24 +215,6 @@ def count_draws(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(SignsPuzzleSource, "draw", counted)
     return counts
-
-
-MIXED_PUZZLES = "{type: mixture, sources: {a: {data: {}}, b: {data: {largest_digit: 5}}}}".replace(
-    "{data: {", "{data: {type: signs_puzzle, "
-)
-
-
-@pytest.mark.parametrize("data", ["{type: signs_puzzle}", MIXED_PUZZLES])
-def test_check_of_splits_by_a_rule_draws_no_split(
-    data: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    phase = recipe_of(RECIPE, f"'data={data}' data.batch_size=2 evaluation.questions=1000")
-    source = phase.data.open()
-    assert source.split_rule is not None
-    counts = count_draws(monkeypatch)
-    assert split_warnings(phase, source) == []
-    # Splits of 1,000 questions are a tenth of all that are drawn: 10,000 draws each.
-    assert 0 < counts["draws"] < 500
 
 
 def test_stages_draw_no_more_puzzles_than_they_measure(

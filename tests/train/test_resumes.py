@@ -12,9 +12,7 @@ from debate_train.checkpoints import run_hash
 from debate_train.checkpoints.resumes import recipe_changes
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.commands.cli import main
-from debate_train.errors import RecipeError
 from debate_train.models import ScratchModel
-from debate_train.trainers.trainer import TorchTrainer
 from train.small_runs import RECIPE, end_of
 
 PROJECT = 'tracking: {wandb: false, project: "${oc.env:SERVICE_PROJECT,none}"}'
@@ -215,32 +213,6 @@ def test_run_is_refused_when_another_process_uses_the_directory(
     other.close()
 
 
-@pytest.fixture
-def refused_rate(monkeypatch):
-    """Have the trainer refuse a learning rate when it is opened, as others refuse models."""
-    open_trainer = TorchTrainer.open
-
-    def refuse(config, *arguments):
-        if config.learning_rate == 0.5:
-            raise RecipeError("trainer.learning_rate: found 0.5")
-        return open_trainer(config, *arguments)
-
-    monkeypatch.setattr(TorchTrainer, "open", refuse)
-    return "trainer.learning_rate=0.5"
-
-
-@pytest.mark.parametrize("folder_exists", [False, True])
-def test_new_run_leaves_nothing_when_it_is_refused_before_its_first_step(
-    run, tmp_path, refused_rate, folder_exists
-):
-    output = tmp_path / "run"
-    if folder_exists:
-        output.mkdir()
-    assert run("steps=1", refused_rate) == 2
-    assert output.exists() == folder_exists
-    assert contents(output) == {}
-
-
 def test_run_begins_again_when_it_is_resumed_before_its_first_checkpoint(
     run, finished, output, capsys
 ):
@@ -269,15 +241,6 @@ def test_finished_run_trains_no_more_and_measures_again_only_other_questions(run
     results.write_text(json.dumps({**second_results, "steps": 99}))
     assert run(*arguments) == 0
     assert json.loads(results.read_text())["steps"] == second_results["steps"]
-
-
-def test_run_resumes_with_what_its_own_recipe_wrote(run, tmp_path):
-    settings = ("steps=2", "evaluation.runs=2", "trainer.optimizer={type: torch, name: SGD}")
-    dropped = ("evaluation.modes={ring: {topology: ring}}", "trainer.epochs=2")
-    assert run(*settings, *dropped) == 0
-    damage_checkpoints_after(tmp_path / "run", 1)
-    assert run("--resume", "--changed", *settings) == 0
-    assert not (tmp_path / "run/checkpoints/refused-000001").exists()
 
 
 def test_running_baselines_go_on_where_a_checkpoint_left_them(run, tmp_path):

@@ -243,37 +243,6 @@ def test_metrics_are_means_over_all_sampled_tokens(tiny):
     assert is_clipped.any()
 
 
-@pytest.mark.usefixtures("float64")
-def test_supervised_loss_reads_temperature_1(tiny):
-    loaded = tiny()
-    tokens = [7, 30, 31, 32]
-    rows = (make_row(tokens, advantage=1.0, sampler_logp=0.0, temperature=0.5),)
-    with torch.no_grad():
-        logps = loaded.model(input_ids=torch.tensor([tokens])).logits[0].log_softmax(-1)
-    expected = -float(logps[1, 31] + logps[2, 32]) / 2
-    metrics = TorchTrainer().open(loaded, Sft(), 1).step(Batch(rows, ("generator",), 2, 1))
-    assert metrics["loss"] == pytest.approx(expected, rel=1e-12)
-    assert "optim/ratio_min" not in metrics
-
-
-@pytest.mark.usefixtures("float64")
-def test_kl_pulls_back_to_the_policy_at_the_phases_start(tiny, random_batch):
-    loaded = tiny()
-    batch = random_batch()
-    batch = replace(batch, rows=tuple(with_advantages(row, 0) for row in batch.rows))
-    trainer = TorchTrainer(learning_rate=1e-2).open(loaded, PpoClip(kl=Kl(weight=0.5)), 9)
-    assert trainer.step(batch)["optim/kl_reference"] == pytest.approx(0.0, abs=1e-14)
-    with torch.no_grad():
-        for parameter in loaded.model.parameters():
-            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.manual_seed(0)))
-    steps = [trainer.step(batch) for _ in range(4)]
-    kl = [metrics["optim/kl_reference"] for metrics in steps]
-    assert kl[0] > 0.01
-    assert kl[-1] < 0.5 * kl[0]
-    # Without credit the loss is the penalty: weight times the mean. 1/n of it is float32.
-    assert steps[0]["loss"] == pytest.approx(0.5 * kl[0], rel=UNIT)
-
-
 def test_step_stats_of_all_ranks_are_sums_and_extremes():
     ranks = []
     for values in ([1.0, 4.0], [2.0, 8.0]):
