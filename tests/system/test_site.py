@@ -1,4 +1,4 @@
-"""The site: every page, no other host, a search that works from disk; `make_pictures.py`'s pictures."""
+"""The site: every page, no other host, search from disk, and what `make_pictures.py` draws."""
 
 import importlib
 import os
