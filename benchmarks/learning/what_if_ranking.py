@@ -22,7 +22,6 @@ from scipy.stats import spearmanr
 
 from benchmarks.measurement import print_line
 from debate_protocol.command_line import transcripts_in
-from debate_rewards.cli import build_reward
 from debate_rewards.what_if import what_if
 from debate_rewards.what_if_command import named_rewards
 
@@ -60,7 +59,7 @@ def incentives(path: str) -> None:
     transcripts = list(transcripts_in("what_if_ranking", path))
     replays = what_if(
         transcripts,
-        named_rewards(list(REWARDS_BY_ARM.values()), build_reward),
+        named_rewards(list(REWARDS_BY_ARM.values())),
         with_habits=False,
     )
     gains = mean_gains(rows_of("incentives"))

@@ -113,11 +113,10 @@ def _write_what_if(arguments: argparse.Namespace) -> Path:
     check_seed_options(arguments.truth_gain, arguments.seed_deviation)
     from debate_report.page import write_what_if
     from debate_report.what_if_sections import ReplayChoices
-    from debate_rewards.cli import build_reward
 
     choices = ReplayChoices(
-        rewards=named_rewards(arguments.reward or (), build_reward),
-        default_rewards=named_rewards(DEFAULT_REWARDS, build_reward),
+        rewards=named_rewards(arguments.reward or ()),
+        default_rewards=named_rewards(DEFAULT_REWARDS),
         phase=arguments.phase,
         seed=arguments.seed,
         truth_gain=arguments.truth_gain,

@@ -2,9 +2,8 @@
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,12 +29,8 @@ DEFAULT_REWARDS = (
 NUM_SHOWN_CHARACTERS = 200
 
 
-# From a reward's name and `field=value` settings to the reward.
-BuildReward = Callable[[str, Sequence[str]], "Reward"]
-
-
-def add_what_if(parser: argparse.ArgumentParser, command: str, build_reward: BuildReward) -> None:
-    """Add the arguments of a subcommand of `command` to its parser."""
+def add_what_if(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `what-if`."""
     parser.add_argument(
         "files",
         nargs="+",
@@ -45,7 +40,7 @@ def add_what_if(parser: argparse.ArgumentParser, command: str, build_reward: Bui
     )
     add_replay_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object per reward")
-    parser.set_defaults(run=partial(_run, command, build_reward))
+    parser.set_defaults(run=_run)
 
 
 def add_replay_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
@@ -73,8 +68,10 @@ def add_replay_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup
     )
 
 
-def named_rewards(texts: Sequence[str], build_reward: BuildReward) -> "dict[str, Reward]":
+def named_rewards(texts: Sequence[str]) -> "dict[str, Reward]":
     """Build the rewards of `NAME:FIELD=VALUE,...` by these texts."""
+    from debate_rewards.score_commands import build_reward
+
     rewards = {}
     for text in texts:
         name, colon, fields = text.partition(":")
@@ -92,12 +89,12 @@ def check_seed_options(truth_gain: float | None, deviation: float | None) -> Non
         raise UsageError("--truth-gain and --seed-deviation: found one of them, expected both")
 
 
-def _run(command: str, build_reward: BuildReward, arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> None:
     from debate_rewards.what_if import what_if
 
     check_seed_options(arguments.truth_gain, arguments.seed_deviation)
-    rewards = named_rewards(arguments.reward or DEFAULT_REWARDS, build_reward)
-    transcripts = _transcripts(command, arguments.files, arguments.phase)
+    rewards = named_rewards(arguments.reward or DEFAULT_REWARDS)
+    transcripts = _transcripts(arguments.command, arguments.files, arguments.phase)
     replays = what_if(transcripts, rewards, seed=arguments.seed)
     if arguments.json:
         for replay in replays:
