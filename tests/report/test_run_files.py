@@ -14,13 +14,14 @@ from debate_report import report_main, write_report
 from debate_report.debates import read_credit
 from debate_report.nothing_learned import ZERO, why_nothing_learned
 from debate_rewards.reward import Credit, Score
-from debate_train.batches.row_types import Batch, Row
+from debate_train.batches.row_types import Batch
 from debate_train.checkpoints import RunState
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.evaluation.measuring import Measures
 from debate_train.running.results import changes_of, in_words, outcome_sentence
 from debate_train.running.run_records import credit_of, keep_evaluation, write_credit
 from json_lines import write_rows
+from train.made_rows import row_of
 
 MAJORITY = "eval/majority/accuracy"
 DEAD = {ZERO: 1.0}
@@ -106,17 +107,12 @@ def reply(ids, starts):
 
 
 def token_row(tokens, advantages, streams, segments, agent=0, debate=0):
-    size = len(tokens)
-    ones = np.ones(size, np.float32)
-    return Row.of_tokens(
-        tokens=np.array(tokens),
-        mask=ones,
-        advantages=np.array(advantages, np.float32),
-        sampler_logps=ones,
-        temperatures=ones,
-        streams=np.array(streams),
-        versions=np.zeros(size, np.int64),
-        segments=np.array(segments),
+    return row_of(
+        tokens,
+        np.ones(len(tokens)),
+        advantages=advantages,
+        streams=streams,
+        segments=segments,
         agent=agent,
         debate=debate,
     )

@@ -18,6 +18,7 @@ from debate_train.commands.cli import main
 from debate_train.losses import Loss
 from debate_train.models import ScratchModel
 from debate_train.models.loaded_model import LoadedModel, Lora, with_adapter
+from train.made_rows import row_of
 from train.small_runs import AHEAD, RECIPE, End, Run, end_of
 
 MakeModel = Callable[..., LoadedModel]
@@ -80,18 +81,7 @@ def pack_of() -> PackOf:
         mask = np.asarray(sampled, np.float32)
         warmth = np.ones_like(mask) if temperatures is None else np.asarray(temperatures)
         rows = tuple(
-            Row.of_tokens(
-                tokens=np.asarray(row, np.int64),
-                mask=mask[b],
-                advantages=mask[b],
-                sampler_logps=np.zeros_like(mask[b]),
-                temperatures=warmth[b],
-                streams=mask[b].astype(np.int64),
-                versions=np.zeros(len(row), np.int64),
-                segments=mask[b].astype(np.int64),
-                agent=0,
-                debate=b,
-            )
+            row_of(row, mask[b], advantages=mask[b], temperatures=warmth[b], debate=b)
             for b, row in enumerate(tokens)
         )
         # Temperatures stay as exact as they are given.
@@ -185,17 +175,12 @@ def processes() -> Callable[..., list[str]]:
 
 
 def _row(rng: np.random.Generator, length: int, debate: int) -> Row:
-    sampled = np.arange(length) >= 3
-    return Row.of_tokens(
-        tokens=rng.integers(6, 120, length),
-        mask=sampled.astype(np.float32),
-        advantages=(rng.normal(size=length) * sampled).astype(np.float32),
-        sampler_logps=(rng.normal(-4.0, 0.5, length) * sampled).astype(np.float32),
-        temperatures=np.where(sampled, 0.8, 1.0).astype(np.float32),
-        streams=sampled.astype(np.int64),
-        versions=np.zeros(length, np.int64),
-        segments=sampled.astype(np.int64),
-        agent=0,
+    return row_of(
+        rng.integers(6, 120, length),
+        np.arange(length) >= 3,
+        advantages=rng.normal(size=length),
+        sampler_logps=rng.normal(-4.0, 0.5, length),
+        temperatures=0.8,
         debate=debate,
     )
 

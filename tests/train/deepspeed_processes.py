@@ -17,7 +17,7 @@ import torch
 
 from arithmetic import Trained, distance, in_float64, rounding
 from debate_rollout.engine import Weights
-from debate_train.batches.row_types import Batch, Row
+from debate_train.batches.row_types import Batch
 from debate_train.losses import Grpo, ImportanceSampling, Kl, Loss, PpoClip
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import LoadedModel, Lora, with_adapter
@@ -31,6 +31,7 @@ from debate_train.trainers.processes import (
     serve,
     stop_workers,
 )
+from train.made_rows import row_of
 
 STEPS, CUT, SEED = 5, 2, 0
 SETTINGS: dict[str, Any] = {
@@ -70,19 +71,9 @@ def batch(seed: int) -> Batch:
         sampled = np.arange(length) >= 3
         tokens = rng.integers(6, 120, length)
         tokens[:7] = np.arange(6, 13)[: len(tokens)]
+        advantages = rng.normal(size=length)
         rows.append(
-            Row.of_tokens(
-                tokens=tokens,
-                mask=sampled.astype(np.float32),
-                advantages=(rng.normal(size=length) * sampled).astype(np.float32),
-                sampler_logps=np.where(sampled, -4.8, 0.0).astype(np.float32),
-                temperatures=np.ones(length, np.float32),
-                streams=sampled.astype(np.int64),
-                versions=np.zeros(length, np.int64),
-                segments=sampled.astype(np.int64),
-                agent=0,
-                debate=debate,
-            )
+            row_of(tokens, sampled, advantages=advantages, sampler_logps=-4.8, debate=debate)
         )
     return Batch(tuple(rows), ("generator",), int(sum(row.mask.sum() for row in rows)), len(rows))
 

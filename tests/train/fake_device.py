@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map_only
 
 from debate_train.batches.packs import Pack, make_pack
 from debate_train.batches.row_types import Batch, Row
+from train.made_rows import row_of
 
 DEVICE = torch.device("cuda:0")
 
@@ -61,18 +62,12 @@ def rows_of(lengths: list[int], shared: int, pairs: bool = False) -> list[Row]:
     for number, length in enumerate(lengths):
         sampled = np.arange(length) >= max(shared, length // 2)
         own = rng.integers(6, 100, length - shared)
-        floats = sampled.astype(np.float32)
         rows.append(
-            Row.of_tokens(
-                tokens=np.append(opening, own).astype(np.int64),
-                mask=floats,
-                advantages=floats,
-                sampler_logps=-floats,
-                temperatures=np.ones(length, np.float32),
-                streams=sampled.astype(np.int64),
-                versions=np.zeros(length, np.int64),
-                segments=sampled.astype(np.int64),
-                agent=0,
+            row_of(
+                np.append(opening, own),
+                sampled,
+                advantages=1,
+                sampler_logps=-1,
                 debate=number,
                 pair=number // 2 if pairs else -1,
             )

@@ -24,13 +24,14 @@ from debate_train.batches import forward as fused_head
 from debate_train.batches import forward as logps
 from debate_train.batches.forward import TokenLogps, packed_attention, token_logps, varlen_attention
 from debate_train.batches.packs import Pack, PrefixForest, make_layout
-from debate_train.batches.row_types import Batch, Row
+from debate_train.batches.row_types import Batch
 from debate_train.checkpoints.policy_files import save_policy
 from debate_train.losses import Dapo, Grpo, ImportanceSampling, Kl, Loss, PpoClip, Reinforce
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import LoadedModel, Lora, with_adapter
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.torch_session import trainable
+from train.made_rows import row_of
 
 MakeModel = Callable[..., LoadedModel]
 PackOf = Callable[..., Pack]
@@ -138,18 +139,13 @@ def enumerated(loaded: LoadedModel, trained_at: float) -> Batch:
     sampler = (logits / trained_at).log_softmax(-1).numpy()
     rows = []
     for token in range(size):
-        last = np.array([0, 0, 0, 1], np.float32)
         rows.append(
-            Row.of_tokens(
-                tokens=np.array([*PROMPT, token]),
-                mask=last,
-                advantages=last * chances[token],
-                sampler_logps=last * sampler[token],
-                temperatures=np.where(last > 0, trained_at, 1.0).astype(np.float32),
-                streams=last.astype(np.int64),
-                versions=np.zeros(4, np.int64),
-                segments=last.astype(np.int64),
-                agent=0,
+            row_of(
+                [*PROMPT, token],
+                [0, 0, 0, 1],
+                advantages=chances[token],
+                sampler_logps=sampler[token],
+                temperatures=trained_at,
                 debate=token,
             )
         )
@@ -438,6 +434,7 @@ def test_the_adapter_that_is_set_speaks() -> None:
 
 
 FORWARD = varlen._varlen_attn
+BACKWARD = varlen._varlen_attn_backward
 
 
 def named_arguments(operator, positional, named):
@@ -492,6 +489,32 @@ def attend(*positional, **named):
         values = value[keys].repeat_interleave(num_groups, 1)
         output[queries] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
     return output, lse, torch.zeros(2, dtype=torch.uint64)
+
+
+@BACKWARD.register_kernel("cpu")
+def attend_backward(*positional, **named):
+    """Compute d scores = P (d P - sum(d out · out)); Dao 2023, section 3.1.2."""
+    x = named_arguments(BACKWARD, positional, named)
+    query, key, value, grad = (x[name] for name in ("query", "key", "value", "grad_out"))
+    d_query = torch.zeros_like(query)
+    d_key = torch.zeros_like(key)
+    d_value = torch.zeros_like(value)
+
+    def add_to_keys(total, keys, weights, of_queries, num_groups):
+        by_head = torch.einsum("hqk,qhd->khd", weights, of_queries)
+        total[keys] = by_head.unflatten(1, (-1, num_groups)).sum(2)
+
+    for queries, keys, num_groups, scale, scores in masked_scores(x):
+        probabilities = (scores - x["lse"][:, queries, None]).exp()
+        repeated_keys = key[keys].repeat_interleave(num_groups, 1)
+        values = value[keys].repeat_interleave(num_groups, 1)
+        d_probabilities = torch.einsum("qhd,khd->hqk", grad[queries], values)
+        grad_dot_output = (grad[queries] * x["out"][queries]).sum(-1).T[:, :, None]
+        d_scores = scale * probabilities * (d_probabilities - grad_dot_output)
+        d_query[queries] = torch.einsum("hqk,khd->qhd", d_scores, repeated_keys)
+        add_to_keys(d_key, keys, d_scores, query[queries], num_groups)
+        add_to_keys(d_value, keys, probabilities, grad[queries], num_groups)
+    return d_query, d_key, d_value
 
 
 def attend_packed(query, key, value, layout, scale, window):

@@ -24,6 +24,7 @@ from debate_train.losses import (
     divide_gradient,
     gradient_shares,
 )
+from train.made_rows import row_of
 
 pytestmark = pytest.mark.numeric
 
@@ -281,22 +282,10 @@ def test_gradient_is_the_finite_difference(loss: Loss) -> None:
 
 def credited_row(agent: int, credits: list[list[float]], streams: list[int]) -> Row:
     """A row whose first token is the prompt; credits by stream and token, streams as bits."""
-    credits_ST = np.array(credits, np.float32)
-    num_tokens = len(streams)
-    is_sampled_T = np.arange(num_tokens) > 0
-    zeros_T = np.zeros(num_tokens, np.float32)
-    return Row.of_tokens(
-        tokens=np.arange(num_tokens),
-        mask=is_sampled_T.astype(np.float32),
-        advantages=credits_ST.sum(0),
-        sampler_logps=zeros_T,
-        temperatures=zeros_T + 1,
-        streams=np.array(streams),
-        versions=zeros_T.astype(np.int64),
-        segments=is_sampled_T.astype(np.int64),
-        agent=agent,
-        debate=0,
-        credits=credits_ST,
+    positions = np.arange(len(streams))
+    totals = np.sum(credits, 0)
+    return row_of(
+        positions, positions > 0, advantages=totals, streams=streams, agent=agent, credits=credits
     )
 
 

@@ -22,7 +22,7 @@ from transformers import (
 from arithmetic import assert_rounded, in_float64
 from debate_train.batches import forward, packs
 from debate_train.batches.packs import PrefixForest, make_layout, pack
-from debate_train.batches.row_types import Batch, Row, lexicographic, shared_length, weigh
+from debate_train.batches.row_types import Batch, lexicographic, shared_length, weigh
 from debate_train.losses import PpoClip
 from debate_train.models.loaded_model import LoadedModel, with_adapter
 from debate_train.trainers.torch_session import (
@@ -32,6 +32,7 @@ from debate_train.trainers.torch_session import (
     row_logps,
     trainable,
 )
+from train.made_rows import row_of
 
 pytestmark = pytest.mark.numeric
 
@@ -113,18 +114,13 @@ def test_every_path_spells_its_sequence(sequences, shortest):
 def make_row(tokens, sampled, debate=0, rng=None):
     """Make a row with random credit, log-probabilities and temperature."""
     rng = rng or np.random.default_rng(0)
-    mask = np.array(sampled)
-    size = len(mask)
-    return Row.of_tokens(
-        tokens=np.array(tokens, np.int64),
-        mask=mask.astype(np.float32),
-        advantages=(rng.normal(size=size) * mask).astype(np.float32),
-        sampler_logps=(rng.normal(-4.0, 0.1, size) * mask).astype(np.float32),
-        temperatures=np.where(mask, rng.uniform(0.5, 1.5), 1.0).astype(np.float32),
-        streams=mask.astype(np.int64),
-        versions=np.where(mask, 0, -1),
-        segments=mask.astype(np.int64),
-        agent=0,
+    size = len(tokens)
+    return row_of(
+        tokens,
+        sampled,
+        advantages=rng.normal(size=size),
+        sampler_logps=rng.normal(-4.0, 0.1, size),
+        temperatures=rng.uniform(0.5, 1.5),
         debate=debate,
     )
 

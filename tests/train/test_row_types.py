@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arithmetic import UNIT
-from debate_train.batches.row_types import Batch, Row, minibatches, part_count, weigh
+from debate_train.batches.row_types import Batch, minibatches, part_count, weigh
+from train.made_rows import row_of
 
 pytestmark = pytest.mark.numeric
 
@@ -18,27 +19,15 @@ MEANS = ("token_mean_batch", "token_mean_group", "sequence_mean")
 
 def make_row(segments, credits=None, *, group=0, pair=-1, streams=None):
     """Make a row of these turns, numbered by token; no agent sampled the tokens of segment 0."""
-    size = len(segments)
-    if credits is None:
-        credits_by_stream = None
-        advantages = np.zeros(size, np.float32)
-    else:
-        credits_by_stream = np.array(credits, np.float32)
-        advantages = credits_by_stream.sum(0)
-    return Row.of_tokens(
-        tokens=np.arange(size),
-        mask=(np.array(segments) > 0).astype(np.float32),
-        advantages=advantages,
-        sampler_logps=np.zeros(size, np.float32),
-        temperatures=np.ones(size, np.float32),
-        streams=np.zeros(size, np.int64) if streams is None else np.array(streams),
-        versions=np.zeros(size, np.int64),
-        segments=np.array(segments, np.int64),
-        agent=0,
-        debate=0,
+    return row_of(
+        np.arange(len(segments)),
+        np.array(segments) > 0,
+        advantages=0 if credits is None else np.sum(credits, 0),
+        streams=streams or 0,
+        segments=segments,
         group=group,
         pair=pair,
-        credits=credits_by_stream,
+        credits=credits,
     )
 
 

@@ -1,6 +1,5 @@
 """Metrics of a step, worked by hand: turns, tokens, rewards, and names of the papers."""
 
-import numpy as np
 import pytest
 
 from debate_protocol.forms import ActorCritic, Simultaneous
@@ -12,11 +11,11 @@ from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine, TransformersEngine
 from debate_rollout.engines.scripted import ScriptedPlayer
 from debate_train.advantages import Stream
-from debate_train.batches.row_types import Row
 from debate_train.batches.rows import Step, build_batch
 from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe import Recipe
 from debate_train.running.step_metrics import paper_metrics, step_metrics
+from train.made_rows import row_of
 
 COMPACT = {"style": "compact", "personas": "none"}
 RECIPE = Recipe.model_validate(
@@ -187,20 +186,7 @@ def test_consensus_is_reached_after_the_last_yes_of_a_round(schedule, num_turns)
 
 
 def make_row(debate, agent, advantage):
-    zeros = np.zeros(2, np.float32)
-    integers = np.zeros(2, np.int64)
-    return Row.of_tokens(
-        integers,
-        [0, 1],
-        advantages=np.array([0, advantage], np.float32),
-        sampler_logps=zeros,
-        temperatures=zeros,
-        streams=integers,
-        versions=integers,
-        segments=integers,
-        agent=agent,
-        debate=debate,
-    )
+    return row_of([0, 0], [0, 1], advantages=advantage, agent=agent, debate=debate)
 
 
 def self_debate(first, second):

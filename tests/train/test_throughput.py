@@ -7,28 +7,15 @@ import pytest
 import torch
 
 from debate_rollout.engines import TransformersEngine, VllmServerEngine
-from debate_train.batches.row_types import Batch, Row
+from debate_train.batches.row_types import Batch
 from debate_train.monitoring import throughput
 from debate_train.monitoring.throughput import Cost, Speed, Work
+from train.made_rows import row_of
 
 
 def make_row(tokens, num_sampled):
     """Make a row whose last tokens are sampled."""
-    size = len(tokens)
-    zeros = np.zeros(size, np.float32)
-    integers = np.zeros(size, np.int64)
-    return Row.of_tokens(
-        np.array(tokens),
-        (np.arange(size) >= size - num_sampled).astype(np.float32),
-        advantages=zeros,
-        sampler_logps=zeros,
-        temperatures=zeros + 1,
-        streams=integers,
-        versions=integers,
-        segments=integers,
-        agent=0,
-        debate=0,
-    )
+    return row_of(tokens, np.arange(len(tokens)) >= len(tokens) - num_sampled)
 
 
 class Model(torch.nn.Module):

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from arithmetic import UNIT
-from debate_train.batches.row_types import Batch, Row, minibatches
+from debate_train.batches.row_types import Batch, minibatches
 from debate_train.errors import ModelError, RecipeError
 from debate_train.losses import Dpo, ImportanceSampling, Kl, PpoClip, Sft
 from debate_train.models.loaded_model import LoadedModel
@@ -41,6 +41,7 @@ from debate_train.trainers.torch_session import (
     accumulate,
     trainable,
 )
+from train.made_rows import row_of
 
 pytestmark = pytest.mark.numeric
 
@@ -62,18 +63,12 @@ def with_advantages(row, value):
 
 def make_row(tokens, *, advantage, sampler_logp, temperature):
     """Make a row whose tokens were sampled from the third on."""
-    sampled = np.arange(len(tokens)) >= 2
-    return Row.of_tokens(
-        tokens=np.array(tokens),
-        mask=sampled.astype(np.float32),
-        advantages=np.where(sampled, advantage, 0.0).astype(np.float32),
-        sampler_logps=np.where(sampled, sampler_logp, 0.0).astype(np.float32),
-        temperatures=np.where(sampled, temperature, 1.0).astype(np.float32),
-        streams=sampled.astype(np.int64),
-        versions=np.zeros(len(tokens), np.int64),
-        segments=sampled.astype(np.int64),
-        agent=0,
-        debate=0,
+    return row_of(
+        tokens,
+        np.arange(len(tokens)) >= 2,
+        advantages=advantage,
+        sampler_logps=sampler_logp,
+        temperatures=temperature,
     )
 
 
