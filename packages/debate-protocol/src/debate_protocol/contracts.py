@@ -26,7 +26,7 @@ class Contract:
         name: The contract's name in recipes and transcripts.
         sections: Tag names in order; empty unless `kind` is `xml`.
         stop: Stop string that ends a response, None for no stop string. By default the closing tag
-            of the last section, or None without sections.
+            of the last section, or `None` without sections.
         kind: Where the answer is read from.
         instructions: Prompt texts that replace the usual ones, by section.
         answers: Whether a reply must answer; a reply that only judges others need not.
@@ -88,7 +88,7 @@ class Contract:
 
     @property
     def answer_section(self) -> str | None:
-        """The section that contains the answer: `solution`, else the first; None without one."""
+        """The section that contains the answer: `solution`, else the first; `None` without one."""
         if not self.answers:
             return None
         first_section = self.sections[0] if self.sections else None
@@ -126,7 +126,7 @@ CONTRACTS: Mapping[str, Contract] = MappingProxyType({c.name: c for c in _BUILT_
 
 
 def find_contract(contract: str | Contract) -> Contract | None:
-    """Look up a built-in contract by name, None if unknown; a contract is returned unchanged."""
+    """Look up a built-in contract by name, `None` if unknown; a contract is returned unchanged."""
     return CONTRACTS.get(contract) if isinstance(contract, str) else contract
 
 

@@ -115,7 +115,7 @@ class Parsed:
     """The content of a response.
 
     `sections` has the sections of the response, in contract order. `answer` is the text of the
-    answer: the solution, or the final box or answer line; None without an answer.
+    answer: the solution, or the final box or answer line; `None` without an answer.
     `dropped_lines` are the ranges of the lines counted by `invalid_lines`, `self_dropped` and
     `malformed`, in text order, line breaks included.
     `problems` lists in words every departure from the contract. `reading` records the text and the
@@ -287,7 +287,7 @@ def _read_id(digits: str) -> int:
 
 
 def final_box(text: str) -> Range | None:
-    r"""Find the content of the last complete `\boxed{…}`, None without a box.
+    r"""Find the content of the last complete `\boxed{…}`, `None` without a box.
 
     One pass with a stack, so that a million openings cost linear time. A box around nothing but
     another box counts as the inner one.
@@ -322,7 +322,7 @@ def final_box(text: str) -> Range | None:
 
 
 def answer_line(text: str) -> Range | None:
-    """Find the text after `Answer:` in the last line that begins so, None without such a line."""
+    """Find the text after `Answer:` in the last line that begins so, `None` without such a line."""
     last_match: re.Match[str] | None = None
     for match in _ANSWER_LINE.finditer(text):
         last_match = match

@@ -54,10 +54,10 @@ _EXTRA = re.compile(r"(?P<package>[\w.-]+)\[(?P<extra>[\w-]+)\]")
 
 
 def install_command(requirement: str) -> str:
-    """Return the command that installs what a package or an extra asks for.
+    """Write the command for installing a package, or the libraries of an extra.
 
-    An extra of an installed package is named by the libraries that it stands for: our own packages
-    are on no index, where `pip install` would take whatever somebody has put there by that name.
+    An extra of an installed package is written as its libraries: our packages are on no index, and
+    `pip install` by their name could install a stranger's package.
 
     Args:
         requirement: NAME or NAME[EXTRA].
@@ -81,10 +81,10 @@ def named(thing: object) -> str:
 
 
 class Config(BaseModel):
-    """Frozen settings of known names, whose numbers are finite.
+    """Frozen settings of known names with finite numbers.
 
-    A class of which no field `type` says what it is called has its qualified name as `type`. A
-    field for which infinity means something says so with `Field(allow_inf_nan=True)`.
+    A class with a plain text field `type` has its qualified name as `type`. A field with a meaning
+    for infinity has `Field(allow_inf_nan=True)`.
     """
 
     removed_keys: ClassVar[Mapping[str, str]] = {}
@@ -104,7 +104,7 @@ class Config(BaseModel):
 
 
 def entry_points_of(group: str) -> EntryPoints:
-    """List the entry points of a group that installed packages name."""
+    """List the entry points of a group in installed packages."""
     return _entry_points(tuple(sys.path)).select(group=group)
 
 
@@ -130,17 +130,17 @@ class VariantNotLoadedWarning(UserWarning):
 
 
 class Variants(Mapping[str, type[BaseModel]], Generic[P]):
-    """The variants of one kind of setting by `type`, ours first.
+    """The variants of a kind of setting by `type`, ours first.
 
-    It marks the fields that hold one: `Annotated[P, variants]`.
+    It marks fields of variants: `Annotated[P, variants]`.
 
-    Other packages are imported when the first setting is read, not before, so that such a package
-    may import the module that this stands in.
+    Other packages are imported when the first setting is read, not before: such a package may
+    import the module of these variants.
 
     Args:
-        group: The entry point group; None takes no variants of other packages.
-        protocol: What every variant offers: a `typing.Protocol`, or a base class.
-        own: Our variants, kept as `models`. A recipe that leaves out `type` gets the first.
+        group: The entry point group; `None` takes no variants of other packages.
+        protocol: The protocol of all variants: a `typing.Protocol`, or a base class.
+        own: Our variants, kept as `models`. A recipe without `type` gets the first.
         of: Makes a variant of a plain function.
     """
 
@@ -161,9 +161,8 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
     def by_type(self) -> Mapping[str, type[BaseModel]]:
         """All variants by `type`, ours first.
 
-        One of another package that cannot be imported, does not keep the protocol, or takes a name
-        that is already there is left out, with a `VariantNotLoadedWarning` that names the entry
-        point and its package.
+        A variant of another package is left out if it cannot be imported, breaks the protocol, or
+        repeats a name; a `VariantNotLoadedWarning` names the entry point and the package.
         """
         found = dict(self.own)
         others = () if self.group is None else entry_points_of(self.group)
@@ -192,7 +191,7 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
         return self is other
 
     def make(self, name: str, settings: Mapping[str, object]) -> P:
-        """Return the variant of this `type` with these settings.
+        """Make the variant of this `type` with these settings.
 
         Raises:
             KeyError: No variant has this name; the message names the nearest one.
@@ -219,7 +218,7 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
         )
 
     def _chosen(self, given: Any, choose: Callable[[object], BaseModel]) -> BaseModel:
-        """Return the variant that a mapping names, or that is handed over."""
+        """Find the variant named by a mapping, or handed over."""
         is_mapping = isinstance(given, Mapping)
         if is_mapping and "type" not in given:
             given = {"type": next(iter(self.own)), **given}
@@ -248,7 +247,7 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
     def _dumped(
         self, chosen: BaseModel, dump: Callable[[object], Any], info: SerializationInfo
     ) -> object:
-        """Return settings; where no `type` stands for them the object itself, in JSON its name."""
+        """Dump settings; without a registered `type`, the object itself, in JSON the class name."""
         tag = getattr(chosen, "type", "")
         if self.get(tag) is type(chosen):
             return dump(chosen)
@@ -295,7 +294,7 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
 
 
 def variants_of(annotation: object) -> tuple[type[BaseModel], ...]:
-    """List the models that an annotation made with `Variants` stands for; none for another."""
+    """List the models of an annotation made with `Variants`; empty for other annotations."""
     if get_origin(annotation) is not Annotated:
         return ()
     models: dict[type[BaseModel], None] = {}
@@ -306,7 +305,7 @@ def variants_of(annotation: object) -> tuple[type[BaseModel], ...]:
 
 
 def tags_of(model: type[BaseModel]) -> tuple[str, ...]:
-    """List the values of `type` that choose a variant, its default first; empty for none."""
+    """List the values of `type` for a variant, the default first; empty without them."""
     field = model.model_fields.get("type")
     if field is None or get_origin(field.annotation) is not Literal:
         return ()

@@ -1,4 +1,4 @@
-"""What an agent reads before it speaks: its view, and the styles and templates of its prompt."""
+"""The prompts of agents: views, styles and templates."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ _MISSPELT_COMPARISON = re.compile(r"<\s*+(?ai:comparison)(?![A-Za-z0-9_])")
 
 @dataclass(frozen=True, slots=True)
 class SeenTurn:
-    """A turn as its readers see it: fields ready for insertion, None for a failed turn."""
+    """A turn for its readers: fields ready for insertion, `None` for a failed turn."""
 
     agent: int
     round: int
@@ -71,13 +71,13 @@ class SeenTurn:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that goes into one agent's prompt.
+    """All content of an agent's prompt.
 
-    `turns` are the turns to insert now, by round and agent; the reader's own earlier turns are
-    among them when the whole debate is restated. `peers` are the other agents of whom the
-    reader has been given a valid turn, now or before. `central` says that the others read only
-    the reader's turns. Who does not `answers` says what it thinks of the others' turns. With
-    `shared` all that agents read alike stands before what is said to the reader alone.
+    `turns` are the turns to insert now, by round and agent, with the reader's own earlier turns
+    when the whole debate is restated. `peers` are the other agents with a valid turn given to the
+    reader, now or before. With `central` the other agents read only the reader's turns. Without
+    `answers` the reader comments on the others' turns. With `shared` the text for all agents comes
+    before the text for the reader.
     """
 
     question: Question
@@ -105,25 +105,25 @@ def clipped(text: str, max_chars: int | None) -> str:
 
 
 def insertable(text: str, contract: Contract, max_chars: int | None) -> str:
-    """Return foreign text cut to `max_chars` characters and with every tag disarmed.
+    """Cut foreign text to `max_chars` characters and disarm every tag.
 
-    A cut can make a known name of a longer one and half a mark of a whole one, so that tags are
-    disarmed before it and after it.
+    A cut can leave a known name of a longer name, and half of a mark, so tags are disarmed before
+    and after the cut.
     """
     return neutralised(clipped(neutralised(text, contract), max_chars), contract)
 
 
 def without_comparison(text: str) -> str:
-    """Cut a text where a comparison begins under a tag that no parser knows, as in `< comparison>`.
+    """Cut a text where a comparison begins under a tag unknown to parsers, as in `< comparison>`.
 
-    What follows was meant for the section that a blind review hides.
+    The rest was meant for the section hidden by a blind review.
     """
     found = _MISSPELT_COMPARISON.search(text)
     return text if found is None else text[: found.start()].rstrip()
 
 
 def question_kind(question: Question) -> str:
-    """Return what `meta["kind"]` says; by default math with a known answer, text without."""
+    """Read `meta["kind"]`; by default math with a known answer, text without."""
     return str(question.meta.get("kind") or ("text" if question.answer is None else "math"))
 
 
@@ -153,7 +153,7 @@ QUESTION_PLACES = ("question", "text", "passage", "choices", "answer_form")
 
 
 def question_values(view: View) -> dict[str, str]:
-    """Return what stands at the places of templates that a question alone fills."""
+    """Fill the places of templates for a question."""
     parts = _question_parts(view)
     return {
         **parts,
@@ -175,9 +175,9 @@ def labelled_choices(question: Question) -> list[tuple[str, str]]:
 
 
 def answer_form(question: Question, kind_of_contract: str) -> str:
-    """Return the sentence that fixes how the final answer is written; empty for open questions.
+    """Write the sentence on the form of the final answer; empty for open questions.
 
-    Of a text, a mark is asked for where there is an answer to compare it with, known or withheld.
+    A text answer gets a mark where there is an answer to compare with, known or withheld.
     """
     kind = question_kind(question)
     labels = [label for label, _ in labelled_choices(question)]
@@ -220,7 +220,7 @@ _SECTION_RULES = {
 
 
 def full_opening(view: View) -> tuple[Message, ...]:
-    """Return the messages that begin an agent's conversation, or that restate the whole debate."""
+    """Write the messages to begin an agent's conversation, or to restate the whole debate."""
     parts = [question_text(view)]
     if view.turns:
         parts.append(f"The debate so far:\n\n{turn_blocks(view.turns)}")
@@ -229,13 +229,13 @@ def full_opening(view: View) -> tuple[Message, ...]:
 
 
 def full_news(view: View) -> str:
-    """Return the user message with what was said since the agent last spoke."""
+    """Write the user message with the turns since the agent's last turn."""
     head = f"Round {view.round + 1}. Responses of other agents:"
     return "\n\n".join([head, turn_blocks(view.turns), task(view)])
 
 
 def rules(view: View) -> str:
-    """Return what holds for all responses: the sections and the form of the answer."""
+    """Write the rules of all responses: the sections and the form of the answer."""
     contract, form = view.contract, answer_form(view.question, view.contract.kind)
     if contract.kind != "xml":
         return f"Answer the question. Reason step by step. {form}"
@@ -250,7 +250,7 @@ def rules(view: View) -> str:
 
 
 def section_rules(view: View, form: str) -> str:
-    """Return which sections a response has and what stands in them; `form` is that of an answer."""
+    """Describe the sections of a response; `form` is the form of an answer."""
     sections = view.contract.sections
     parts = [
         "Write each response as exactly these sections, in this order, with nothing after the "
@@ -262,7 +262,7 @@ def section_rules(view: View, form: str) -> str:
 
 
 def task(view: View) -> str:
-    """Return what is asked of this turn, by how many other agents the reader has been shown."""
+    """Write the task of this turn, by the number of other agents shown to the reader."""
     if not view.answers:
         return _comment_task(view)
     steps = [_own_failure(view)] if view.own_turn_failed else []
@@ -284,7 +284,7 @@ def task(view: View) -> str:
 
 
 def turn_blocks(turns: tuple[SeenTurn, ...]) -> str:
-    """Return turns as blocks that name agent and round."""
+    """Write turns as blocks with agent and round."""
     return "\n\n".join(_turn_block(turn) for turn in turns)
 
 
@@ -303,7 +303,7 @@ def _identity(view: View) -> str:
 
 
 def _comment_task(view: View) -> str:
-    """Write the task of an agent that need not answer."""
+    """Write the task of an agent without a due answer."""
     if view.contract.kind != "xml":
         return (
             "Say what is right and what is wrong in the responses that you have seen, and why; "
@@ -324,7 +324,7 @@ def _own_failure(view: View) -> str:
 
 
 def _section_steps(view: View) -> list[str]:
-    """Return one step for each section that the turn is to fill, then which ones it is not."""
+    """Write a step for each section to fill in this turn, then the sections to leave out."""
     sections, names = view.contract.sections, _names(view.peers)
     give = f"Give your {_words(view.contract.answer_section)}"
     improved = view.round > 0 and view.peers
@@ -354,10 +354,10 @@ def _section_steps(view: View) -> list[str]:
 
 
 def _judged_parts(view: View) -> str:
-    """Return which parts of the responses are judged: from round 2 on also what they judged.
+    """Name the judged parts of the responses: from round 2 on also their judgments.
 
     Source: the exact multi-agent debate formulation, "Round 1 bootstrapping logic". There all
-    three parts are always named; here those that the reader is shown.
+    three parts are always named; here only the parts shown to the reader.
     """
     peers = [t.fields for t in view.turns if t.agent in view.peers and t.fields is not None]
     done = [
@@ -397,14 +397,14 @@ _LEFT_OUT = ("consensus", "consensus_reason")
 
 
 def compact_opening(view: View) -> tuple[Message, ...]:
-    """Return the messages that begin an agent's conversation."""
+    """Write the messages to begin an agent's conversation."""
     lines = [*_question_lines(view), *_turn_lines(view)]
     lines.insert(len(lines) if view.shared else 0, f"Agent {view.agent}")
     return chat("", "\n".join(lines))
 
 
 def compact_news(view: View) -> str:
-    """Return the user message with what was said since the agent last spoke."""
+    """Write the user message with the turns since the agent's last turn."""
     return "\n".join(_turn_lines(view))
 
 
@@ -451,24 +451,24 @@ _BLANK_LINES = re.compile(r"\n[^\S\n]*\n\s*")
 
 
 class PromptTemplates(Config):
-    """Templates of the three messages a form writes; places stand as `$name`, a dollar as `$$`.
+    """Templates of the three messages of a form; places are `$name`, a dollar is `$$`.
 
-    | place | what stands there |
+    | place | content |
     |---|---|
     | `$agent`, `$round` | the agent's number, from 0, and the round's, from 1 |
     | `$persona` | `You are the …` and the persona's style; empty without personas |
-    | `$question` | passage, question and choices; `$passage`, `$text`, `$choices` one by one |
-    | `$debate` | the turns to be shown, as `<turn>` blocks; empty when there are none |
-    | `$rules`, `$answer_form` | what `full` says of the sections, and of the final answer alone |
-    | `$task` | what `full` asks of this turn: what to evaluate, to compare, or to leave out |
+    | `$question` | passage, question and choices; also as `$passage`, `$text`, `$choices` |
+    | `$debate` | the turns to be shown, as `<turn>` blocks; empty without turns |
+    | `$rules`, `$answer_form` | words of `full` on the sections, and only on the final answer |
+    | `$task` | words of `full` on this turn: parts to evaluate, to compare, or to leave out |
 
-    A paragraph whose places are all empty is left out. Texts of questions and agents are inserted
+    A paragraph with only empty places is left out. Texts of questions and agents are inserted
     with their tags made plain, and are not read as templates.
 
     Attributes:
         system: The system message; no such message when it is empty.
         opening: Begins a conversation, or restates the whole debate.
-        news: What was said since the agent last spoke.
+        news: The turns since the agent's last turn.
     """
 
     system: str = "$rules"
@@ -493,12 +493,12 @@ class PromptTemplates(Config):
         return self
 
     def opening_messages(self, view: View) -> tuple[Message, ...]:
-        """Return the messages that begin an agent's conversation."""
+        """Write the messages to begin an agent's conversation."""
         values = _template_values(view)
         return chat(filled(self.system, values), filled(self.opening, values))
 
     def news_text(self, view: View) -> str:
-        """Return the user message with what was said since the agent last spoke."""
+        """Write the user message with the turns since the agent's last turn."""
         return filled(self.news, _template_values(view))
 
 
@@ -516,10 +516,10 @@ def _template_values(view: View) -> dict[str, str]:
 
 
 def with_known_places(text: str, known: tuple[str, ...]) -> str:
-    """Return a template whose places are all known.
+    """Check the places of a template.
 
     Raises:
-        ValueError: It has another one, or a dollar without a name.
+        ValueError: A place is unknown, or a dollar has no name.
     """
     unknown = [f"${name}" for name in places(text) if name not in known]
     if unknown or not Template(text).is_valid():
@@ -533,7 +533,7 @@ def with_known_places(text: str, known: tuple[str, ...]) -> str:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """Return a template with its places filled, without paragraphs whose places are all empty."""
+    """Fill the places of a template; drop paragraphs with only empty places."""
     paragraphs = []
     for paragraph in _BLANK_LINES.split(text.strip()):
         names = places(paragraph)
@@ -551,14 +551,14 @@ Style = StyleName | PromptTemplates
 
 
 def opening(style: Style, view: View) -> tuple[Message, ...]:
-    """Return the messages that begin an agent's conversation, or that restate the whole debate."""
+    """Write the messages to begin an agent's conversation, or to restate the whole debate."""
     if isinstance(style, PromptTemplates):
         return style.opening_messages(view)
     return compact_opening(view) if style == "compact" else full_opening(view)
 
 
 def news(style: Style, view: View) -> str:
-    """Return the user message with what was said since the agent last spoke."""
+    """Write the user message with the turns since the agent's last turn."""
     if isinstance(style, PromptTemplates):
         return style.news_text(view)
     return compact_news(view) if style == "compact" else full_news(view)

@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _problem(name: str) -> str | None:
-    """Say why a subcommand cannot run here; None where it can."""
+    """Say why a subcommand cannot run here; `None` where it can."""
     if name not in SUBCOMMANDS:
         names = ", ".join(SUBCOMMANDS)
         return f"found {name!r}; expected one of {names}{did_you_mean(name, SUBCOMMANDS)}"

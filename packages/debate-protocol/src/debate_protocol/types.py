@@ -1,6 +1,6 @@
 """Nouns of a debate: questions, turn requests, replies, turns, transcripts, roles; who sees whom.
 
-Agents and rounds count from 0. A turn is one agent speaking in one round.
+Agents and rounds count from 0. A turn is an agent speaking in a round.
 """
 
 import re
@@ -28,14 +28,14 @@ TOKENS = "tokens"
 
 
 class Message(TypedDict):
-    """One chat message."""
+    """A chat message."""
 
     role: Role
     content: str
 
 
 class TurnKey(NamedTuple):
-    """Which turn: the agent and the round, both from 0."""
+    """Identifies a turn by agent and round, both from 0."""
 
     agent: int
     round: int
@@ -43,7 +43,7 @@ class TurnKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is debated.
+    """A question to debate.
 
     `meta` may hold `kind` (math, choice, yes_no, number, text), `choices` and `passage`;
     further keys are kept as they are.
@@ -59,13 +59,12 @@ class Question:
 class Reply:
     """An engine's sample for one turn request.
 
-    `token_ids` are the sampled ids, end or stop tokens included; they and not `text` are the
-    training truth. `logps[k]` is the natural log-probability of `token_ids[k]` under the
-    distribution really sampled from, that is after the temperature. `weight_version` is that of
-    the last token. A reply whose weights changed on the way says so in `version_spans`: (version,
-    start, end) over `token_ids`, in order and without gaps; empty means one version for all.
-    `starts[k]` is the index in `text` at which token k begins, as the engine decoded it; empty
-    where it does not say, and whoever needs them decodes the ids again.
+    `token_ids` are the sampled ids, end or stop tokens included; training
+    learns from them and not from `text`. `logps[k]` is the natural log-probability of
+    `token_ids[k]` under the sampled distribution, after the temperature. `weight_version` belongs
+    to the last token. If weights changed on the way, `version_spans` has (version, start, end) over
+    `token_ids`, in order and without gaps; empty means a single version. `starts[k]` is the index
+    of token k in `text`, as the engine decoded it; empty if unknown: then decode the ids again.
     """
 
     text: str
@@ -88,15 +87,15 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """One request of a form: let this agent speak now.
+    """A request of a form to let this agent speak now.
 
     `messages` is the whole conversation so far. When `previous` is set, `messages` begins with
     the conversation that led to `previous`, then its text as an assistant message, then news: a
     renderer may extend `previous.prompt_ids + previous.token_ids` instead of rendering them all.
-    `seed` makes the sampling of this turn repeatable. `contract` is what the reply is read by.
-    `policy` names who is asked, and `adapter` which adapter of the trained policy. `claims` are the
-    newest answers that the prompt shows, by the numbers by which it names their agents; `guide` is
-    the answer that the reply is steered to; not `answers` who is asked for no answer.
+    `seed` makes the sampling of this turn repeatable. `contract` parses
+    the reply. `policy` names the policy asked, and `adapter` an adapter of the trained policy.
+    `claims` are the newest answers shown in the prompt, by agents' numbers there; `guide` is the
+    answer to steer the reply to; `answers` is False if the request asks for no answer.
     """
 
     question: Question
@@ -119,16 +118,16 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One recorded turn.
+    """A recorded turn.
 
-    `shown` lists the other agents' turns that the author was given. `failure` names why the
-    turn failed (None when a solution can be read). `reply` holds the tokens while a debate is
-    fresh; it is not written to files.
+    `shown` lists the other agents' turns given to the author. `failure` is the reason of a failed
+    turn (`None` for a readable solution). `reply` holds the tokens of a fresh debate; files do not
+    have it.
 
-    What was sampled beside the debate stands on the turn that it belongs to and is no turn of the
-    transcript: `branches` are replies that could have stood in this turn's place, and
-    `continuations` are next turns, sampled from the state after this one to value it. A next turn
-    that is no answer goes on in its own `continuations`: a roll-out is a path down to a leaf.
+    Samples beside the debate belong to a turn and are no turns of the transcript: `branches` are
+    replies in the place of this turn, and `continuations` are next turns, sampled from the state
+    after this turn to value it. A next turn without an answer goes on in `continuations` again: a
+    roll-out is a path down to a leaf.
     """
 
     agent: int
@@ -151,7 +150,7 @@ class Turn:
 
     @property
     def token_counts(self) -> tuple[int, int] | None:
-        """(prompt tokens, sampled tokens), None where neither reply nor counts are kept."""
+        """(prompt tokens, sampled tokens); `None` without reply and counts."""
         if self.reply is not None:
             return self.reply.token_counts
         match self.extra.get(TOKENS):
@@ -162,11 +161,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A reply that was steered to an answer, beside the turn whose place it could have had.
+    """A reply steered to an answer, as an alternative to a turn.
 
-    `guide` is that answer. It steers to the right one exactly if it is the question's answer as
-    written. `turn` has the same agent and round as the turn it stands beside, and in `prompt`
-    what it was really sampled from; the unsteered prompt is the turn's own.
+    `guide` is the answer: the right answer exactly if it equals the question's answer as written.
+    `turn` has the same agent and round as the natural turn; `prompt` has the steered prompt. The
+    natural turn has the unsteered prompt.
     """
 
     guide: str
@@ -175,21 +174,21 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class AgentRole:
-    """What some of the agents of a debate are there for.
+    """The role of some agents of a debate.
 
     Attributes:
-        name: Its name; a debate has each once.
-        count: Its agents. Agents are numbered in the order of the roles.
-        answers: Whether its turns owe an answer. Those of another role, such as a critic, fail
-            only when they say nothing.
-        rounds: The rounds in which it speaks; None: in all.
-        policy: Who speaks for it: `trained`, or the name of another policy of the run.
-        adapter: Which adapter of the trained policy speaks for it, and learns from its turns; None
-            where that policy has no adapters of several names, or for the first of them.
-        trains: Whether its turns may be trained on.
-        sees: Whose turns it is given: for each role the number of earlier rounds, -1 for all. None
-            leaves that to the topology; `drawn` says that `shown` of each turn cannot be derived.
-        extra: What else a file says of it.
+        name: Unique name in the debate.
+        count: Number of agents. Agents are numbered in the order of the roles.
+        answers: Whether turns must hold an answer. Turns of another role, such as a critic, fail
+            only when empty.
+        rounds: Rounds of the role's turns; `None` for all.
+        policy: The speaking policy: `trained`, or the name of another policy of the run.
+        adapter: The speaking adapter of the trained policy, trained on these turns; `None` without
+            named adapters, or for the first adapter.
+        trains: Whether turns may be trained on.
+        sees: For each visible role the number of earlier rounds, -1 for all. `None` leaves the
+            choice to the topology; with `drawn`, `shown` of a turn cannot be derived.
+        extra: Further entries of a file.
     """
 
     name: str
@@ -207,8 +206,8 @@ class AgentRole:
 class Protocol:
     """The rules a debate was held under.
 
-    `contract` is a built-in contract's name or a contract itself; `contracts` are those of each
-    round, where they differ (`contract` is then that of the first). `degree` belongs to the
+    `contract` is a built-in contract's name or a contract itself; `contracts` has each
+    round's if they differ (`contract` is then the first round's). `degree` belongs to the
     topology `sparse`, `center` to `central`. Without `roles` all agents are equals
     (`roles.roles_of`).
     """
@@ -226,7 +225,7 @@ class Protocol:
     contracts: tuple[str | Contract, ...] = ()
 
     def contract_of(self, round: int) -> Contract:
-        """Return the contract of a round, the last one for rounds beyond.
+        """Find the contract of a round; rounds beyond have the last contract.
 
         Raises:
             ValueError: No contract has this name.
@@ -247,10 +246,10 @@ class Transcript:
     extra: Mapping[str, object] = field(default_factory=dict)
 
     def sampled_turns(self) -> Iterator[Turn]:
-        """Yield every turn that was sampled, each followed by what stands beside it.
+        """Yield every sampled turn, each followed by the samples beside it.
 
-        The order is that of the text: a turn, its branches, its continuations, each of these
-        again with its own.
+        The order: a turn, the branches, the continuations, each again with branches and
+        continuations.
         """
         waiting = list(reversed(self.turns))
         while waiting:
@@ -270,10 +269,9 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A pause of a form in which a `select` decides about the debates of a batch.
+    """A pause of a form for a `select` to decide about the debates of a batch.
 
-    `transcript` is the debate so far; `name` says which pause of the form this is, as in
-    `round_0`.
+    `transcript` is the debate so far; `name` identifies the pause of the form, as in `round_0`.
     """
 
     transcript: Transcript
@@ -314,7 +312,7 @@ _VERDICTS = (
 
 
 def roles_of(rules: Protocol) -> tuple[AgentRole, ...]:
-    """Return the roles of a debate, those of files from before roles were written included."""
+    """List the roles of a debate, also for old files without roles."""
     if rules.roles:
         return rules.roles
     if rules.topology == "actor_critic":
@@ -327,9 +325,9 @@ def roles_of(rules: Protocol) -> tuple[AgentRole, ...]:
 
 
 def exchange_roles(history_rounds: int, actors: int = 1) -> tuple[AgentRole, AgentRole]:
-    """Return actors and a critic who see each other's last turns; only actors answer.
+    """Build actors and a critic with each other's last turns in view; only actors answer.
 
-    Several actors answer at once and also see each other's, which no order of speaking gives.
+    Several actors answer at once and also see each other's last turns.
     """
     return (
         AgentRole("actor", actors, sees={"critic": history_rounds} if actors == 1 else "drawn"),
@@ -338,7 +336,7 @@ def exchange_roles(history_rounds: int, actors: int = 1) -> tuple[AgentRole, Age
 
 
 def paired_roles(first: int, second: int) -> tuple[AgentRole, AgentRole]:
-    """Return agents who answer in round 0, and agents who answer a pair of them in round 1."""
+    """Build agents for answers in round 0, and agents for answers to pairs of them in round 1."""
     return (
         AgentRole("first", first, rounds=(0,), sees={}),
         AgentRole("second", second, rounds=(1,), sees="drawn"),
@@ -346,7 +344,7 @@ def paired_roles(first: int, second: int) -> tuple[AgentRole, AgentRole]:
 
 
 def roles_by_agent(rules: Protocol) -> list[AgentRole]:
-    """Return the role of each agent, in order; agents that no role names are debaters."""
+    """List the role of each agent, in order; agents without a role are debaters."""
     found: list[AgentRole] = []
     for role in roles_of(rules):
         found += [role] * min(role.count, rules.num_agents - len(found))
@@ -355,30 +353,29 @@ def roles_by_agent(rules: Protocol) -> list[AgentRole]:
 
 
 def role_of(rules: Protocol, agent: int) -> AgentRole:
-    """Return the role of an agent, a debater's for one that the debate does not have."""
+    """Find the role of an agent; an unknown agent is a debater."""
     roles = roles_by_agent(rules)
     return roles[agent] if 0 <= agent < len(roles) else AgentRole(DEBATER)
 
 
 def gives_answers(rules: Protocol, agent: int, round: int | None = None) -> bool:
-    """Return whether an agent's turns must hold an answer; a critic only gives feedback.
+    """Whether an agent's turns must hold an answer; a critic only gives feedback.
 
-    With a round, whether that of this round must: in a round of verdicts nobody's does.
+    With a round, whether the turn of this round must: turns of verdicts have no answers.
     """
     in_round = round is None or not rules.contracts or rules.contract_of(round).answers
     return in_round and role_of(rules, agent).answers
 
 
 def is_trained_on(rules: Protocol, agent: int) -> bool:
-    """Return whether an agent's turns may be trained on; those of frozen policies may not."""
+    """Whether an agent's turns may be trained on; turns of frozen policies may not."""
     return role_of(rules, agent).trains
 
 
 def agents_by_policy(rules: Protocol) -> dict[str, frozenset[int]]:
-    """Return the agents of the trained policy as `trained`, of all other roles as `role/NAME`.
+    """Group the agents of the trained policy as `trained`, of all other roles as `role/NAME`.
 
-    Where trained roles have adapters of their own, these are `role/NAME`, too. Nothing where one
-    policy speaks for all: there is nobody to keep apart.
+    Trained roles with named adapters are also `role/NAME`. Empty if a single policy speaks for all.
     """
     roles = roles_by_agent(rules)
     speakers = {(role.policy, role.adapter) for role in roles}
@@ -393,18 +390,18 @@ def agents_by_policy(rules: Protocol) -> dict[str, frozenset[int]]:
 
 
 def speaking_agents(rules: Protocol, round: int) -> tuple[int, ...]:
-    """Return the agents that speak in a round, in order."""
+    """List the speaking agents of a round, in order."""
     roles = enumerate(roles_by_agent(rules))
     return tuple(agent for agent, role in roles if role.rounds is None or round in role.rounds)
 
 
 def answering_agents(rules: Protocol, round: int) -> tuple[int, ...]:
-    """Return the agents from whom an answer is due in a round, in order."""
+    """List the agents with an answer due in a round, in order."""
     return tuple(a for a in speaking_agents(rules, round) if gives_answers(rules, a, round))
 
 
 def judging_agents(rules: Protocol) -> tuple[int, ...]:
-    """Return the agents who decide: those of the role whose contract has a section `decision`."""
+    """List the deciding agents: their role's contract has a section `decision`."""
     return tuple(
         agent
         for agent, role in enumerate(roles_by_agent(rules))
@@ -415,17 +412,17 @@ def judging_agents(rules: Protocol) -> tuple[int, ...]:
 
 
 def reads_backwards(rules: Protocol, agent: int) -> bool:
-    """Return whether a judge is shown agent 1 first: every second one may be."""
+    """Whether a judge is shown agent 1 first, as every second judge may be."""
     judges = judging_agents(rules)
     return bool(rules.extra.get("both_orders")) and agent in judges and (agent - judges[0]) % 2 == 1
 
 
 def decided(rules: Protocol, decision: str | None) -> int | None:
-    """Return for which agent a judge decides, 1 also for `wrong`; None where it says neither.
+    """Find the agent chosen by a judge, 1 also for `wrong`; `None` if the text names neither.
 
     Args:
-        rules: Of the debate.
-        decision: What a judge's section `decision` says.
+        rules: The debate's rules.
+        decision: Text of a judge's section `decision`.
     """
     for number, pattern in _CHOICES if rules.extra.get("opponent") == "rival" else _VERDICTS:
         if decision is not None and pattern.fullmatch(decision):
@@ -437,8 +434,8 @@ def check_roles(rules: Protocol) -> None:
     """Refuse roles that contradict each other or the number of agents.
 
     Raises:
-        ValueError: A name stands twice or for no agent, a role sees one that is not there, or the
-            roles have not as many agents as the debate.
+        ValueError: A name is repeated or without agents, a role sees an unknown role, or the roles
+            have another number of agents than the debate.
     """
     names = [role.name for role in rules.roles]
     for name, times in Counter(names).items():
@@ -495,7 +492,7 @@ def check_topology(rules: Protocol) -> None:
 
 
 def sees(rules: Protocol, reader: int, other: int) -> bool:
-    """Return whether the topology lets one agent see another's turns.
+    """Whether the topology lets an agent see another's turns.
 
     `ring` shows both neighbours; `sparse` the `degree` nearest on the ring, in pairs from both
     sides and for an odd degree also the agent opposite (a circulant graph). Under `central`
@@ -514,7 +511,7 @@ def sees(rules: Protocol, reader: int, other: int) -> bool:
 
 
 def neighbours(rules: Protocol, agent: int) -> tuple[int, ...]:
-    """Return the other agents whose turns this agent sees, in order.
+    """List the other agents visible to this agent, in order.
 
     Raises:
         ValueError: As `check_topology`.
@@ -524,12 +521,11 @@ def neighbours(rules: Protocol, agent: int) -> tuple[int, ...]:
 
 
 def shown_turns(rules: Protocol, turn: TurnKey, spoken: Collection[TurnKey]) -> list[TurnKey]:
-    """Return the other agents' turns that the author of `turn` is given, by round and agent.
+    """List the other agents' turns given to the author of `turn`, by round and agent.
 
-    `history_rounds` counts earlier rounds. Under the sequential schedule the turns of the same
-    round that came before are given, too, unless it is 0, which is no turn of others at all; to a
-    role that says itself how many rounds it `sees` they count. An appended conversation keeps all
-    its messages.
+    `history_rounds` counts earlier rounds. The sequential schedule also gives earlier turns of the
+    same round, except with 0: then no other agent's turns. For a role with `sees` the same round
+    counts. An appended conversation keeps all messages.
 
     Args:
         rules: The debate's rules.
@@ -537,7 +533,7 @@ def shown_turns(rules: Protocol, turn: TurnKey, spoken: Collection[TurnKey]) -> 
         spoken: The turns spoken so far; others are not shown.
 
     Raises:
-        ValueError: As `check_topology`, or the turns that this role sees are drawn.
+        ValueError: As `check_topology`, or the turns visible to this role are drawn.
     """
     check_topology(rules)
     roles = roles_by_agent(rules)
@@ -571,8 +567,8 @@ def shown_turns(rules: Protocol, turn: TurnKey, spoken: Collection[TurnKey]) -> 
 def parse_turn(transcript: Transcript, turn: Turn) -> Parsed:
     """Read a recorded turn by the transcript's contract, number of agents and thinking rule.
 
-    What was read is kept in `turn.parsed`, so that a turn is read once, mostly by its form. It is
-    used again only for the same text and rules: a changed copy of a turn is read itself.
+    The result is kept in `turn.parsed`, so a turn is read once, mostly by the form. It is reused
+    only for the same text and rules: a changed copy of a turn is read again.
     """
     rules = transcript.protocol
     think: ThinkMode = "drop" if rules.extra.get("think") == "drop" else "unwrap"
@@ -588,9 +584,9 @@ def parse_turn(transcript: Transcript, turn: Turn) -> Parsed:
 
 
 def turn_failed(transcript: Transcript, turn: Turn) -> bool:
-    """Return whether a turn failed: recorded as failed, or without the answer that was due.
+    """Whether a turn failed: recorded as failed, or without a due answer.
 
-    A critic need not answer; its turn fails when it is empty.
+    A critic need not answer; a critic's turn fails when empty.
     """
     if turn.failure is not None:
         return True
@@ -600,7 +596,7 @@ def turn_failed(transcript: Transcript, turn: Turn) -> bool:
 
 
 def turn_problems(transcript: Transcript) -> Iterator[str]:
-    """Yield which turns cannot be: out of range, there twice, or with a branch of another one."""
+    """Yield impossible turns: out of range, repeated, or with a branch of another turn."""
     rules = transcript.protocol
     seen: set[TurnKey] = set()
     for turn in transcript.turns:

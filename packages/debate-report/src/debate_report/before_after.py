@@ -164,7 +164,7 @@ def _are_shares(rows: Sequence[ResultRow]) -> bool:
 
 
 def _change_axis(rows: Sequence[ResultRow]) -> Axis | None:
-    """Build the axis of changes: 0 and all intervals lie on it. None without any change."""
+    """Build the axis of changes: 0 and all intervals lie on it. `None` without any change."""
     ends = [0.0]
     for row in rows:
         interval = row.change_interval

@@ -96,7 +96,7 @@ def line_chart(chart: Chart, along: PhaseAxis | None = None, marks: Marks | None
 
     Args:
         chart: The contents, with at most `MAX_SERIES` lines.
-        along: The axis of the points' positions; None takes their numbers as steps.
+        along: The axis of the points' positions; `None` takes their numbers as steps.
         marks: Outcomes and alarms on that axis.
     """
     if along is None:

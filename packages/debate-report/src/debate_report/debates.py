@@ -52,7 +52,7 @@ class Checking:
     _verdicts: dict[tuple[str, str | None], Verdict] = field(default_factory=dict)
 
     def __call__(self, question: Question, answer: str | None) -> str | None:
-        """Judge an answer: `right`, `wrong` or `unverifiable`; None where it is not known."""
+        """Judge an answer: `right`, `wrong` or `unverifiable`; `None` where it is not known."""
         verdict = self.verdict(question, answer)
         return None if verdict is None else verdict.verdict
 
@@ -130,7 +130,7 @@ class Debates:
 
         Args:
             files: Its transcript files.
-            tokens: The folder of the credit of recorded tokens; None for debates of evaluations,
+            tokens: The folder of the credit of recorded tokens; `None` for debates of evaluations,
                 which are limited to the first `MOST_EVALUATED` of a file.
             phases: Names of its phases.
         """

@@ -44,7 +44,7 @@ def follow_report(
         run_dir: The folder of the run.
         path: The page.
         say: Takes one sentence when it begins and one when it ends.
-        clock: Time; None is that of the machine.
+        clock: Time; `None` is that of the machine.
 
     Raises:
         UsageError: It is not the folder of a run.
@@ -153,7 +153,7 @@ def progress_of(run: RunFiles) -> str:
 
 
 def _num_steps(run: RunFiles) -> float | None:
-    """Add up the steps of all phases; None where an exit criterion decides on them."""
+    """Add up the steps of all phases; `None` where an exit criterion decides on them."""
     recipe = recipe_of(run)
     steps = finite(recipe.get("steps"))
     phases = as_mapping(recipe.get("phases"))

@@ -9,7 +9,7 @@ LARGEST = 1e100
 
 
 def finite(value: object) -> float | None:
-    """Read a number that can be drawn: not NaN, infinite or too large; else None."""
+    """Read a number that can be drawn: not NaN, infinite or too large; else `None`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if -LARGEST <= value <= LARGEST else None
@@ -39,13 +39,13 @@ def read_text(path: Path) -> str:
 
 
 def read_object(path: Path) -> dict[str, object] | None:
-    """Read a file with one JSON object; None where it has none."""
+    """Read a file with one JSON object; `None` where it has none."""
     value = parse_json(read_text(path))
     return value if isinstance(value, dict) else None
 
 
 def parse_json(text: str) -> object:
-    """Parse JSON; None where it is damaged, or has numbers with more digits than Python reads."""
+    """Parse JSON; `None` where it is damaged, or has numbers with more digits than Python reads."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

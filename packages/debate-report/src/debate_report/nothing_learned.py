@@ -12,7 +12,7 @@ FEW_READABLE = 0.05
 
 
 def why_nothing_learned(rows: Sequence[Mapping[str, object]]) -> str | None:
-    """Explain why no turn of these steps had an advantage; None where one had.
+    """Explain why no turn of these steps had an advantage; `None` where one had.
 
     Args:
         rows: Rows of metrics; those without the share of turns without an advantage do not count.

@@ -36,7 +36,7 @@ class Choice:
 
     Attributes:
         answer: Its text in one of the turns.
-        verdict: `right` or `wrong`; None where it is not known.
+        verdict: `right` or `wrong`; `None` where it is not known.
         agents: The agents that gave it.
     """
 
@@ -102,7 +102,7 @@ def weigh(number: int, debate: Recorded) -> VotedDebate | None:
     """Compare the votes of a debate with the majority of the judged turns.
 
     Returns:
-        None where nothing was voted on, or where the majority or the votes are tied.
+        `None` where nothing was voted on, or where the majority or the votes are tied.
     """
     standing_of = {turn.key: standing for turn, standing in standings(debate.read)}
     keys = list(standing_of)

@@ -80,7 +80,7 @@ def write_what_if(
 
     Args:
         source: A run, or a file or folder of debates or of other programs' rollouts.
-        path: The page; None is `what-if.html` in the folder, or `FILE.what-if.html`.
+        path: The page; `None` is `what-if.html` in the folder, or `FILE.what-if.html`.
         choices: The rewards, and which debates.
         tokenizer: The tokenizer of rollouts that are token ids alone.
 

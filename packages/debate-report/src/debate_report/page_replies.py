@@ -17,7 +17,7 @@ GroupKey = tuple[int | None, str]
 
 @dataclass(frozen=True, slots=True)
 class PageReply:
-    """One reply; what is not known is None.
+    """One reply; what is not known is `None`.
 
     Attributes:
         number: Its place in the page's list of replies.
@@ -148,7 +148,7 @@ def _scores(meta: Mapping[str, object]) -> dict[str, float]:
 
 
 def _num_tokens(transcript: Transcript) -> int | None:
-    """Add up the sampled tokens of all turns; None where one is not counted."""
+    """Add up the sampled tokens of all turns; `None` where one is not counted."""
     counts = [turn.token_counts for turn in transcript.turns]
     if not counts or None in counts:
         return None

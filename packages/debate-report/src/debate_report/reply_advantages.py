@@ -81,7 +81,7 @@ def method_values(page: PageReplies) -> list[MethodValues]:
 def _values_by_section(
     page: PageReplies, groups: Sequence[Sequence[PageReply]]
 ) -> MethodValues | None:
-    """Compute the weights of each section; None where most replies have none."""
+    """Compute the weights of each section; `None` where most replies have none."""
     written = [reply for reply in page.replies if reply.text]
     lengths = {reply.number: section_lengths(reply.text) for reply in written}
     sections = shared_sections(lengths.values())

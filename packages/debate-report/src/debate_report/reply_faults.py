@@ -51,7 +51,7 @@ def dead_groups(page: PageReplies) -> list[list[PageReply]]:
 
 
 def middle_reward(replies: Sequence[PageReply]) -> float | None:
-    """Compute the middle between the lowest and the highest reward; None where all are equal."""
+    """Compute the middle between the lowest and the highest reward; `None` where all are equal."""
     rewards = [reply.reward for reply in replies if reply.reward is not None]
     if not rewards or min(rewards) == max(rewards):
         return None

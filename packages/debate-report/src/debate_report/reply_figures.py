@@ -22,7 +22,7 @@ Measure = Callable[[Sequence[PageReply]], float | None]
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """Average what is known; None where nothing is."""
+    """Average what is known; `None` where nothing is."""
     known_values = [value for value in values if value is not None]
     return fmean(known_values) if known_values else None
 

@@ -184,8 +184,8 @@ def import_rollouts(
     Args:
         path: The file.
         contract: How answers are read: `boxed` or `answer_line`.
-        kind: Kind of the questions, as in `Question.meta`; None is mathematics.
-        answer: The column with the right answer; None takes the format's own. Rows without one
+        kind: Kind of the questions, as in `Question.meta`; `None` is mathematics.
+        answer: The column with the right answer; `None` takes the format's own. Rows without one
             have no right answer, and only figures that need none.
         tokenizer: `tokenizer.json`, or a model's folder, for files of token ids without text.
         allow_no_text: Whether files without text are read, for what else they say.

@@ -23,9 +23,9 @@ class Stage:
         name: Its name in the recipe.
         rows: Its rows of metrics.
         minimums: Measures of its exit criterion, each with its least value.
-        met: The step of the evaluation that reached them; None without one.
+        met: The step of the evaluation that reached them; `None` without one.
         has_ended: Whether the phase is over.
-        was_kept: Whether `keep_if` kept its weights; None without a `keep_if`.
+        was_kept: Whether `keep_if` kept its weights; `None` without a `keep_if`.
         muted: Streams of weight 0.
         imitates: Whether it learns from worked replies instead of rewards.
         starts_measured: Whether the test split was measured just before its first step.
@@ -149,7 +149,7 @@ def split_imitation(run_stages: Sequence[Stage]) -> tuple[list[Stage], list[Stag
 def _measured_phase(
     recipe: Mapping[str, object], results: Mapping[str, object], reported_phases: Sequence[str]
 ) -> str | None:
-    """Name the phase after the first measurement of the test split; None without one."""
+    """Name the phase after the first measurement of the test split; `None` without one."""
     # A run that never came to this phase has the measurement of its end twice.
     if not results.get("before") or results["before"] == results.get("after"):
         return None

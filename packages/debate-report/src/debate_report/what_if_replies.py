@@ -172,7 +172,7 @@ def lazy_values(
 ) -> dict[str, dict[str, float | None]]:
     """Compute what replies chosen without solving would earn, by reward and lazy policy.
 
-    A value is the mean over the groups that have such a reply; None where no group has one.
+    A value is the mean over the groups that have such a reply; `None` where no group has one.
     """
     values: dict[str, dict[str, float | None]] = {}
     for reward_name, reward in rewards.items():

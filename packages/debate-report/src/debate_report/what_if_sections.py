@@ -35,7 +35,7 @@ class ReplayChoices:
         rewards: Rewards by name, the first compared with the others; replies of other programs have
             these beside what their file recorded.
         default_rewards: Those of debates where `rewards` has none.
-        phase: Debates of this phase alone; None for all.
+        phase: Debates of this phase alone; `None` for all.
         seed: Repeats the resampling of the intervals.
         truth_gain: What verified answers would gain, to count seeds.
         deviation: Standard deviation over seeds of a difference of two arms.

@@ -61,7 +61,7 @@ def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_
 
     Args:
         question: With `answer`, the gold answer.
-        prediction: A response or its solution; None for no answer.
+        prediction: A response or its solution; `None` for no answer.
         limit_s: Hard limit for the comparison of a mathematical answer.
 
     Raises:
@@ -287,7 +287,7 @@ def _read(question: Question, reply: str | None) -> Answer | None:
 
 
 def _same_by_key(first: Answer, second: Answer) -> bool | None:
-    """Compare two answers by key; None where only Math-Verify can decide."""
+    """Compare two answers by key; `None` where only Math-Verify can decide."""
     if first.key is not None and second.key is not None:
         return first.key == second.key
     if first.shape != second.shape:
@@ -386,9 +386,9 @@ def answer_reward(
     kind: Kind | Sequence[Kind] = "math",
     **columns: object,
 ) -> list[float | None]:
-    """Reward a right completion by 1, a wrong one by 0; None where the gold cannot be used.
+    """Reward a right completion by 1, a wrong one by 0; `None` where the gold cannot be used.
 
-    A reward function for `GRPOTrainer(reward_funcs=…)` of TRL, which leaves None out. The columns
+    A reward function for `GRPOTrainer(reward_funcs=…)` of TRL, which leaves `None` out. The columns
     `answer` and, where answers are of several kinds, `kind` come from the data set.
 
     Args:

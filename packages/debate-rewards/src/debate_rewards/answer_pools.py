@@ -38,7 +38,7 @@ class PooledReward(VoteReward):
 def classes_of_turns(debate: ReadDebate, *, across_rounds: bool) -> dict[TurnKey, int | None]:
     """Number the answer classes of the turns of each round, or of all rounds together.
 
-    None for a turn that failed or whose answer cannot be read.
+    `None` for a turn that failed or whose answer cannot be read.
     """
     groups: dict[int, list[TurnKey]] = {}
     for key in debate.turns:

@@ -39,7 +39,7 @@ _LAST_ROUNDS = -1
 
 
 def usable_verdicts(debates: Sequence[ReadDebate]) -> list[Verdicts | None]:
-    """Check each debate's answers; None where the question's own answer is unusable.
+    """Check each debate's answers; `None` where the question's own answer is unusable.
 
     A warning names each question that is left out.
     """
@@ -143,7 +143,7 @@ class Verifiable(RewardConfig):
 def truth_values(votes: Sequence[Vote], right: Mapping[TurnKey, bool]) -> list[float | None]:
     """Compute +1 for a vote that names the right turn of a pair, −1 for the wrong one, 0 for `=`.
 
-    None where both turns are right or both are wrong, as the truth does not say which is better,
+    `None` where both turns are right or both are wrong, as the truth does not say which is better,
     and where it is not known of one of them.
 
     Args:
@@ -301,7 +301,7 @@ def _agreement(
 
 
 def nobody_outvoted(context: RewardContext) -> str | None:
-    """Explain why turns of a debate never differ from the majority; None if they can."""
+    """Explain why turns of a debate never differ from the majority; `None` if they can."""
     if context.rules.num_agents >= 3:
         return None
     return (

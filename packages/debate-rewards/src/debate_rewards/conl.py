@@ -48,7 +48,7 @@ class ConlReward(JudgeSettings, VoteReward):
 
     The blind ranking itself earns nothing. `leave_one_out` takes a critic's own votes out of its
     targets' values, and a judge's out of the majority; `inclusive` leaves them in, as printed. A
-    solution's own agent has no vote on it in any case. None where V0 or Vf has no vote.
+    solution's own agent has no vote on it in any case. `None` where V0 or Vf has no vote.
 
     Source: "Conversation for Non-verifiable Learning" (Sui and Hooi, arXiv 2601.21464):
     `rises` is its text, `falls` its published code and the document that it came with. Both pay
@@ -224,7 +224,7 @@ class Ranking:
         return {agent: value for agent, value in values.items() if value is not None}
 
     def value_of(self, agent: int, left_out: int | None = None) -> float | None:
-        """Compute the value of an agent, from 0 to 1; None without a vote on it.
+        """Compute the value of an agent, from 0 to 1; `None` without a vote on it.
 
         Args:
             agent: The agent. Votes on the own solution count for others only.

@@ -40,7 +40,7 @@ def _read(debate: Debate) -> ReadDebate:
 
 
 def majority(debate: Debate, seed: int) -> str | None:
-    """Find the most frequent answer of the last round, None without any answer.
+    """Find the most frequent answer of the last round, `None` without any answer.
 
     Answers are counted by equivalence. Among equally large classes one is drawn, repeatably by
     seed and transcript id.
@@ -52,7 +52,7 @@ def confidence(debate: Debate, seed: int) -> str | None:
     """Find the answer of the last round with the greatest confidence of its agents together.
 
     As `majority`, but a vote weighs as much as the geometric mean of the probabilities of its
-    reply's tokens, exp(mean log-probability). None when nobody answered, or when an answer's
+    reply's tokens, exp(mean log-probability). `None` when nobody answered, or when an answer's
     log-probabilities are not known.
     """
     debate = _read(debate)
@@ -68,7 +68,7 @@ def knows_confidence(debate: ReadDebate) -> bool:
 
 
 def peer_vote(debate: Debate, seed: int) -> str | None:
-    """Find the answer of the agent voted up most by the others, None without any answer.
+    """Find the answer of the agent voted up most by the others, `None` without any answer.
 
     The votes come from the last round in which any were cast; an agent's standing is its votes
     for minus its votes against, ties half each way, and the answer is the judged turn's. Equal
@@ -108,7 +108,7 @@ def bradley_terry(debate: Debate, seed: int) -> str | None:
 def central(debate: Debate) -> str | None:
     """Find the last answer of the agent that aggregates under topology `central`.
 
-    None without a turn, or without an answer in the last turn.
+    `None` without a turn, or without an answer in the last turn.
 
     Raises:
         ValueError: The topology is another one.
@@ -130,7 +130,7 @@ def central(debate: Debate) -> str | None:
 def judged(debate: Debate, seed: int) -> str | None:
     """Find the last answer of the side that most judges decide for, ties drawn.
 
-    None where most judges hold the only answer to be wrong, or without decisions.
+    `None` where most judges hold the only answer to be wrong, or without decisions.
     """
     debate = _read(debate)
     decisions = [judgment.decision for judgment in judgments(debate)]
@@ -171,7 +171,7 @@ def _answered_last(debate: ReadDebate) -> list[ReadTurn]:
 
 
 def answer_text(debate: ReadDebate, turn: ReadTurn) -> str | None:
-    """Read a turn's own final answer as text, None for a failed turn."""
+    """Read a turn's own final answer as text, `None` for a failed turn."""
     if turn.failed or turn.parsed.answer is None:
         return None
     answer = final_answer(turn.parsed.answer, kind_of(debate.transcript.question))
@@ -444,7 +444,7 @@ def divided(rule: GateRule) -> tuple[GateRule | None, GateRule | None]:
     """Split a rule into decisions on each debate or question alone, and decisions by counting.
 
     The second part begins with the first rule that counts the debates of the batch. An empty part
-    is None.
+    is `None`.
     """
     rules = rule.rules if isinstance(rule, InOrder) else (rule,)
     num_before = 0

@@ -32,7 +32,7 @@ _DIFFERENCES = frozenset(("drift", "delta", "gap"))
 
 
 def range_of(figure: str) -> Range | None:
-    """Look up the least and the greatest value of a figure, None where it is not known.
+    """Look up the least and the greatest value of a figure, `None` where it is not known.
 
     Args:
         figure: A name of `debate_metrics` or of an evaluation mode, such as `judge/accuracy`;
@@ -85,7 +85,7 @@ class Sums:
 
 
 def value_of(moments: Sequence[float]) -> float | None:
-    """Compute a ratio, or Pearson's correlation; None without weight or without spread."""
+    """Compute a ratio, or Pearson's correlation; `None` without weight or without spread."""
     if len(moments) == 2:
         total, weight = moments
         return total / weight if weight > 1e-12 else None
@@ -162,7 +162,7 @@ def unvaried_interval(
     Args:
         value: The value of every question.
         questions: Their number n, at least 1.
-        within: The least and the greatest value possible; None leaves the interval without width.
+        within: The least and the greatest value possible; `None` leaves the interval without width.
         level: Coverage of the interval, between 0 and 1.
 
     Source: Wilson (1927), Probable inference, the law of succession, and statistical inference.
@@ -304,7 +304,7 @@ def paired(
         after: The same of the other side.
         level: Coverage of the interval, between 0 and 1.
         seed: Repeats the resampling.
-        within: The least and the greatest value that one side can have; None: not known.
+        within: The least and the greatest value that one side can have; `None`: not known.
 
     Raises:
         ValueError: The sides have no question in common, a value is not finite, or the level is

@@ -59,7 +59,7 @@ def is_right(debate: ReadDebate, right: Mapping[TurnKey, bool]) -> dict[int, boo
 
 
 def true_decision(debate: ReadDebate, right: Mapping[TurnKey, bool]) -> int | None:
-    """Find the side to decide for, None where both rivals are right or both wrong."""
+    """Find the side to decide for, `None` where both rivals are right or both wrong."""
     sides = is_right(debate, right)
     if 0 not in sides:
         return None
@@ -73,7 +73,7 @@ class JudgedReward(RewardConfig):
     """The judges' mean vote, stream `generator`, and what their decisions are worth, `judge`.
 
     With r the share of readable decisions for agent 0, all its speeches are worth r and those of
-    agent 1, rival or critic, 1 − r, a failed one −1. None without a decision.
+    agent 1, rival or critic, 1 − r, a failed one −1. `None` without a decision.
 
     Source: debate trained by self-play against a judge (Irving et al., arXiv 1805.00899; Arnesen et
     al., arXiv 2409.16636), a critic paid 1 − r and the mean of sampled votes (arXiv 2608.17776).
@@ -137,7 +137,7 @@ class JudgedReward(RewardConfig):
         return scores
 
     def _score(self, debate: ReadDebate, right: Mapping[TurnKey, bool] | None) -> Score:
-        """Score a debate; `right` is None where the truth is unneeded or unknown."""
+        """Score a debate; `right` is `None` where the truth is unneeded or unknown."""
         debate_judgments = judgments(debate)
         decisions = [j.decision for j in debate_judgments if j.decision is not None]
         is_usable = right is not None or not self.needs().answers
@@ -232,7 +232,7 @@ def add_judged(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | N
     Args:
         sums: The sums to add to.
         debate: Any debate; without judges it adds nothing.
-        right: Whether the answer of each turn is right, None where the truth is not known.
+        right: Whether the answer of each turn is right, `None` where the truth is not known.
     """
     debate_judgments = judgments(debate)
     if not debate_judgments:

@@ -168,7 +168,7 @@ class _AnswerWorker:
             job = job[num_written:]
 
     def _read(self, deadline: float) -> dict[str, Any] | None:
-        """Wait for the next message; None at the deadline."""
+        """Wait for the next message; `None` at the deadline."""
         while b"\n" not in self._buffer:
             if not _ready(self._messages.fileno(), select.POLLIN, deadline):
                 return None

@@ -39,8 +39,8 @@ _ONE_DEBATE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeErr
 class AnswersGiven:
     """The answers of a debate's turns by class, and whether they are right.
 
-    `classes` are numbered for each round alone, or across rounds (`answers_given`); None for
-    a turn without an answer. `right` is None where the question's own answer cannot be used.
+    `classes` are numbered for each round alone, or across rounds (`answers_given`); `None` for
+    a turn without an answer. `right` is `None` where the question's own answer cannot be used.
     """
 
     debate: ReadDebate
@@ -49,7 +49,7 @@ class AnswersGiven:
 
     @property
     def right(self) -> dict[TurnKey, bool] | None:
-        """Which turns are right, None where the question's own answer cannot be used."""
+        """Which turns are right, `None` where the question's own answer cannot be used."""
         if any(verdict.verdict == "unverifiable" for verdict in self.verdicts.values()):
             return None
         return {key: verdict.verdict == "right" for key, verdict in self.verdicts.items()}
@@ -327,7 +327,7 @@ def question_moments(
 def _measure(
     transcripts: Sequence[Transcript], seed: int
 ) -> list[tuple[Sums, dict[TurnKey, bool] | None]]:
-    """Measure each debate: its sums, and whether turns are right, None without a usable answer.
+    """Measure each debate: its sums, and whether turns are right, `None` without a usable answer.
 
     A debate that cannot be measured, such as one whose question has an unknown kind, counts in
     `unmeasured` alone.

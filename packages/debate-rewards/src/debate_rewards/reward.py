@@ -1,4 +1,4 @@
-"""What a reward is: transcripts as it reads them, settings, and the credits that it hands out."""
+"""The interface of rewards: transcripts as read, settings, and credits."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,20 +27,20 @@ LARGEST_VALUE = 3.4e38
 
 
 class ScoreError(ValueError):
-    """A reward gave a value that is not finite; the message names the debate, turn and stream."""
+    """A reward gave no finite number; the message names the debate, turn and stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """One value of one turn in one stream.
+    """A value of a turn in a stream.
 
-    `value` None means no signal. `span` is None for the turn's value of the whole stream, or the
-    character range of the turn's text (a comparison line, a part of an evaluation) whose tokens
-    take this value instead. `penalty` marks a value given for a failure or a missing part.
-    `expected` says that a turn of this kind normally has a value in this stream; together with
-    `penalty` it decides which turns join the baseline. `component` and `weight` identify the parts
-    of a mixed reward, which are centred apart and then summed. `centred` says that an uninformative
-    habit already earns 0 on average (peer prediction): no baseline is taken off by default.
+    A `value` of `None` is no signal. `span` is `None` for a value of the whole turn; otherwise
+    tokens in this character range of the turn's text (a comparison line, a part of an evaluation)
+    take this value instead. `penalty` marks a value for a failure or a missing part. `expected`
+    marks a turn of a kind that normally has a value in this stream; together with `penalty` it
+    decides membership in the baseline. `component` and `weight` identify the parts of a mixed
+    reward: parts are centered separately and then summed. `centred` marks values with mean 0 for an
+    uninformative habit (peer prediction): no baseline is subtracted by default.
     """
 
     agent: int
@@ -57,15 +57,14 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """All credits of one debate, a return per agent (None: no signal), and its metrics.
+    """All credits of a debate, a return per agent (`None`: no signal), and metrics.
 
-    A reward must give `credits`. Where it leaves out `agents`, `score_debates` takes the mean of
-    each agent's credits for whole turns.
+    A reward must give `credits`. Without `agents`, `score_debates` takes the mean of each agent's
+    credits for whole turns.
 
-    `metrics` holds sums and counts that average over debates; it never steers training. `returns`
-    holds the value in the stream `return` of every agent by component ("" for a reward that is not
-    mixed): agents that never spoke have no credit, and still count in the baseline. Rewards that
-    leave it out have the returns of `agents`.
+    `metrics` holds sums and counts to average over debates; it never steers training. `returns`
+    holds every agent's value in the stream `return` by component ("" for an unmixed reward): silent
+    agents have no credit, and still count in the baseline. By default returns equal `agents`.
     """
 
     credits: tuple[Credit, ...]
@@ -87,13 +86,13 @@ RewardFunction = Callable[[Transcript], Valued]
 
 
 def known_mean(values: Iterable[float | None]) -> float | None:
-    """Compute the mean of the values that are not None; None without any."""
+    """Compute the mean of the known values; `None` without any."""
     known_values = [value for value in values if value is not None]
     return sum(known_values) / len(known_values) if known_values else None
 
 
 def mean_returns(credits: Iterable[Credit], num_agents: int) -> tuple[float | None, ...]:
-    """Compute the mean value of each agent's credits for whole turns; None without any."""
+    """Compute the mean value of each agent's credits for whole turns; `None` without any."""
     values_by_agent: list[list[float | None]] = [[] for _ in range(num_agents)]
     for credit in credits:
         if credit.span is None:
@@ -104,9 +103,9 @@ def mean_returns(credits: Iterable[Credit], num_agents: int) -> tuple[float | No
 def build_score(
     transcript: Transcript, credits: Iterable[Credit], metrics: Mapping[str, float | None]
 ) -> Score:
-    """Build the score of a debate in which an agent's return is the mean over its turns.
+    """Build the score of a debate; an agent's return is the mean over the agent's turns.
 
-    Metrics that are None are left out.
+    Metrics of `None` are left out.
     """
     credits = tuple(credits)
     return Score(
@@ -117,12 +116,12 @@ def build_score(
 
 
 def score_debates(reward: Reward, transcripts: Sequence[Transcript]) -> list[Score]:
-    """Score each transcript, in order; all values are finite numbers or None.
+    """Score each transcript, in order; all values are finite numbers or `None`.
 
     Numbers of other libraries, such as numpy's and torch's scalars, become floats.
 
     Raises:
-        ScoreError: A value is something else.
+        ScoreError: A value is of another kind.
     """
     scores = []
     for transcript, score in zip(transcripts, reward(transcripts), strict=True):
@@ -157,7 +156,7 @@ def finite_value(
     """Convert a value of a turn, or of an agent, to a number of Python.
 
     Raises:
-        ScoreError: The value is neither a finite number nor None.
+        ScoreError: The value is neither a finite number nor `None`.
     """
     if value is None:
         return None
@@ -195,13 +194,13 @@ class ReadTurn:
 
 @dataclass(frozen=True, slots=True)
 class ReadDebate:
-    """A transcript with its parsed turns, in the order in which they were spoken.
+    """A transcript with parsed turns, in the order of speaking.
 
     Attributes:
         transcript: The debate.
-        turns: Turns from which an answer is expected, without the feedback of critics.
-        compares: Whether any contract has a comparison section; if not, none is ever expected.
-        judges: All turns that may compare answers, with or without an answer of their own.
+        turns: Turns with an expected answer, without the feedback of critics.
+        compares: Whether any contract has a comparison section.
+        judges: All turns with possible comparisons, with or without an answer.
         ballot_cache: Results of `votes.ballots`: many metrics and decisions need the same votes.
     """
 
@@ -214,7 +213,7 @@ class ReadDebate:
     )
 
     def shown_to(self, judge: ReadTurn) -> list[ReadTurn]:
-        """List the turns of other agents that `judge` was shown, and its own if it ranks it."""
+        """List the other agents' turns shown to `judge`, with the judge's turn if ranked, too."""
         agent = judge.turn.agent
         protocol = self.transcript.protocol
         shown_keys = [k for k in judge.turn.shown if k.agent != agent and k in self.turns]
@@ -224,10 +223,10 @@ class ReadDebate:
         return [self.turns[key] for key in shown_keys]
 
     def judged_by(self, judge: ReadTurn) -> dict[int, ReadTurn]:
-        """Find the turns that `judge` was shown, by the numbers that its comparison lines use.
+        """Find the turns shown to `judge`, by their numbers in comparison lines.
 
         Lines name agents, and the latest turn of each counts. Under topology `pair` prompts number
-        the turns in the order in which they are shown.
+        the turns in the shown order.
         """
         if self.transcript.protocol.topology == "pair":
             numbered_keys = enumerate(judge.turn.shown)
@@ -240,9 +239,9 @@ class ReadDebate:
         return latest
 
     def expected_pairs(self, judge: ReadTurn) -> int:
-        """Count the pairs of agents that `judge` was expected to compare.
+        """Count the pairs of agents for `judge` to compare.
 
-        These are all pairs of agents with a valid turn among those shown; 0 for a failed judge.
+        All pairs of agents with a valid shown turn count; 0 for a failed judge.
         """
         protocol = self.transcript.protocol
         if judge.failed or not self.compares:
@@ -256,7 +255,7 @@ class ReadDebate:
 
     @property
     def last_round(self) -> int:
-        """The last round with a turn, -1 when nobody spoke."""
+        """The last round with a turn, -1 without turns."""
         return max((key.round for key in self.turns), default=-1)
 
 
@@ -298,8 +297,8 @@ def turn_credits(
 
     Args:
         debate: The debate.
-        values: The value of each valid turn; a turn that is missing has no signal.
-        always_expected: Whether a valid turn without a value should have had one.
+        values: The value of each valid turn; a missing turn has no signal.
+        always_expected: Whether valid turns without a value count as expected.
     """
     credits = []
     for key, turn in debate.turns.items():
@@ -317,7 +316,7 @@ def check_turns(transcript: Transcript) -> None:
 
     Raises:
         ValueError: An agent or round is out of range, a turn is there twice, or a branch belongs
-            to another turn than the one it is recorded beside.
+            to another turn than its place.
     """
     problem = next(turn_problems(transcript), None)
     if problem is not None:
@@ -326,14 +325,14 @@ def check_turns(transcript: Transcript) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RewardContext:
-    """What a reward is used on.
+    """The use of a reward.
 
     Attributes:
         rules: The protocol of the debates.
         questions: Questions of a step.
         max_tokens: Most tokens of a reply.
         judge_weight: Weight of the stream `judge`.
-        baseline: The group within which values are compared, as in `advantage.baseline`.
+        baseline: The group of compared values, as in `advantage.baseline`.
     """
 
     rules: Protocol
@@ -345,13 +344,13 @@ class RewardContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardNeeds:
-    """What debates need so that a reward gives them values.
+    """Requirements of debates to get values from a reward.
 
     Attributes:
         answers: Questions with answers.
         votes: Comparisons between agents.
-        num_questions: The fewest questions of a batch with which every stream has values.
-        policy: Replies of a policy: debates that a script writes may stay without values.
+        num_questions: The fewest questions of a batch for values in every stream.
+        policy: Replies of a policy: scripted debates may stay without values.
     """
 
     answers: bool = False
@@ -362,12 +361,12 @@ class RewardNeeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardPart:
-    """A reward within another one.
+    """A reward within another reward.
 
     Attributes:
         reward: The part.
-        weight: Its weight; of a changing one the first that is not 0.
-        is_compared_apart: Whether its values are compared among themselves, without other parts'.
+        weight: The weight; of a changing weight the first above 0.
+        is_compared_apart: Whether values are compared only within this part.
     """
 
     reward: "RewardConfig"
@@ -381,9 +380,9 @@ class RewardNote:
 
     Attributes:
         kind: `change`: from step to step. `doubt`: a legal setting to look at again. `few_judges`:
-            a stream that teaches little. `no_signal`: why a stream has no values, if it has none.
-        text: The remark; those on doubts begin with a key.
-        stream: The stream without values; None for any.
+            a stream of little signal. `no_signal`: the reason for a stream without values.
+        text: The remark; remarks on doubts begin with a key.
+        stream: The stream without values; `None` for any.
     """
 
     kind: Literal["change", "doubt", "few_judges", "no_signal"]
@@ -392,10 +391,10 @@ class RewardNote:
 
 
 class RewardConfig(Config):
-    """The base class of rewards: a field `type`, streams, and a call that scores debates.
+    """The base class of rewards: a field `type`, streams, and a call to score debates.
 
-    A reward that scores debates one by one defines `score`; a reward that compares debates of a
-    batch defines `__call__`.
+    A reward of single debates defines `score`; a reward comparing debates of a batch defines
+    `__call__`.
     """
 
     type: str = ""
@@ -411,15 +410,15 @@ class RewardConfig(Config):
         return [self.score(read_debate(transcript)) for transcript in transcripts]
 
     def score(self, debate: ReadDebate) -> Score:
-        """Score one debate."""
+        """Score a debate."""
         raise ScoreError(f"reward: {type(self).__name__} has neither __call__ nor score")
 
     def needs(self) -> RewardNeeds:
-        """Describe what debates need to have values under these settings."""
+        """Describe the requirements of debates for values under these settings."""
         return RewardNeeds()
 
     def parts(self) -> Mapping[str, RewardPart]:
-        """List the rewards that make up this one, by component; a single one is called ''."""
+        """List the parts of this reward by component; a single reward is called ''."""
         return {"": RewardPart(reward=self)}
 
     def at(self, step: int) -> Self:
@@ -432,7 +431,7 @@ class RewardConfig(Config):
 
 
 class FunctionReward(RewardConfig):
-    """A reward by a function of each debate; `type` is its name, which no recipe can give."""
+    """A reward by a function of each debate; recipes cannot choose the function's `type`."""
 
     _function: RewardFunction = PrivateAttr()
 

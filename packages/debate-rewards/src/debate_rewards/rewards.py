@@ -86,7 +86,7 @@ class Mixed(RewardConfig):
 
     `mix: advantages` keeps the components apart: each credit carries its component's name and
     weight, to be centred over that component's values and then summed. `mix: rewards` adds the
-    weighted raw values per turn and stream; None adds 0, and all None stays None.
+    weighted raw values per turn and stream; `None` adds 0, and all `None` stays `None`.
 
     A weight `{start: 0.5, end: 0, steps: 100}` fades: `at` makes the reward of a step, whose scores
     have that weight as the metric `reward/weight/NAME`. Without `at` it is the reward of step 0.
@@ -189,7 +189,7 @@ class Mixed(RewardConfig):
 
 
 def weighted_sum(values: Sequence[tuple[float | None, float]]) -> float | None:
-    """Compute Σ weight·value, where None adds 0; None when every value is None."""
+    """Compute Σ weight·value, where `None` adds 0; `None` when every value is `None`."""
     products = [value * weight for value, weight in values if value is not None]
     return sum(products) if products else None
 

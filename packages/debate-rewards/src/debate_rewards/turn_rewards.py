@@ -53,11 +53,11 @@ _Changes = Mapping[TurnKey, Sequence[tuple[TurnKey, TurnKey]]]
 class StateValue:
     """The value of the state after a turn.
 
-    `guide` is None for the debate's own turn, else it names the branch. `value` is the share of
+    `guide` is `None` for the debate's own turn, else it names the branch. `value` is the share of
     `rollouts` that ended right, or whether the turn itself is right where the debate ends with it
     or `continued: critic` continues no answers (`rollouts` 0, an exact value); None without either,
     or without a usable gold answer.
-    `standard_error` is that of the mean, None for fewer than two roll-outs. `failed` roll-outs
+    `standard_error` is that of the mean, `None` for fewer than two roll-outs. `failed` roll-outs
     ended without a readable answer and count as wrong.
     """
 
@@ -261,7 +261,7 @@ class Persuasion(VoteReward):
     earns the mean over the turn's targets. An evaluation without names is about the single agent
     shown, if there is just a single agent; else it has no target.
 
-    None without a judge in J. Nobody is shown a critique of the last round, and a first turn has
+    `None` without a judge in J. Nobody is shown a critique of the last round, and a first turn has
     no turn before it: parallel debates need three agents and three rounds. Failed turns carry
     nothing here. Between the ballots the target speaks again, and a good answer takes back what
     the critique had won; critiques of one target in one round share what they did together.
@@ -369,7 +369,7 @@ def critique_credits(
     Args:
         turn: The critic's.
         parts: Parts of the evaluation, each with a target.
-        worth: The value of the critiques of each target, None where unknown.
+        worth: The value of the critiques of each target, `None` where unknown.
     """
     mean = known_mean(worth.values())
     credits = [Credit(*turn.key, CRITIC, mean, expected=bool(worth))]

@@ -87,7 +87,7 @@ def consensus_values(
 ) -> list[float | None]:
     """Compute +1 for a vote with the consensus on its pair and −1 against it, in order.
 
-    None for a vote `=`, a level consensus, or a pair without other judges.
+    `None` for a vote `=`, a level consensus, or a pair without other judges.
 
     Source: multi-agent debate overview, section 2.2.2; `leave_one_out` takes this judge's own
     votes out of the consensus, without which a lone judge always agrees with itself.
@@ -121,7 +121,7 @@ def peer_prediction_values(
     The value of a vote is the share of the other judges of its pair with the same verdict, minus
     the frequency of the verdict on the other questions. A habit shared by all judges on every
     question earns 0 on average. A habit that changes with the question is paid: where all judges
-    say `>` on half of the questions and `<` on the others, each vote earns 1 − 1/2. None where
+    say `>` on half of the questions and `<` on the others, each vote earns 1 − 1/2. `None` where
     no other judge compared the pair or there are no votes elsewhere.
 
     Args:
@@ -265,7 +265,7 @@ class V2(JudgeSettings, PooledReward):
 
     `generator`, per judged turn: 2·for/(for+against) − 1. `judge`, per comparison: agreement with
     the other judges of that pair of turns; per turn: the mean over its valued comparisons, or
-    `format_penalty` (None: no penalty) where comparisons were expected and none counted. A failed
+    `format_penalty` (`None`: no penalty) where comparisons were expected and none counted. A failed
     turn carries −1 on `generator` and nothing else.
 
     `pool: answer` lets a vote value all turns with the judged answer, those of other agents and of
@@ -336,7 +336,7 @@ class V2(JudgeSettings, PooledReward):
     def booked_votes(
         self, debates: Sequence[ReadDebate], votes: Sequence[list[Vote]]
     ) -> Sequence[list[Vote] | None]:
-        """Select the votes on turns of each debate by role, None for no signal."""
+        """Select the votes on turns of each debate by role, `None` for no signal."""
         if self.votes_of is None:
             return votes
         booked = []

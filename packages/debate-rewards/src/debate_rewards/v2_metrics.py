@@ -13,7 +13,7 @@ def v2_metrics(
     generator_credits: Sequence[Credit],
     judge_credits: Sequence[Credit],
 ) -> dict[str, float | None]:
-    """Compute the vote metrics of a debate; empty means and shares are None.
+    """Compute the vote metrics of a debate; empty means and shares are `None`.
 
     Args:
         debate: The debate.

@@ -52,7 +52,7 @@ def why_few_questions(consensus: str, least_questions: int, context: RewardConte
 
 
 def why_few_judges(context: RewardContext, *, is_inclusive: bool) -> str | None:
-    """Explain why a consensus of few judges teaches little; None with enough judges.
+    """Explain why a consensus of few judges teaches little; `None` with enough judges.
 
     Args:
         context: What the reward is used on.

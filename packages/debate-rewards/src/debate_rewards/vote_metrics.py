@@ -420,7 +420,7 @@ def majority_of_subsets(
     classes: ties count in expectation. A subset without answers is wrong.
 
     Args:
-        classes: The class of each sample's answer, None for a sample without one.
+        classes: The class of each sample's answer, `None` for a sample without one.
         right: Classes that are the right answer.
         most: The largest k, at most the number of samples.
 

@@ -98,7 +98,7 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Judgment:
-    """A judge's turn and the agent it decides for: 0 or 1, None where it says neither."""
+    """A judge's turn and the agent it decides for: 0 or 1, `None` where it says neither."""
 
     turn: ReadTurn
     decision: int | None
@@ -215,7 +215,7 @@ def expected_verdicts(
 ) -> Iterator[tuple[TurnPair, Verdict | None]]:
     """Yield each pair of valid turns shown to a judge, with the judge's verdict.
 
-    The verdict is None for a pair left out, as for all pairs of a failed turn.
+    The verdict is `None` for a pair left out, as for all pairs of a failed turn.
     """
     if not debate.compares:
         return
@@ -228,7 +228,7 @@ def expected_verdicts(
 
 
 def points(verdict: Verdict, ties: Ties) -> Share | None:
-    """Look up the points of the left and the right side; None for an ignored tie.
+    """Look up the points of the left and the right side; `None` for an ignored tie.
 
     `half` gives each side of a tie half a vote; `ignore` drops ties.
     """

@@ -80,14 +80,14 @@ class RewardReplay:
     Attributes:
         name: The reward's name, with its settings.
         truth: Correlation of answers' values with being right, within a debate, with its interval
-            over questions; None where no debate has both values and right and wrong answers.
+            over questions; `None` where no debate has both values and right and wrong answers.
         num_answers: Answers that have a value and a verdict.
         signal: Share of the text, by characters, with an advantage other than 0.
         dead_questions: Share of questions without any such text.
         stream_shares: Each stream's share of the sum of |advantage| over characters.
         habits: By habit, the mean value of a judge's turn that votes so among recorded peers.
         recorded_judging: The mean value of judges' turns as they were recorded.
-        disagreement: Turns whose sign differs from the first reward's; None for the first.
+        disagreement: Turns whose sign differs from the first reward's; `None` for the first.
         problem: Why this reward has no values; all else is empty then.
     """
 
@@ -104,7 +104,7 @@ class RewardReplay:
 
     @property
     def r_squared(self) -> float | None:
-        """The squared correlation with the truth; None where it is not known."""
+        """The squared correlation with the truth; `None` where it is not known."""
         return None if self.truth is None else self.truth.value**2
 
 

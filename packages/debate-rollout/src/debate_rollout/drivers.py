@@ -96,7 +96,7 @@ class RequestBuilder:
     """Builds requests: prompts by the renderer, sampling from the turn request.
 
     Args:
-        renderer: The engine's; None for engines that take messages.
+        renderer: The engine's; `None` for engines that take messages.
         max_tokens: Limit of a reply, where the turn request sets no limit.
         sampling: Fields of `Sampling`, in place of the turn requests' settings.
 
@@ -162,7 +162,7 @@ class DebateBatch:
         """Start a debate, or send it the replies or the decision.
 
         Returns:
-            The next turn requests, the transcript of an ended debate, or None for a debate at a
+            The next turn requests, the transcript of an ended debate, or `None` for a debate at a
             gate.
         """
         run = self._runs[debate]

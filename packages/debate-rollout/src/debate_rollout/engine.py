@@ -1,7 +1,7 @@
 """The interface of engines: token ids in, sampled ids and log-probabilities out.
 
-A batch engine answers a list of requests in one call. A streaming engine also takes single requests
-and returns each reply when it is done, so that no debate waits for another.
+A batch engine answers a list of requests in a call. A streaming engine also takes single requests
+and returns each finished reply, so debates do not wait for each other.
 """
 
 from abc import abstractmethod
@@ -39,37 +39,37 @@ class RolloutError(Exception):
 
 
 class MissingExtraError(RolloutError, ImportError):
-    """An engine without its libraries."""
+    """An engine without the required libraries."""
 
 
 class EngineFailure(RolloutError):
     """An engine that failed twice on the same request, or gave it up.
 
     Attributes:
-        finished: Transcripts of the debates that `play` had brought to their ends.
+        finished: Transcripts of the debates finished by `play`.
     """
 
     finished: tuple[Transcript, ...] = ()
 
 
 class WeightsError(RolloutError, ValueError):
-    """Weights that do not fit the served model."""
+    """Weights unfit for the served model."""
 
 
 class NotFiniteError(RolloutError):
-    """A model with logits that are not finite, from which no token can be sampled."""
+    """A model with logits beyond finite numbers: no token can be sampled."""
 
 
 class EngineConfigError(RolloutError, ValueError):
-    """Settings of an engine or of a call that cannot work."""
+    """Unusable settings of an engine or of a call."""
 
 
 class EndpointError(RolloutError):
-    """An endpoint that refuses a request, or keeps failing it."""
+    """An endpoint refused a request, or keeps failing it."""
 
 
 class RetriesExhaustedError(EndpointError):
-    """An endpoint that failed a request at every try."""
+    """An endpoint failed a request at every try."""
 
 
 @contextmanager
@@ -105,7 +105,7 @@ Capability = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How one reply is sampled. `top_p`, `top_k` and `min_p` at their neutral values in RL."""
+    """Sampling settings of a reply. `top_p`, `top_k` and `min_p` at their neutral values in RL."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -118,9 +118,9 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A rendered turn request. `prompt_ids` is empty for engines that take messages.
+    """A rendered turn request. `prompt_ids` is empty for engines of messages.
 
-    Requests of one `session` extend or share each other's prompts; -1 belongs to none.
+    Requests of a `session` extend or share each other's prompts; -1 is outside of sessions.
     """
 
     turn_request: TurnRequest
@@ -183,7 +183,7 @@ def room_of(request: Request, window: int | None) -> int:
 
 
 def overflow(request: Request, version: int = 0) -> Reply:
-    """Build the reply to a prompt that fills the window."""
+    """Build the reply to a prompt as long as the window."""
     return Reply(
         "",
         finish="context_overflow",
@@ -193,9 +193,9 @@ def overflow(request: Request, version: int = 0) -> Reply:
 
 
 class Engine(Protocol):
-    """Samples replies. The `renderer` of an engine that takes messages is None.
+    """Samples replies. The `renderer` of an engine of messages is `None`.
 
-    Methods are called one at a time, though not always from the same thread.
+    Calls of methods do not overlap, though threads may differ.
     """
 
     @property
@@ -205,22 +205,22 @@ class Engine(Protocol):
 
     @property
     def renderer(self) -> Any:
-        """The renderer of this engine's prompts, or None."""
+        """The renderer of this engine's prompts, or `None`."""
         ...
 
     @property
     def context_window(self) -> int | None:
-        """Most tokens of prompt and reply together, or None when unbounded."""
+        """Most tokens of prompt and reply together, or `None` when unbounded."""
         ...
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Sample one reply a request, in order; replies carry the weight version."""
+        """Sample a reply to each request, in order; replies carry the weight version."""
         ...
 
     def load(self, weights: Weights) -> None:
-        """Serve these weights from the next token on, and drop caches of the old ones.
+        """Serve these weights from the next token on, and drop caches of the old weights.
 
-        A load that fails leaves the old weights serving, or an engine that fails every request.
+        After a failed load the old weights serve, or every request fails.
         """
         ...
 
@@ -230,11 +230,11 @@ class Engine(Protocol):
 
 
 def of_adapter(served: Mapping[str, T], turn_request: TurnRequest) -> T | None:
-    """Look up the adapter of a turn request; None before adapters were loaded.
+    """Look up the adapter of a turn request; `None` before adapters were loaded.
 
     Args:
         served: By the names of `Weights.by_adapter`.
-        turn_request: Names an adapter, or none for the first.
+        turn_request: Names an adapter; without a name, the first.
 
     Raises:
         EngineConfigError: The adapter was not loaded.
@@ -250,7 +250,7 @@ def of_adapter(served: Mapping[str, T], turn_request: TurnRequest) -> T | None:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A request that has ended, with its reply or its error."""
+    """An ended request, with reply or error."""
 
     ticket: int
     outcome: Reply | Exception
@@ -262,30 +262,29 @@ class Queue(Protocol):
     def submit(self, request: Request) -> int:
         """Start a request and return its ticket at once; tickets are unique.
 
-        A request that cannot be served ends with an exception in `collect`. Only a broken engine
-        raises here.
+        An unservable request ends with an exception in `collect`. Only a broken engine raises here.
         """
         ...
 
     def collect(self, timeout_s: float) -> list[Finished]:
-        """Collect the requests that have ended since the last call, each once.
+        """Collect the requests ended since the last call, each once.
 
-        Waits until there is at least one, at most `timeout_s` seconds; returns at once when no
-        request is open. An engine that has died ends all open requests with exceptions.
+        Waits for an ended request, at most `timeout_s` seconds; returns at once when no request is
+        open. A dead engine ends all open requests with exceptions.
         """
         ...
 
     def cancel(self, ticket: int) -> None:
-        """Give a request up: `collect` never returns it. Tickets that have ended are ignored."""
+        """Give a request up: `collect` never returns it. Ended tickets are ignored."""
         ...
 
 
 class StreamingEngine(Engine, Queue, Protocol):
-    """An engine that is a queue, too; it may have a `CacheRoom` as `room`."""
+    """An engine with a queue; it may have a `CacheRoom` as `room`."""
 
 
 class SleepingEngine(Engine, Protocol):
-    """An engine that lends its device's memory to a trainer."""
+    """An engine able to lend its device's memory to a trainer."""
 
     def sleep(self) -> None:
         """Free the device's memory; requests may follow only after the next `load`."""
@@ -293,18 +292,18 @@ class SleepingEngine(Engine, Protocol):
 
 
 def streaming(engine: Engine) -> StreamingEngine | None:
-    """Cast the engine to a streaming one, None if it does not stream."""
+    """Cast the engine to a streaming engine; `None` if it does not stream."""
     return cast(StreamingEngine, engine) if "streams" in engine.capabilities else None
 
 
 def generate_by_streaming(engine: Queue, requests: Sequence[Request]) -> list[Reply]:
     """Answer a batch by `submit` and `collect`: `generate` of a streaming engine.
 
-    Outcomes of requests that were open before are taken and lost: a driver either submits or calls
-    this, not both at once.
+    Outcomes of earlier open requests are taken and lost: a driver either submits or calls this,
+    not both at once.
 
     Raises:
-        Exception: The first that a request ended with; the others are cancelled then.
+        Exception: The first error of a request; the other requests are cancelled then.
     """
     index_by_ticket: dict[int, int] = {}
     replies: dict[int, Reply] = {}
@@ -331,7 +330,7 @@ class TrainingSetup:
 
     Attributes:
         processes: Number of training processes.
-        lora_rank: Rank of the trained adapter, None if every parameter is trained.
+        lora_rank: Rank of the trained adapter; `None` if every parameter is trained.
     """
 
     processes: int = 1
@@ -340,15 +339,15 @@ class TrainingSetup:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The GPUs and memory that an engine takes; by default unknown.
+    """GPUs and memory of an engine; by default unknown.
 
     Attributes:
-        gpus: Number of GPUs it samples on.
+        gpus: Number of sampling GPUs.
         shares: Whether these GPUs also train.
-        reserved: Bytes of the GPU that it shares with rank 0.
+        reserved: Bytes of the GPU shared with rank 0.
         replicas: Copies of the weights.
-        split: Number of GPUs that the weights of a copy are split over.
-        room: Bytes of each of its GPUs for weights and cache, None if not fixed.
+        split: Number of GPUs for the weights of a copy.
+        room: Bytes of each GPU for weights and cache; `None` if not fixed.
     """
 
     gpus: int = 0
@@ -360,7 +359,7 @@ class Footprint:
 
 
 class EngineSettings(Config):
-    """The settings that open an engine; the base class of all engines' settings."""
+    """The base class of all engines' settings."""
 
     is_sampled: ClassVar[bool] = True
     """Whether replies are sampled; False if the source of the questions writes them."""
@@ -388,27 +387,27 @@ class EngineSettings(Config):
         """Open the engine.
 
         Args:
-            model: A causal language model with its weights; a folder or hub id if the engine takes
-                them; None for an engine without a model.
-            tokenizer: The model's tokenizer; None for an engine that takes messages.
+            model: A causal language model with weights; a folder or hub id if the engine takes
+                them; `None` for an engine without a model.
+            tokenizer: The model's tokenizer; `None` for an engine of messages.
             template_kwargs: Passed to the chat template, such as `{"enable_thinking": False}`.
 
         Raises:
-            MissingExtraError: When its libraries are not installed.
+            MissingExtraError: When required libraries are not installed.
             EngineConfigError: When the settings cannot be used here.
         """
 
     @property
     def needs_model(self) -> bool:
-        """Whether it is opened with a model and its tokenizer."""
+        """Whether opening takes a model and a tokenizer."""
         return True
 
     def script(self, demonstrate: Callable[..., str]) -> Script | None:
-        """Build the agents' replies from the questions' demonstrations; None to sample."""
+        """Build the agents' replies from the questions' demonstrations; `None` to sample."""
         return None
 
     def window(self) -> int | None:
-        """Read the most tokens of prompt and reply from these settings, None without a limit."""
+        """Read the most tokens of prompt and reply from these settings; `None` without a limit."""
         return getattr(self, "context_window", None)
 
     def named_device(self) -> str:
@@ -416,7 +415,7 @@ class EngineSettings(Config):
         return getattr(self, "device", "auto")
 
     def missing_library(self) -> str | None:
-        """Say which libraries must be installed before it can be opened here."""
+        """Name libraries to install before it can be opened here."""
         absent = [name for name in self.libraries if find_spec(name) is None]
         if not absent:
             return None
@@ -430,15 +429,15 @@ class EngineSettings(Config):
         return []
 
     def sent_key(self) -> str | None:
-        """Say which environment variable is sent to which host, None without one."""
+        """Name the environment variable sent to a host, and the host; `None` if no key is sent."""
         return None
 
     def footprint(self, weight_bytes: int, gpu_bytes: float) -> Footprint:
-        """Compute its GPUs and memory, for the bytes of the weights and of a GPU."""
+        """Compute GPUs and memory, for the bytes of the weights and of a GPU."""
         return Footprint()
 
     def server(self, model: str, dtype: str) -> list[str] | None:
-        """Write the command of a server to sample from, None for an engine without servers.
+        """Write the command of a server for sampling; `None` for an engine without servers.
 
         Args:
             model: Path or hub id.
@@ -451,5 +450,5 @@ class EngineSettings(Config):
         return self
 
     def alone(self) -> Self:
-        """Adapt the settings to a model without other users, which need not be copied."""
+        """Adapt the settings to a model without other users: no copy is needed."""
         return self

@@ -351,7 +351,7 @@ class Renderer:
 
     @cached_property
     def _cut(self) -> re.Pattern[str] | None:
-        """Find a cut into paragraphs that leaves their ids as they are, None without one."""
+        """Find a cut into paragraphs that leaves their ids as they are, `None` without one."""
         texts = [f"{end}{gap}{start}" for end, gap, start in product(_ENDS, _GAPS, _STARTS)]
         for cut in _CUTS:
             if all(
@@ -471,7 +471,7 @@ class Renderer:
     def _after_reply(
         self, roles_before: tuple[Role, ...], new_messages: Sequence[Message]
     ) -> str | None:
-        """Render the text from the end of a reply on, None if the template rewrites the past.
+        """Render the text from the end of a reply on, `None` if the template rewrites the past.
 
         Placeholders replace the earlier messages, so that the time does not depend on them.
         """

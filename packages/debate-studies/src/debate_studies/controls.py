@@ -147,7 +147,7 @@ class V2Control(V2):
     def booked_votes(
         self, debates: Sequence[ReadDebate], votes: Sequence[list[Vote]]
     ) -> Sequence[list[Vote] | None]:
-        """Select the votes that value the turns of each debate, None without usable answers."""
+        """Select the votes that value the turns of each debate, `None` without usable answers."""
         booked = super().booked_votes(debates, votes)
         if self.votes_from is None:
             return booked

@@ -144,7 +144,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float | None, float
     Returns:
         mean, standard error, half width of the 95 % interval, and p of a mean of 0. One seed has
         no half width and no p. Equal differences have no spread to test a mean by: their p is
-        None, or 1 if all are 0.
+        `None`, or 1 if all are 0.
     """
     num_seeds = len(values)
     mean = fmean(values)

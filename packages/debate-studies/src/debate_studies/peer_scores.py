@@ -97,7 +97,7 @@ def peer_score_values(
 ) -> list[list[float | None]]:
     """Compute the value of each vote, per debate.
 
-    None for a pair with one judge, for a part without two judges of the same turns, and for the
+    `None` for a pair with one judge, for a part without two judges of the same turns, and for the
     only question with votes in its part.
 
     Args:

@@ -290,7 +290,7 @@ class Runs:
         """Run a start if it is missing.
 
         Args:
-            name: The start's name; None has neither results nor settings.
+            name: The start's name; `None` has neither results nor settings.
             seed: The seed of the run.
             again: Phases of the start that the next run trains again.
 

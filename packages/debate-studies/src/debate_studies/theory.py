@@ -91,7 +91,7 @@ def lay_beside(figures: Mapping[str, float | Estimate], num_agents: int) -> list
 
 
 def _voters(num_agents: int, rho: float | None) -> float | None:
-    """Compute N_eff; None also for agents less alike than independent ones."""
+    """Compute N_eff; `None` also for agents less alike than independent ones."""
     if rho is None:
         return None
     voters = effective_voters(num_agents, rho)

@@ -64,7 +64,7 @@ class Stream(Config):
     """Whose mean is taken off; None takes the advantage's own."""
 
     def section_weights(self, name: str, sections: Iterable[str]) -> dict[str, float | None]:
-        """Look up the weight of sections' tokens in a stream of this name; None: not covered."""
+        """Look up the weight of sections' tokens in a stream of this name; `None`: not covered."""
         selection = SECTIONS.get(name) if self.sections is None else self.sections
         if selection is None:
             # All sections, except that judging is not a generator's work.
@@ -79,7 +79,7 @@ class Stream(Config):
 class Advantage:
     """One advantage of one turn, already weighted by its reward component.
 
-    `span` is a character range of the turn's text, or None for the rest of the stream's sections.
+    `span` is a character range of the turn's text, or `None` for the rest of the stream's sections.
     A span replaces the rest of its own component only; components add up.
     """
 
@@ -241,7 +241,7 @@ class Member:
 
     @property
     def value(self) -> float | None:
-        """The mean credit of whole turns, else the mean credit of spans; None without any."""
+        """The mean credit of whole turns, else the mean credit of spans; `None` without any."""
         turn_values: list[float] = []
         span_values: list[float] = []
         for credit in self.credits:

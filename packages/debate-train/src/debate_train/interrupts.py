@@ -83,7 +83,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     def stoppable(self, call: Callable[[], Result]) -> Result | None:
-        """Call a function; give None if an interrupt ends the call or came before."""
+        """Call a function; give `None` if an interrupt ends the call or came before."""
         try:
             # Set before `asked` is read: an interrupt between the two would be lost.
             self._may_stop = True

@@ -100,8 +100,8 @@ def clipped_loss(
     Args:
         x: log-probabilities and advantages of a pack.
         clip_low, clip_high: the ratio's range is [1 - clip_low, 1 + clip_high].
-        dual_clip: c; where A < 0 the loss is at most -c·A. None: no bound.
-        importance_cap: see `mismatch_correction`; None: no correction.
+        dual_clip: c; where A < 0 the loss is at most -c·A. `None`: no bound.
+        importance_cap: see `mismatch_correction`; `None`: no correction.
 
     Source: Schulman et al. 2017 (PPO), eq. 7; a higher upper bound: Yu et al. 2025 (DAPO), eq. 8;
     c: Ye et al. 2020, "Mastering Complex Control in MOBA Games with Deep Reinforcement Learning",
@@ -235,7 +235,7 @@ class Loss(Config):
 
     @property
     def reference_policy(self) -> ReferencePolicy | None:
-        """The policy whose log-probabilities the loss reads, None for none."""
+        """The policy whose log-probabilities the loss reads, `None` for none."""
         return None
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The actor-critic debate (ACC-Debate), with guided replies and roll-outs of its states."""
+"""The actor-critic debate (ACC-Debate), with guided replies and roll-outs of states."""
 
 import random
 import re
@@ -57,26 +57,26 @@ _SAID = ("responses", "response", "feedback")
 
 
 class ExchangeTemplates(Config):
-    """Templates of what an actor and a critic are asked; places stand as `$name`, a dollar as `$$`.
+    """Templates of requests to an actor and a critic; places are `$name`, a dollar is `$$`.
 
-    | place | what stands there |
+    | place | content |
     |---|---|
-    | `$question` | passage, question and choices; `$passage`, `$text` and `$choices` one by one |
+    | `$question` | passage, question and choices; also as `$passage`, `$text` and `$choices` |
     | `$responses` | all last turns as `Person 1 said: …`, the actors' and then the critic's |
-    | `$response` | an actor's own last answer; for a critic the answers of its round |
+    | `$response` | an actor's own last answer; for a critic the answers of the round |
     | `$feedback` | the critic's last turn |
-    | `$answer_form` | what `full` says of the form of the final answer |
-    | `$target` | the answer that a guided reply is to support |
+    | `$answer_form` | words of `full` on the form of the final answer |
+    | `$target` | the answer to support in a guided reply |
 
-    A paragraph whose places are all empty is left out. Texts of questions and agents are inserted
+    A paragraph with only empty places is left out. Texts of questions and agents are inserted
     with their tags made plain, and are not read as templates.
 
     Attributes:
-        system: The system message of all; none where it is empty.
-        first: Asks an actor for its first answer.
-        actor: Asks an actor for each later one.
-        critic: Asks the critic for its feedback.
-        guided_first: Asks for a first answer that supports `$target`; null adds the request of
+        system: The system message of all; empty for no message.
+        first: Asks an actor for the first answer.
+        actor: Asks an actor for each later answer.
+        critic: Asks the critic for feedback.
+        guided_first: Asks for a first answer in support of `$target`; null adds the request of
             `full` to `first`.
         guided_actor: The same of a later answer.
         guided_critic: The same of feedback.
@@ -118,7 +118,7 @@ class ExchangeTemplates(Config):
         return self
 
     def single(self) -> PromptTemplates:
-        """Return the templates of a reply without debate: what an actor is first asked."""
+        """Get the templates of a reply without debate: the first request to an actor."""
         return PromptTemplates(system=self.system, opening=f"{self.first}\n\n$debate")
 
     def messages(self, view: View, target: str | None) -> tuple[tuple[Message, ...], bool]:
@@ -191,13 +191,13 @@ _STEERED = {
 def exchange_prompt(
     style: StyleName | ExchangeTemplates, view: View, guide: str | None = None
 ) -> tuple[Message, ...]:
-    """Return the messages of an actor, who answers, or of a critic, who does not.
+    """Write the messages of an answering actor, or of a critic.
 
     Args:
         style: Full, compact or the user's templates.
-        view: Its `turns` are, for an actor, all last turns, its own included, or none in round 0;
-            for a critic the actors' answers.
-        guide: The answer that the reply is steered to, if it is.
+        view: For an actor `turns` are all last turns, with the actor's, or empty in round 0; for a
+            critic the actors' answers.
+        guide: The answer to steer the reply to, if any.
     """
     target = None if guide is None else view.inserted(guide)
     if isinstance(style, ExchangeTemplates):
@@ -247,7 +247,7 @@ ExchangeStyle = Annotated[
 
 
 class Exchange:
-    """Builds turn requests for any state of one debate; a prompt depends on its state alone."""
+    """Builds turn requests for any state of a debate; a prompt depends only on the state."""
 
     def __init__(self, form: "ActorCritic", begin: DebateStart) -> None:
         self.form = form
@@ -267,11 +267,11 @@ class Exchange:
         """Build the request for a turn.
 
         Args:
-            key: Whose turn it is, and its round.
-            spoken: The turns of its state. A critic is shown the answers of its round, an actor
-                all turns of the round before, its own included.
-            name: Names what is sampled beside the debate; empty for its own turns.
-            guide: The answer that it is steered to, if it is.
+            key: Agent and round of the turn.
+            spoken: The turns of the state. A critic is shown the answers of the round, an actor all
+                turns of the round before.
+            name: Names a sample beside the debate; empty for turns of the debate.
+            guide: The answer to steer the reply to, if any.
         """
         seed = side_seed(self.begin.seed, name) if name else self.begin.seed
         is_critic = key.agent == self.critic
@@ -314,24 +314,24 @@ def wrong_answer(
     same_answer: Callable[[str, str], bool],
     chance: random.Random,
 ) -> str | None:
-    """Return an answer that is not the question's.
+    """Find a wrong answer to the question.
 
-    The first of these that there is: another of the choices, drawn, as a label or written out as
-    the right one is; the other of yes and no, true and false, or valid and invalid; the first wrong
-    answer among `own`; one of `meta["wrong_answers"]`, drawn, which the source of the questions
-    names; a change of the right one. That is, for the letter of a choice, A, or B for A; else the
-    last digit one higher, 0 for 9; else, in mathematics, the right answer `+ 1`.
+    In order: another choice, drawn, as a label or written out like the right choice; the opposite
+    of yes and no, true and false, or valid and invalid; the first wrong answer among `own`; a drawn
+    entry of `meta["wrong_answers"]`, from the source of the questions; a change of the right
+    answer. The change: for the letter of a choice, A, or B for A; otherwise the last digit plus 1,
+    0 for 9; otherwise, in mathematics, the right answer `+ 1`.
 
     Args:
-        question: With its answer; without one there is no wrong answer either.
-        own: Answers that the model gave itself.
+        question: With an answer; without it there is no wrong answer either.
+        own: The model's own answers.
         same_answer: Decides whether an answer is right after all.
         chance: Draws among choices.
 
     Returns:
-        None when none of these is known to be wrong.
+        `None` without an answer known to be wrong.
 
-    Source: ACC-Debate (paper), Algorithm 1, `!y`, which it leaves open.
+    Source: ACC-Debate (paper), Algorithm 1, `!y`, left open there.
     """
     right = question.answer
     if right is None:
@@ -395,13 +395,13 @@ class _BranchState:
 def sampled_beside(
     exchange: Exchange, turns: Sequence[Turn], guides: Sequence[str]
 ) -> Generator[Yielded, Sent, tuple[Turn, ...]]:
-    """Sample branches and continuations of a debate that was held; return its turns with them.
+    """Sample branches and continuations of a finished debate; return the turns with them.
 
-    A guided reply has the history of the natural turn in whose place it stands, so that both
-    answer the same prompt. Every state is continued up to the next answer: after a critic's turn
-    to that of each actor, after an actor's to the critic's reply and then to its own. Nothing
-    follows the last round. Continuations keep neither prompt nor tokens, which nothing trains on,
-    but how many tokens they took (`Turn.token_counts`).
+    A guided reply has the natural turn's history, so both answer the same prompt. Every state is
+    continued up to the next answer: after a critic's turn to each actor's answer, after an actor's
+    turn to the critic's reply and then to the actor's answer. The last round has no continuation.
+    Continuations are not trained on, so they keep neither prompt nor tokens, only the number of
+    tokens (`Turn.token_counts`).
     """
     form = exchange.form
     spoken = {turn.key: turn for turn in turns}
@@ -464,7 +464,7 @@ def _spoken(
 
 
 def _bare(turn: Turn) -> Turn:
-    """Return a turn without what only training needs, but with how many tokens it took."""
+    """Drop from a turn the parts needed only in training; keep the number of tokens."""
     counts = turn.token_counts
     extra = turn.extra if counts is None or counts == (0, 0) else {**turn.extra, TOKENS: [*counts]}
     return replace(turn, prompt=None, reply=None, extra=extra)
@@ -484,27 +484,27 @@ def _with_states(place: int, turn: Turn, states: Sequence[_BranchState]) -> Turn
 class ActorCritic(SampledSettings):
     """Agent 0, the actor, answers; agent 1, the critic, gives feedback; the actor answers again.
 
-    Each sees the question and the last exchange only: the actor its own last turn and the
-    critic's, the critic the actor's of the same round. The debate ends with the actor's turn of
-    the last round; a critic's turn after it would have no reader. With more agents all but the
-    last are actors, who answer at once and are shown each other's last answers.
+    Each sees the question and only the last exchange: the actor its own last turn and the
+    critic's, the critic the actor's turn of the same round. The debate ends with the actor's turn
+    of the last round; a critic's turn after it would have no reader. With more agents all but the
+    last are actors: they answer at once and see each other's last answers.
 
-    With `continuations` every state is valued by that many next turns of the actor, sampled from
-    it. With `guided` each turn gets two branches as well, sampled in its place with a request to
-    speak for the right answer and for a wrong one (`wrong_answers.wrong_answer`), and valued in
-    the same way. They follow the natural debate and do not change it. A question without a known
-    answer, or without any wrong one, has none.
+    With `continuations` every state is valued by this number of next turns of the actor, sampled
+    from the state. With `guided` each turn also gets two branches, sampled in the turn's place with
+    a request to speak for the right answer and for a wrong answer (`wrong_answers.wrong_answer`),
+    and valued in the same way. Branches follow the natural debate and do not change it. A question
+    without a known right answer or wrong answer has no branches.
 
     Attributes:
         guided: Sample guided branches.
-        guide_round_zero: Also in round 0; without it nothing of round 0 is valued under `guided`.
-        continuations: Roll-outs of each state; 0 values none.
-        continued: `all` states, or those after a `critic` alone: an actor's turn is then valued by
-            whether it is right itself, as in the authors' published code.
+        guide_round_zero: Also in round 0; without it round 0 has no values under `guided`.
+        continuations: Roll-outs of each state; 0 values no state.
+        continued: `all` states, or only states after a `critic`: an actor's turn is then valued by
+            its own answer, as in the authors' published code.
 
     Source: ACC-Debate (paper), section 3 and Algorithm 1. Both replies of a critic's pair answer
-    the same natural turn of the actor, where the algorithm guides whole rounds. The paper's team
-    is of two; its prompts are written for the answers of several people.
+    the same natural turn of the actor, where the algorithm guides whole rounds. The paper has
+    teams of two, with prompts for the answers of several people.
     """
 
     type: Literal["actor_critic"] = "actor_critic"
@@ -544,12 +544,12 @@ class ActorCritic(SampledSettings):
         return self
 
     def sequence_count(self) -> int:
-        """Return how many turns are trained on; those beside the debate are not."""
+        """Count the trained turns, without turns beside the debate."""
         critic = self.num_agents - 1
         return sum(self.max_rounds - (agent == critic) for agent in self.trained_agents())
 
     def turn_count(self) -> int:
-        """Return how many turns are sampled, those beside the debate included."""
+        """Count the sampled turns, with turns beside the debate."""
         actors = self.num_agents - 1
         natural = self.num_agents * self.max_rounds - 1
         answers = self.max_rounds - self.first_sampled_round()
@@ -563,7 +563,7 @@ class ActorCritic(SampledSettings):
         return natural + guides * (self.num_agents * answers - 1) + rollouts
 
     def first_sampled_round(self) -> int:
-        """Return the first round whose states are valued."""
+        """Find the first round with valued states."""
         return 1 if self.guided and not self.guide_round_zero else 0
 
     def own_roles(self) -> tuple[AgentRole, ...]:
@@ -576,7 +576,7 @@ class ActorCritic(SampledSettings):
         return self.rules({}, unusual, topology="actor_critic", history_rounds=1)
 
     def debate(self, begin: DebateStart) -> DebateRun:
-        """Play a debate; `begin.same_answer` decides which answers are wrong ones to guide to."""
+        """Play a debate; `begin.same_answer` decides on wrong answers to guide to."""
         exchange = Exchange(self, begin)
         spoken: dict[TurnKey, Turn] = {}
         for round in range(self.max_rounds):
@@ -602,7 +602,7 @@ class ActorCritic(SampledSettings):
         return begin.transcript(exchange.rules, turns, "max_rounds")
 
     def _guides(self, exchange: Exchange, turns: list[Turn]) -> tuple[str, ...]:
-        """Return the right answer and a wrong one, nothing where one of them is not known."""
+        """Find the right answer and a wrong answer; empty unless both are known."""
         begin = exchange.begin
         right = begin.question.answer
         if not self.guided or right is None or not right.strip():

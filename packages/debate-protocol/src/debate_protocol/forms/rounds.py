@@ -231,7 +231,7 @@ class DebateState:
         return self.form.on_failure == "continue" or all(turn.failure is None for turn in turns)
 
     def agreed(self, round: int) -> str | None:
-        """Find the reason to end the debate early after this round, None to go on."""
+        """Find the reason to end the debate early after this round, `None` to go on."""
         turns = [turn for key, turn in self.turns.items() if key.round == round]
         answering_turns = [turn for turn in turns if gives_answers(self.rules, *turn.key)]
         if not answering_turns or any(turn.failure is not None for turn in turns):

@@ -42,13 +42,13 @@ def draw_pair(
     different answers, `freq` draws as `rand` does. The order is random.
 
     Args:
-        answers: Each turn's answer, None for an unreadable answer.
+        answers: Each turn's answer, `None` for an unreadable answer.
         pairing: The rule.
         same_answer: Decides which answers are the same.
         chance: Source of the draws.
 
     Returns:
-        None when there are fewer than two turns.
+        `None` when there are fewer than two turns.
 
     Source: SDRL (paper), section 5.2, "Debate pair construction".
     """
@@ -93,7 +93,7 @@ class SelfDebate(SampledSettings):
         debate_prompt: How the pair is shown: in one user `message`, as in an evaluated debate, or
             as a `conversation`: the first response of the pair is the agent's own reply to the
             question, and the user's next message shows the second.
-        pair_max_tokens: Longest first answer, in tokens, that may be paired; None takes any.
+        pair_max_tokens: Longest first answer, in tokens, that may be paired; `None` takes any.
 
     Source: SDRL (paper), Algorithm 1, lines 4, 7 and 8. Its prompt "serializes the two candidate
     responses into a two-turn conversation" (5.2) and is in a figure that the paper's text leaves

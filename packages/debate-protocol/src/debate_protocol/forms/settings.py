@@ -1,4 +1,4 @@
-"""Settings that debate forms share: contract, roles, personas, gates, topology."""
+"""Shared settings of debate forms: contract, roles, personas, gates, topology."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -49,21 +49,21 @@ MOST_TURNS = 512
 
 
 class RoleSettings(Config):
-    """One role of a debate. What is left out is as the debate has it for all agents.
+    """A role of a debate. By default it has the debate's settings for all agents.
 
     Attributes:
-        count: Its agents; forms whose roles are fixed have a count of their own.
-        persona: The persona of its agents.
-        temperature: What its agents are sampled at, whatever their persona says.
-        policy: Who speaks: `trained`, `start` for the weights that the run began with, or a name
-            under `rollout.policies`.
-        adapter: Which of several adapters of the trained policy speaks, by its name under
-            `model.lora.adapters`; left out, the first.
-        train: Whether its turns are trained on; by default those of the trained policy are.
-        answers: Whether its turns owe an answer.
-        rounds: The rounds in which it speaks, from 0; left out, in all.
-        sees: Whose turns it is given: for each role the number of earlier rounds, -1 for all. Left
-            out, the topology decides.
+        count: Number of agents; forms with fixed roles set the count.
+        persona: The persona of the role's agents.
+        temperature: Sampling temperature of the role's agents, over their persona's.
+        policy: The speaking policy: `trained`, `start` for the run's first weights, or a name under
+            `rollout.policies`.
+        adapter: The speaking adapter of the trained policy, by name under `model.lora.adapters`; by
+            default the first.
+        train: Whether turns are trained on; by default the trained policy's are.
+        answers: Whether turns must hold an answer.
+        rounds: Rounds of the role's turns, from 0; by default all.
+        sees: For each visible role the number of earlier rounds, -1 for all. By default the
+            topology decides.
     """
 
     count: int | None = Field(None, ge=1, le=MOST)
@@ -77,10 +77,10 @@ class RoleSettings(Config):
     sees: dict[str, int] | None = None
 
     def spoken(self, role: AgentRole) -> AgentRole:
-        """Return a role of a form, spoken by the policy that is named here.
+        """Build a role of a form with the policy named here.
 
         Raises:
-            ValueError: The form decides what is set here, or frozen weights are to be trained.
+            ValueError: The form itself decides a setting, or frozen weights would be trained.
         """
         for key in ("count", "answers", "rounds", "sees"):
             chosen, own = getattr(self, key), getattr(role, key)
@@ -109,8 +109,8 @@ class OwnContract(Config):
     """A contract written in a recipe; see `Contract`.
 
     Attributes:
-        stop: Left out, the closing tag of the last section; null for none.
-        instructions: What prompts say of a section; those left out get the usual words.
+        stop: By default the closing tag of the last section; null for no stop string.
+        instructions: Words of prompts about a section; other sections get the usual words.
     """
 
     name: str = Field(min_length=1)
@@ -135,7 +135,7 @@ class OwnContract(Config):
 
 
 def named_or_own(value: object) -> str:
-    """Return which kind a setting is: a built-in name, or a description of its own."""
+    """Classify a setting: a built-in name, or a full description."""
     return "own" if isinstance(value, Mapping | BaseModel) else "named"
 
 
@@ -179,7 +179,7 @@ class SpeakingSettings(Config):
     """Most characters of a section that is shown to others; null cuts nothing."""
 
     def speaking(self) -> "SpeakingSettings":
-        """Return these settings alone."""
+        """Select these settings from a form's."""
         own = {name: getattr(self, name) for name in SpeakingSettings.model_fields}
         return SpeakingSettings.model_construct(**own)
 
@@ -204,7 +204,7 @@ class SpeakingSettings(Config):
         return get_contract(self.recorded_contract())
 
     def recorded_contract(self) -> str | Contract:
-        """Return the contract as transcripts record it: a built-in one by name."""
+        """Get the contract for transcripts: a built-in contract by name."""
         chosen = self.contract
         return chosen if isinstance(chosen, str) else chosen.contract()
 
@@ -223,7 +223,7 @@ class SpeakingSettings(Config):
         return self.temperature if persona is None else persona.temperature
 
     def stop_strings(self, contract: Contract | None = None) -> tuple[str, ...]:
-        """Return what ends a reply by this contract; nothing while a thinking block may be open."""
+        """List the stop strings of this contract; empty while a thinking block may be open."""
         stop = (contract or self.contract_rules()).stop
         return () if stop is None or self.think == "drop" else (stop,)
 
@@ -233,7 +233,7 @@ SameAnswer = Callable[[str, str], bool]
 
 
 def same_words(left: str, right: str) -> bool:
-    """Return whether two answers, or what they box, are equal up to case and white space."""
+    """Whether two answers, or their boxed parts, are equal up to case and white space."""
     return _boxed(left).casefold().split() == _boxed(right).casefold().split()
 
 
@@ -244,7 +244,7 @@ def _boxed(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DebateStart:
-    """What one debate begins with."""
+    """Inputs of a debate's start."""
 
     question: Question
     seed: int
@@ -262,10 +262,10 @@ class DebateStart:
 
 
 class DebateForm(SpeakingSettings):
-    """Who speaks when, and what each agent is given: settings that begin debates.
+    """The order of speakers and the view of each agent: settings for starting debates.
 
-    The base class of all forms. A form has `type`, `num_agents`, `turn_count` and `debate`; all
-    else has a default.
+    The base class of all forms. A form has `type`, `num_agents`, `turn_count` and `debate`; other
+    members have defaults.
     """
 
     max_rounds: int = Field(default=1, ge=1, le=MOST)
@@ -305,7 +305,7 @@ class DebateForm(SpeakingSettings):
 
     @abstractmethod
     def turn_count(self) -> int:
-        """Return how many turns are sampled when the debate goes on to its end."""
+        """Count the sampled turns of a full debate."""
 
     def start(
         self,
@@ -320,9 +320,9 @@ class DebateForm(SpeakingSettings):
         """Begin a debate.
 
         Args:
-            question: What is debated.
-            seed: Each turn's sampling seed follows from it, the agent and the round.
-            debate_id: The transcript's id; the question's by default.
+            question: The question to debate.
+            seed: Decides each turn's sampling seed, with the agent and the round.
+            debate_id: The transcript's id; by default the question's.
             same_answer: Decides whether answers agree, where the form asks.
             other: As in `DebateStart`.
             shared_seed: As in `DebateStart`.
@@ -344,7 +344,7 @@ class DebateForm(SpeakingSettings):
         unusual: Mapping[str, object] | None = None,
         **topology: Any,
     ) -> Protocol:
-        """Return rules with the settings that all forms have.
+        """Build rules with the settings of all forms.
 
         Args:
             extra: Stands before these settings in `Protocol.extra`.
@@ -364,11 +364,11 @@ class DebateForm(SpeakingSettings):
         )
 
     def own_roles(self) -> tuple[AgentRole, ...]:
-        """Return the form's roles, in the order in which its agents are numbered."""
+        """List the form's roles, in the order of agents' numbers."""
         return (AgentRole(DEBATER, self.num_agents),)
 
     def agent_roles(self) -> tuple[AgentRole, ...]:
-        """Return the roles as they are written into transcripts: what `roles` says included.
+        """List the roles for transcripts, with the settings of `roles`.
 
         Raises:
             ValueError: The form has no such role, or as `RoleSettings.spoken`.
@@ -384,37 +384,37 @@ class DebateForm(SpeakingSettings):
         return tuple(self.roles[r.name].spoken(r) if r.name in self.roles else r for r in own)
 
     def persona(self, agent: int) -> Persona | None:
-        """Return the agent's persona: its role's own, else the one with its number."""
+        """Find the agent's persona: the role's, otherwise the persona of the agent's number."""
         chosen = self._chosen(agent)
         return chosen.persona if chosen and chosen.persona else super().persona(agent)
 
     def temperature_of(self, agent: int) -> float:
-        """Return the temperature the agent is sampled at: its role's, its persona's, or all's."""
+        """Find the agent's sampling temperature: the role's, the persona's, or the form's."""
         chosen = self._chosen(agent)
         own = None if chosen is None else chosen.temperature
         return super().temperature_of(agent) if own is None else own
 
     def policy_of(self, agent: int) -> str:
-        """Return the name of the policy that speaks for the agent."""
+        """Find the agent's speaking policy by name."""
         return self._role(agent).policy if self.roles else TRAINED
 
     def adapter_of(self, agent: int) -> str | None:
-        """Return the adapter of the trained policy that speaks for the agent."""
+        """Find the agent's speaking adapter of the trained policy."""
         return self._role(agent).adapter if self.roles else None
 
     def trained_agents(self) -> tuple[int, ...]:
-        """Return the agents whose turns are trained on."""
+        """List the agents with trained turns."""
         return tuple(agent for agent in range(self.num_agents) if self._role(agent).trains)
 
     def sequence_count(self) -> int:
-        """Return how many token sequences are trained on.
+        """Count the trained token sequences.
 
-        Here each turn is one, and all agents speak as often as each other.
+        Here each turn is a sequence, and all agents speak equally often.
         """
         return -(-self.turn_count() * len(self.trained_agents()) // self.num_agents)
 
     def speaking(self) -> SpeakingSettings:
-        """Return how agents are prompted and sampled; of roles, as the first that is trained on."""
+        """Get the prompt and sampling settings; with roles, the first trained role has them."""
         plain = super().speaking()
         if not self.roles:
             return plain
@@ -426,10 +426,10 @@ class DebateForm(SpeakingSettings):
         return plain.model_copy(update={"personas": (only,), "temperature": 1.0})
 
     def changed(self, settings: Mapping[str, Any]) -> Self:
-        """Return the form with some settings changed; gates after its last round are left out.
+        """Change some settings of the form; drops gates after the last round.
 
         Raises:
-            ValueError: It has no such setting, or (pydantic's ValidationError) does not take it.
+            ValueError: The form has no such setting, or (pydantic's ValidationError) refuses it.
         """
         for key, value in settings.items():
             field = type(self).model_fields.get(key)
@@ -445,7 +445,7 @@ class DebateForm(SpeakingSettings):
         return type(self).model_validate({**self.model_dump(exclude_unset=True), **settings})
 
     def at_temperature(self, temperature: float) -> Self:
-        """Return the form with all agents sampled at one temperature."""
+        """Set the temperature of all agents."""
         update = {"temperature": temperature}
         changes: dict[str, Any] = update
         if self.personas != "none":
@@ -457,10 +457,10 @@ class DebateForm(SpeakingSettings):
         return self.changed(changes)
 
     def at_most(self, agents: int, rounds: int, samples: int) -> Self:
-        """Return the form with at most so many agents, rounds, and samples beside the debate.
+        """Shrink the form to at most these agents, rounds, and samples beside the debate.
 
         Raises:
-            ValueError: A smaller one would be another debate.
+            ValueError: A smaller form would be another debate.
         """
         most = dict.fromkeys(self.agent_keys, agents) | {"max_rounds": rounds}
         most |= dict.fromkeys(self.sample_keys, samples)
@@ -486,7 +486,7 @@ class DebateForm(SpeakingSettings):
 
 
 class SampledSettings(DebateForm):
-    """Settings of forms that sample a prompt several times: such replies have no personas."""
+    """Settings of forms with several samples of a prompt: such replies have no personas."""
 
     contract: ContractChoice = "boxed"
     """What a reply must hold and how it is read: a name, or a contract of one's own."""
@@ -502,30 +502,30 @@ class SampledSettings(DebateForm):
 
 
 class DebateSettings(DebateForm):
-    """What parallel and sequential debates share.
+    """Shared settings of parallel and sequential debates.
 
     Attributes:
-        topology: Whom an agent sees: all others, its neighbours on a ring, the `degree` nearest
-            on the ring, or under `central` all others for agent `center` and only it for them.
+        topology: The agents visible to an agent: all others, the neighbors on a ring, the `degree`
+            nearest on the ring, or under `central` all others for agent `center`, and only agent
+            `center` for the others.
         degree: Needed by `sparse`; even, or any where the number of agents is even.
         center: Belongs to `central`; agent 0 by default.
         history_rounds: How many earlier rounds agents see: -1 all, 0 none, K the last K.
         own_rounds: How many of its own earlier turns an agent reads again: -1 all, K the last K.
-            With `history_rounds: 1` and `own_rounds: 1` an agent reads the last round alone, its
-            own turn included, which is eq. 2 of SDRL (paper).
+            With `history_rounds: 1` and `own_rounds: 1` an agent reads only the last round, with
+            its own turn: eq. 2 of SDRL (paper).
         blind_review: Comparisons of other agents stay hidden.
-        presentation: In which order a round's turns are shown: `by_number`, to all alike, or
-            `drawn` once for each debate and reader, so that what stands first for one judge does
-            not for another.
-        conversation: `append` lets each agent's dialogue only grow, `rebuild` restates
-            the debate in each turn; `shared`, too, and to all agents in the same words, before
-            what is said to one of them, so that each text is computed once a debate instead of
-            once a reader. Under blind review agents then do not see their own comparisons either.
+        presentation: The order of a round's turns: `by_number`, equal for all readers, or `drawn`
+            once for each debate and reader, so judges see different turns first.
+        conversation: `append` lets each agent's dialogue only grow, `rebuild` restates the debate
+            in each turn. `shared` restates it to all agents in the same words, before the words to
+            a single agent: each text is computed once a debate instead of once a reader. Under
+            blind review agents then do not see their own comparisons either.
         on_failure: After a turn without a readable solution, end the debate or go on.
         stop_when_agreed: End after a round in which all answers are the same.
-        roles: Names the agents' roles, in the order in which agents are numbered; `num_agents` is
-            then the sum of their counts. One of equals, `debater`, without it.
-        gate_after: The rounds, from 0, after which a gate asks whether the debate goes on.
+        roles: Names the agents' roles, in the order of agents' numbers; `num_agents` is then the
+            sum of their counts. By default all agents are equal, in a role `debater`.
+        gate_after: Rounds, from 0, followed by a gate to ask whether the debate goes on.
     """
 
     num_agents: int = Field(default=5, le=MOST)
@@ -556,7 +556,7 @@ class DebateSettings(DebateForm):
     @model_validator(mode="before")
     @classmethod
     def _roles_are_counted(cls, data: Any) -> Any:
-        """Take the number of agents from the roles, where these say it and nothing else does."""
+        """Take the number of agents from the roles, unless another setting has it."""
         is_named = isinstance(data, Mapping) and cls.own_roles is DebateSettings.own_roles
         roles = data.get("roles") if is_named and "num_agents" not in data else None
         if not isinstance(roles, Mapping) or not roles:
@@ -608,12 +608,12 @@ class DebateSettings(DebateForm):
         return self
 
     def turn_count(self) -> int:
-        """Return how many turns are sampled when the debate goes on to its end."""
+        """Count the sampled turns of a full debate."""
         rules = self.protocol()
         return sum(len(speaking_agents(rules, n)) for n in range(self.max_rounds))
 
     def sequence_count(self) -> int:
-        """Return how many token sequences are trained on: one an agent where dialogues grow."""
+        """Count the trained token sequences: a growing dialogue is a single sequence."""
         trained = {*self.trained_agents()}
         if self.conversation == "append":
             return len(trained)
@@ -621,7 +621,7 @@ class DebateSettings(DebateForm):
         return sum(len(trained & {*speaking_agents(rules, n)}) for n in range(self.max_rounds))
 
     def own_roles(self) -> tuple[AgentRole, ...]:
-        """Return the roles that the recipe names, or one of equals."""
+        """List the recipe's roles, or a single role of equals."""
         return (
             tuple(
                 AgentRole(name, role.count or 1, role.answers is not False, role.rounds, role.sees)

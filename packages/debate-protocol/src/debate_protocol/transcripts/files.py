@@ -542,7 +542,7 @@ def _is_earlier(rules: Protocol, one: TurnKey, other: TurnKey) -> bool:
 
 
 def mean_logp(turn: Turn) -> float | None:
-    """Compute the mean log-probability of a turn's sampled tokens, None if unknown.
+    """Compute the mean log-probability of a turn's sampled tokens, `None` if unknown.
 
     The logarithm is natural, under the distribution that was sampled from; the exponential of the
     mean is the geometric mean of the tokens' probabilities.

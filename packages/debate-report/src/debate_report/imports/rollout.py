@@ -29,8 +29,8 @@ class ReadSettings:
     Attributes:
         path: The file; some formats have the step in its name.
         contract: How replies mark their answers.
-        kind: How answers are compared; None for mathematics.
-        answer: The column with the right answer; None for the format's own.
+        kind: How answers are compared; `None` for mathematics.
+        answer: The column with the right answer; `None` for the format's own.
         tokenizer: `tokenizer.json` of the model, or its folder, for files of ids without text.
         allow_no_text: Whether replies without text are read, for their figures.
     """
@@ -61,12 +61,12 @@ class ReadSettings:
 
 @dataclass(frozen=True, slots=True)
 class ImportedReply:
-    """One reply, with what its file says of it; None is not known, and never zero.
+    """One reply, with what its file says of it; `None` is not known, and never zero.
 
     Attributes:
         prompt: Messages of the question.
         between: Messages after these and before the reply, in a conversation of several replies.
-        reply: The reply; None where sampling failed.
+        reply: The reply; `None` where sampling failed.
         golds: Answers that are right.
         task: Environment or data set of the question, where a file has several.
         question_id: The question's id in the file; different questions may share one.

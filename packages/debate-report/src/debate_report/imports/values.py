@@ -34,7 +34,7 @@ GOLD_KEYS = ("ground_truth", "target", "answer", "gold", "solution", "value")
 
 
 def number(value: object) -> float | None:
-    """Read a number; None, NaN, infinity and everything else is not known."""
+    """Read a number; `None`, NaN, infinity and everything else is not known."""
     if isinstance(value, bool):
         return float(value)
     if not isinstance(value, int | float):
@@ -65,7 +65,7 @@ def as_int(value: object) -> int | None:
 def logprob_gap(trained: object, sampled: object, mask: object = None) -> float | None:
     """Average |trainer − sampler| over the sampled tokens of two lists of log-probabilities.
 
-    Tokens without a number, or outside the mask, do not count; None without any.
+    Tokens without a number, or outside the mask, do not count; `None` without any.
     """
     if not isinstance(trained, list) or not isinstance(sampled, list):
         return None

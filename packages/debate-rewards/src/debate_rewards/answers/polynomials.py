@@ -70,7 +70,7 @@ class Polynomial:
 
     @property
     def rational(self) -> Fraction | None:
-        """The value of a rational number; None for any other polynomial."""
+        """The value of a rational number; `None` for any other polynomial."""
         if not self.terms:
             return Fraction(0)
         return self.terms.get(()) if len(self.terms) == 1 else None
@@ -120,7 +120,7 @@ class Polynomial:
 
 
 def polynomial(text: str) -> Polynomial | None:
-    """Read a formula in one spelling; None where it has no canonical form."""
+    """Read a formula in one spelling; `None` where it has no canonical form."""
     if _WORD.search(text):
         return None
     try:

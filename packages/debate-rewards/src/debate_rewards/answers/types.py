@@ -4,7 +4,7 @@ Verdicts, votes, classes and majorities compare `key`, and nothing else: two ans
 are equal exactly if their keys are. An answer with a part without a key has no key, and then
 Math-Verify compares the parts (`Expression`) in a worker.
 
-A new type is one class here: `read` parses it, or returns None for a text of another type; `key`
+A new type is one class here: `read` parses it, or returns `None` for a text of another type; `key`
 follows from its fields; EXAMPLES has spellings and their equals. `READING_ORDER` has the types of
 mathematical answers in the order in which they are tried.
 """
@@ -65,11 +65,11 @@ class Answer(ABC):
     @property
     @abstractmethod
     def key(self) -> Key | None:
-        """Shared by equal answers; None where only Math-Verify can decide."""
+        """Shared by equal answers; `None` where only Math-Verify can decide."""
 
     @classmethod
     def read(cls, text: str) -> "Answer | None":
-        """Parse a text in one spelling; None for a text of another type."""
+        """Parse a text in one spelling; `None` for a text of another type."""
         return None
 
     @property

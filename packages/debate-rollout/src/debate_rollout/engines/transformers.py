@@ -34,7 +34,7 @@ Device = Annotated[str, AfterValidator(_known)]
 
 
 def absent_device(name: str) -> str | None:
-    """Return why nothing can be put on a device here, None where it can; needs torch."""
+    """Return why nothing can be put on a device here, `None` where it can; needs torch."""
     if name == "auto":
         return None
     import torch

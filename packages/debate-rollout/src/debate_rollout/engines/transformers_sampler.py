@@ -129,7 +129,7 @@ def shared_key_attention(
     query head.
 
     Returns:
-        the attention output, shape (batch, tokens, heads, features of a head), and None.
+        the attention output, shape (batch, tokens, heads, features of a head), and `None`.
     """
     batch_size, num_heads, num_queries, num_features = query.shape
     num_grouped = num_heads // key.shape[1]

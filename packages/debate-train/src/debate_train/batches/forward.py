@@ -67,7 +67,7 @@ def block_attention(
             keys come first.
         value: as the key.
         layout: the pack's.
-        scale: factor of the products before the softmax; None is 1 / √features.
+        scale: factor of the products before the softmax; `None` is 1 / √features.
     """
     output: Tensor = _BlockAttention.apply(query, key, value, layout, scale)  # type: ignore[no-untyped-call]
     return output
@@ -184,8 +184,8 @@ def varlen_attention(
         key: of the pack's tokens.
         value: likewise.
         layout: attention of the pack.
-        scale: factor of the scores; None is 1 / √features.
-        window: most tokens visible to a token, including the token itself; None is all.
+        scale: factor of the scores; `None` is 1 / √features.
+        window: most tokens visible to a token, including the token itself; `None` is all.
     """
     from torch.nn.attention.varlen import varlen_attn
 
@@ -420,7 +420,7 @@ def chunk_logps(
         logits: output of the head before cap and temperature, shape (A, V).
         targets: token ids, shape (A,).
         temperatures: shape (A,), of the result's type.
-        cap: cap of the logits, or None.
+        cap: cap of the logits, or `None`.
     """
     scaled = _scale_logits(logits, temperatures, cap)
     norms = torch.logsumexp(scaled, -1)
@@ -520,7 +520,7 @@ def hidden_logps(
         weight: the head's, shape (V, D).
         targets: token ids, shape (A,).
         temperatures: divisors of the logits, shape (A,).
-        cap: logits z are cap · tanh(z / cap) before that, as in Gemma 2; None leaves them.
+        cap: logits z are cap · tanh(z / cap) before that, as in Gemma 2; `None` leaves them.
     """
     # Probabilities are computed in float32 at least.
     wide_temperatures = temperatures.to(torch.promote_types(hidden.dtype, torch.float32))

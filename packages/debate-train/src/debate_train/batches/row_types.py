@@ -154,7 +154,7 @@ def let_speak(model: "nn.Module", adapter: str | None) -> None:
 
     Args:
         model: peft's, where the adapter has a name.
-        adapter: name, or None for a model without named adapters.
+        adapter: name, or `None` for a model without named adapters.
     """
     peft_model: PeftModel = model
     # peft walks through all modules to switch, which the packs of one adapter need only once.
@@ -366,7 +366,7 @@ def minibatches(batch: "Batch", size: int | None) -> "list[Batch]":
 
     The rows of a prompt stay together, unless they are more than `size`. So do the two rows of a
     preference pair, and count once. Sizes differ by the rows of a prompt at most. Each part is
-    the batch of an update, with new denominators. A size of None gives a single part.
+    the batch of an update, with new denominators. A size of `None` gives a single part.
     """
     if size is None or not batch.rows:
         return [batch]

@@ -74,7 +74,7 @@ def verify(directory: Path, run: str | None) -> None:
 
     Args:
         directory: The checkpoint.
-        run: Hash of the expected run; None for any.
+        run: Hash of the expected run; `None` for any.
 
     Raises:
         RefusedCheckpoint: It is torn, altered or of another run; the message says how.

@@ -123,7 +123,7 @@ class Checkpoints:
             check: raises `RefusedCheckpoint` for a state without the files for a resume.
 
         Returns:
-            None where no checkpoint was ever written.
+            `None` where no checkpoint was ever written.
 
         Raises:
             UsageError: All are refused; the message gives the reason for each.

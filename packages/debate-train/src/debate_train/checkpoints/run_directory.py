@@ -118,7 +118,7 @@ def written(path: Path) -> Iterator[None]:
 
 
 def plain(value: Any) -> Any:
-    """Convert to JSON's types: numbers of any library to Python's, not-finite numbers to None."""
+    """Convert to JSON's types: numbers of any library to Python's, not-finite numbers to `None`."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, Mapping):
@@ -153,7 +153,7 @@ def with_hash(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def as_written(text: str | bytes) -> dict[str, Any] | None:
-    """Parse the values of `with_hash`; None where they are not as written."""
+    """Parse the values of `with_hash`; `None` where they are not as written."""
     try:
         values: dict[str, Any] = dict(json.loads(text).items())
         digest = values.pop("sha256")
@@ -163,7 +163,7 @@ def as_written(text: str | bytes) -> dict[str, Any] | None:
 
 
 def read_as_written(path: Path) -> dict[str, Any] | None:
-    """Read the values of `with_hash` from a file; None where they are not as written."""
+    """Read the values of `with_hash` from a file; `None` where they are not as written."""
     try:
         return as_written(path.read_bytes())
     except OSError:
@@ -176,7 +176,7 @@ def file_name(phase: str) -> str:
 
 
 def file_digest(path: Path) -> str | None:
-    """Hash a file (SHA-256); None where it cannot be read."""
+    """Hash a file (SHA-256); `None` where it cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:

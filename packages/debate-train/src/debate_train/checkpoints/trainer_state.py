@@ -161,7 +161,7 @@ class StoredTrainerState:
             raise self._refusal(f"state of {', '.join(untrained[:3])}, which is not trained")
 
     def of(self, name: str) -> ParameterState | None:
-        """Read the state of a parameter, None where the optimizer had no state.
+        """Read the state of a parameter, `None` where the optimizer had no state.
 
         Raises:
             ModelError: It is not the state of this parameter under this optimizer.

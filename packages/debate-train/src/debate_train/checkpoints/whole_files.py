@@ -128,7 +128,7 @@ class DirectoryLock:
 
 
 def _acquire(path: Path) -> "UnixFileLock | None":
-    """Acquire the lock; None where the disk knows no locks."""
+    """Acquire the lock; `None` where the disk knows no locks."""
     from filelock import Timeout, UnixFileLock
 
     # Without the fallback: its marker file would stay when the process is killed.

@@ -223,7 +223,7 @@ def _main(arguments: argparse.Namespace) -> int:
 def _plan(
     arguments: argparse.Namespace, overrides: Sequence[str]
 ) -> "tuple[Evaluating, str] | None":
-    """Check an evaluation; return it with the recipe's text, None after --check and the like."""
+    """Check an evaluation; return it with the recipe's text, `None` after --check and the like."""
     evaluating: Evaluating | None = None
     planned: tuple[Evaluating, str] | None = None
 

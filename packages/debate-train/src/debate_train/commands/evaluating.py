@@ -221,7 +221,7 @@ def run_evaluation(
     Args:
         evaluating: Policies, questions and modes.
         recipe_text: The recipe as the folder has it.
-        output: The folder; None makes `runs/NAME-eval-TIME`.
+        output: The folder; `None` makes `runs/NAME-eval-TIME`.
         resume: Go on with an evaluation in the folder.
         all_figures: Print also the figures without a place in the table.
 

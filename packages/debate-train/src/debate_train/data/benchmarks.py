@@ -66,7 +66,7 @@ BBH_TASKS = (
 class PublishedBenchmark:
     """Address and shape of a benchmark's rows.
 
-    `splits` are the hub's names of the training and test rows, None where there are no such rows.
+    `splits` are the hub's names of the training and test rows, `None` where there are no such rows.
     With `shares` a single set of rows is divided within each subject, into test, dev and the rest.
     """
 
@@ -189,7 +189,7 @@ class Benchmark(RowSettings):
 
     @property
     def test_rows(self) -> tuple[str, str | None, str] | None:
-        """The benchmark, the path and the key of the test rows; None if a share is held out."""
+        """The benchmark, the path and the key of the test rows; `None` if a share is held out."""
         if self.test is not None or self.test_path is not None:
             return self.test or self.name, self.test_path, "data.test_path"
         if self.published.only_evaluates:

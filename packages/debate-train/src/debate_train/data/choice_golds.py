@@ -43,7 +43,7 @@ class ChoiceGold:
         return meanings
 
     def label(self, usual: Way | None) -> str | None:
-        """Choose the meant label, None where the answer names no choice.
+        """Choose the meant label, `None` where the answer names no choice.
 
         Args:
             usual: How the other answers of the file are read.
@@ -69,7 +69,7 @@ class ChoiceGold:
 
 
 def usual_way(golds: Sequence[ChoiceGold]) -> Way | None:
-    """Find the common way to read all unambiguous answers, None where they differ."""
+    """Find the common way to read all unambiguous answers, `None` where they differ."""
     ways: set[Way] = set()
     for gold in golds:
         meanings = gold.meanings

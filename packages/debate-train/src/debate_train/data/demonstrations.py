@@ -140,7 +140,7 @@ def _choose_answer(request: TurnRequest, errors: bool) -> str:
 
 
 def _draw_wrong_answer(question: Question, rng: random.Random) -> str | None:
-    """Draw a wrong answer by the checker's verdict, None where there is no such answer."""
+    """Draw a wrong answer by the checker's verdict, `None` where there is no such answer."""
     right = str(question.answer)
     if not NUMBER.fullmatch(right):
         return wrong_answer(question, (), partial(same_answer, question), rng)

@@ -162,7 +162,7 @@ class MixedSource(DataSource):
 
     @property
     def split_rule(self) -> Callable[[str], Split] | None:
-        """The common rule of all sources; None without one."""
+        """The common rule of all sources; `None` without one."""
         rules = {source.split_rule for source in self.opened.values()}
         return rules.pop() if len(rules) == 1 else None
 

@@ -81,7 +81,7 @@ class RowQuestion:
 
     @property
     def choice_gold(self) -> ChoiceGold | None:
-        """The name of a choice as the answer, None for a question without choices or answer."""
+        """The name of a choice as the answer, `None` for a question without choices or answer."""
         question = self.question
         choices = question.meta.get("choices")
         if not choices or not question.answer or question.meta.get("kind", "choice") != "choice":
@@ -106,7 +106,7 @@ def check_pattern(pattern: str) -> str:
 
 
 def answer_in(pattern: str, text: str, where: str) -> str | None:
-    """Search for the pattern and take the first group, None without a match.
+    """Search for the pattern and take the first group, `None` without a match.
 
     Raises:
         DataError: The search exceeds the time limit.
@@ -240,7 +240,7 @@ def _message_error(value: object, where: str) -> DataError:
 
 
 def _value(row: Mapping[str, object], key: str) -> object:
-    """Look up a key of a row, None where it is missing; a dot steps inside."""
+    """Look up a key of a row, `None` where it is missing; a dot steps inside."""
     # A key with a dot in its own name goes before a path.
     if key in row:
         return row[key]

@@ -103,7 +103,7 @@ class RowSettings(DataSettings):
 
         Args:
             train: Training questions, with the questions to hold out here.
-            dev: Held-out questions for exit criteria and evaluations on the way; None takes a
+            dev: Held-out questions for exit criteria and evaluations on the way; `None` takes a
                 share of `train`.
             test: Held-out questions of figures.
             run_seed: Of the run.

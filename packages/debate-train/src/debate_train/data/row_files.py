@@ -25,7 +25,7 @@ def rows_of(
         config: Configuration of a hub data set.
         split: Of a hub data set.
         key: Key of the path in the recipe.
-        count: The most rows to read; None reads all.
+        count: The most rows to read; `None` reads all.
 
     Raises:
         DataError: It cannot be read.

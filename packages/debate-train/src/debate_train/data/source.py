@@ -39,7 +39,7 @@ class Seeds:
 
     @classmethod
     def of(cls, data_seed: int | None, run_seed: int) -> "Seeds":
-        """Derive the seeds from `data.seed` (None where a recipe leaves it out) and `seed`."""
+        """Derive the seeds from `data.seed` (`None` where a recipe leaves it out) and `seed`."""
         if data_seed is None:
             return cls(training=run_seed, held_out=0)
         return cls(training=data_seed, held_out=data_seed)
@@ -74,7 +74,7 @@ class DataSource(ABC):
 
     @property
     def split_rule(self) -> Callable[[str], Split] | None:
-        """The rule from a question's text to a split; None without a rule.
+        """The rule from a question's text to a split; `None` without a rule.
 
         Splits by a rule share no question, and need no comparison.
         """
@@ -166,7 +166,7 @@ class DataSettings(Config):
 
 
 def unread_path(key: str, path: str) -> str | None:
-    """Describe a path beyond the reach of a check, None for a readable path.
+    """Describe a path beyond the reach of a check, `None` for a readable path.
 
     Raises:
         DataError: It is neither an existing file nor the id of a data set.

@@ -25,7 +25,7 @@ class Measure:
 
     The interval resamples questions, each with all runs, to cover the draw of questions as well
     as the sampling of replies. `run_deviation` is the standard deviation
-    (n − 1) between the means of the runs, None for a single run: only the noise of sampling.
+    (n − 1) between the means of the runs, `None` for a single run: only the noise of sampling.
     """
 
     mean: float
@@ -74,7 +74,7 @@ class Measures:
 
 
 def measures_json(measures: Measures) -> dict[str, dict[str, float]]:
-    """Convert measures to JSON; values of None are left out."""
+    """Convert measures to JSON; values of `None` are left out."""
     converted = {}
     for name, measure in measures.found.items():
         values = asdict(measure).items()

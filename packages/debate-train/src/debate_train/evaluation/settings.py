@@ -386,7 +386,7 @@ class KeepIf(Config):
 
     Args:
         metric: Name as in the evaluation, such as eval/majority/accuracy.
-        since: The phase with the start to compare with and to restore; None is the phase itself.
+        since: The phase with the start to compare with and to restore; `None` is the phase itself.
         tolerance: How far it may fall.
     """
 

@@ -165,7 +165,7 @@ def adapter_tensors(
 
 
 def adapter_of(parameter: str) -> str | None:
-    """Parse the adapter's name in a parameter's name, None for a parameter of the base."""
+    """Parse the adapter's name in a parameter's name, `None` for a parameter of the base."""
     parts = parameter.split(".")
     for part, following in pairwise(parts):
         if part.startswith(ADAPTER_MARK):
@@ -215,7 +215,7 @@ def tokens_of_adapters(batch: "Batch") -> dict[str, int]:
 
 
 def unknown_adapter(lora: "Lora | None", name: str | None) -> str | None:
-    """Describe the fault of a role's adapter, None without a fault."""
+    """Describe the fault of a role's adapter, `None` without a fault."""
     adapters = () if lora is None else lora.adapters
     if name is None or name in adapters:
         return None

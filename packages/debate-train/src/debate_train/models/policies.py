@@ -40,7 +40,7 @@ class PolicyConfig(Config):
 
     @abstractmethod
     def sampled_model(self, trained: TrainedPolicy) -> ModelConfig | None:
-        """Select the model to sample from, None where the engine brings a model."""
+        """Select the model to sample from, `None` where the engine brings a model."""
 
     @abstractmethod
     def open(self, trained: TrainedPolicy, loaded: LoadedModel) -> Engine:

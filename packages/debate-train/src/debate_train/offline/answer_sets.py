@@ -357,7 +357,7 @@ def _as_first_turn(debate: ReadDebate, turn: ReadTurn, example: Example) -> Exam
     """Rewrite a reply as if the agent had answered so in the first turn.
 
     The agent's first turn keeps the form; the reply's answer section replaces the first answer
-    section. None if the first turn failed, or had read others.
+    section. `None` if the first turn failed, or had read others.
     """
     protocol = debate.transcript.protocol
     # In a sequential debate, later agents have read others before their first turn.

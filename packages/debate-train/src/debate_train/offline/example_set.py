@@ -207,7 +207,7 @@ def held_out_accuracies(
 
 
 def files_digest(offline: OfflineSettings) -> str | None:
-    """Hash the files of a set; None for a set without files.
+    """Hash the files of a set; `None` for a set without files.
 
     Raises:
         UsageError: There is no such file.
@@ -367,7 +367,7 @@ def look_at_demonstrations(transcripts: Sequence[Transcript]) -> Counter[str]:
 
 
 def harm_of(counts: Mapping[str, int], contract: str) -> str | None:
-    """Explain why demonstrations must not be imitated; None if they can be.
+    """Explain why demonstrations must not be imitated; `None` if they can be.
 
     Args:
         counts: from `look_at_demonstrations`.

@@ -76,7 +76,7 @@ class GuidedPairs(OfflineSettings):
         return self
 
     def problem(self, form: DebateForm) -> str | None:
-        """Explain why debates of this form give no pairs; None if they can."""
+        """Explain why debates of this form give no pairs; `None` if they can."""
         names = [role.name for role in form.protocol().roles]
         if self.role not in names:
             return f"role: found {self.role!r}, expected one of {', '.join(names)} (debate.roles)"
@@ -88,7 +88,7 @@ class GuidedPairs(OfflineSettings):
         return None
 
     def doubt(self, metrics: Mapping[str, float]) -> str | None:
-        """Explain that guidance did not work, or not clearly; None if it did.
+        """Explain that guidance did not work, or not clearly; `None` if it did.
 
         It works where states after replies guided to the right answer are worth more than states
         after natural replies, and these more than states after replies guided to a wrong answer,
@@ -201,7 +201,7 @@ class GuidedPairs(OfflineSettings):
 def _reviewed_turn(transcript: Transcript, turn: Turn) -> Turn | None:
     """Find the reviewed answer of a turn: an actor's last answer, or the answer read by a critic.
 
-    None for a first answer, and for a critic of several actors.
+    `None` for a first answer, and for a critic of several actors.
     """
     is_actor = gives_answers(transcript.protocol, turn.agent)
     # A critic speaks in the round of the answer that it reviews, an actor in the round after.

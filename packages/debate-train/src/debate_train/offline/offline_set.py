@@ -202,7 +202,7 @@ def example_of(
 ) -> Example | None:
     """Build an example under the prompt of a turn without guidance.
 
-    None for a reply without tokens, or for two equal replies.
+    `None` for a reply without tokens, or for two equal replies.
     """
     if turn.reply is None or not chosen.token_ids:
         return None
@@ -245,7 +245,7 @@ def read_examples(path: Path) -> list[Example]:
 
 
 def composed(pairs: Sequence[Pair]) -> Iterator[Pair]:
-    """Add the verdicts on each pair's answers to its `meta`, None where unknown."""
+    """Add the verdicts on each pair's answers to its `meta`, `None` where unknown."""
     answers_of_pairs = [pair.answers() for pair in pairs]
     # All answers in one call: the processes that check them work side by side.
     to_check = []
@@ -330,11 +330,11 @@ class OfflineSettings(Config):
     """Examples of a step."""
 
     def problem(self, form: DebateForm) -> str | None:
-        """Explain why debates of this form give no examples; None if they can."""
+        """Explain why debates of this form give no examples; `None` if they can."""
         return None
 
     def doubt(self, metrics: Mapping[str, float]) -> str | None:
-        """Explain why a whole set's measures speak against learning from it, else None."""
+        """Explain why a whole set's measures speak against learning from it, else `None`."""
         return None
 
     @abstractmethod

@@ -24,7 +24,7 @@ _WEIGHT_KINDS: frozenset[Capability] = frozenset(("full_weights", "lora"))
 def start_mode(
     evaluation: Evaluation, setup: Setup, debate: DebateForm, engine: EngineSettings
 ) -> Opponents | None:
-    """Build the mode in which a phase is measured against its start, None where it is not.
+    """Build the mode in which a phase is measured against its start, `None` where it is not.
 
     The mode needs one policy in all roles, in training and in evaluated debates of several rounds,
     and an engine that answers batch by batch, so that loading two sets of weights in turn costs
@@ -75,7 +75,7 @@ class PhaseStart:
 
     @classmethod
     def kept(cls, mode: Opponents, like: Weights, folder: Path, phase: str) -> "PhaseStart | None":
-        """Read the file of `begun`; None where it is missing, damaged or another phase's.
+        """Read the file of `begun`; `None` where it is missing, damaged or another phase's.
 
         Args:
             mode: the mode.

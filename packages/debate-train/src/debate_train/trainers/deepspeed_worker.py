@@ -625,7 +625,7 @@ class DeepSpeedSession:
 
     @property
     def completed(self) -> int | None:
-        """Number of steps in the weights; None within a step, or after a rank was lost."""
+        """Number of steps in the weights; `None` within a step, or after a rank was lost."""
         is_whole = self._is_whole and not self._processes.broken
         return self._worker.counts().schedule_steps if is_whole else None
 

@@ -134,7 +134,7 @@ def stored_reference(directory: Path) -> Read:
 
 
 def values_of(policy: "ReferencePolicy | None", loaded: "LoadedModel") -> Read | None:
-    """Load the parameters of a reference, unless the present model has them: then None.
+    """Load the parameters of a reference, unless the present model has them: then `None`.
 
     Raises:
         ModelError: The directory holds no such policy.

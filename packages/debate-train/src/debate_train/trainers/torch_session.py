@@ -541,7 +541,7 @@ class TorchTrainerSession:
 
     @property
     def completed(self) -> int | None:
-        """Number of steps in the weights; None in the middle of a step."""
+        """Number of steps in the weights; `None` in the middle of a step."""
         return self._schedule.last_epoch if self._is_whole else None
 
     def weights(self, version: int) -> Weights:

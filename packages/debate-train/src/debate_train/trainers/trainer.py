@@ -64,7 +64,7 @@ class Trainer(Protocol):
 
     @property
     def completed(self) -> int | None:
-        """Number of the phase's steps in the weights; None in the middle of a step.
+        """Number of the phase's steps in the weights; `None` in the middle of a step.
 
         A failure before the first changed weight leaves the number as it was.
         """
@@ -184,7 +184,7 @@ class TrainerSettings(Config):
         return "auto"
 
     def num_threads(self) -> int | None:
-        """Look up the CPU threads of each operation; None for torch's default."""
+        """Look up the CPU threads of each operation; `None` for torch's default."""
         return None
 
     def named_rates(self) -> "Mapping[str, float]":
@@ -192,11 +192,11 @@ class TrainerSettings(Config):
         return {}
 
     def sharding(self) -> Sharding | None:
-        """Describe the division of the state over processes; None for no division."""
+        """Describe the division of the state over processes; `None` for no division."""
         return None
 
     def type_problem(self, dtypes: Collection[str]) -> str | None:
-        """Explain why weights of these types cannot be trained; None if they can."""
+        """Explain why weights of these types cannot be trained; `None` if they can."""
         return None
 
     def plan(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[Packs]]":

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ThreadState:
-    """Threads of torch's CPU operations, and the CUDA stream (None without CUDA), of a thread."""
+    """Threads of torch's CPU operations, and the CUDA stream (`None` without CUDA), of a thread."""
 
     threads: int
     stream: Any

@@ -30,7 +30,7 @@ class PooledServer:
     started here has one entry and divides its requests itself."""
 
     def assign_session(self) -> int | None:
-        """Assign a session to the engine with the fewest sessions; None for a single engine."""
+        """Assign a session to the engine with the fewest sessions; `None` for a single engine."""
         engine = self.sessions.index(min(self.sessions))
         self.sessions[engine] += 1
         return engine if len(self.sessions) > 1 else None

@@ -78,7 +78,7 @@ class ServerProcess:
 
     @property
     def code(self) -> int | None:
-        """Exit code, None while it runs."""
+        """Exit code, `None` while it runs."""
         return self._supervisor.poll()
 
     def ends_within(self, seconds: float) -> None:
