@@ -353,9 +353,8 @@ def answer_strengths(debate: DrawnDebate, agent: int, prior: float) -> dict[str,
     return dict.fromkeys(judged_answers, 0.0) | log_strengths(wins, prior)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(drawn_debates())
-def test_pooled_rewards_are_their_definition_for_any_debate(debate: DrawnDebate) -> None:
+def check_pooled_rewards(debate: DrawnDebate) -> None:
+    """Compare each pooled reward of a debate with its definition."""
     transcript = debate.transcript()
     options: Any = ("half", "ignore")
     for ties in options:
@@ -379,3 +378,16 @@ def test_pooled_rewards_are_their_definition_for_any_debate(debate: DrawnDebate)
             strength = answer_strengths(debate, key[0], 0.7).get(turn.answer)
             value = None if strength is None else pytest.approx(math.tanh(strength / 2), abs=1e-7)
             assert values[key] == value
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(drawn_debates())
+def test_pooled_rewards_are_their_definition_for_any_debate(debate: DrawnDebate) -> None:
+    check_pooled_rewards(debate)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None, derandomize=True)
+@given(drawn_debates())
+def test_pooled_rewards_are_their_definition_for_two_thousand_debates(debate: DrawnDebate) -> None:
+    check_pooled_rewards(debate)

@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from debate_protocol.forms import ActorCritic, Conl, Direct, Judged, Simultaneous
+from debate_protocol.forms import ActorCritic, Checked, Conl, Direct, Judged, Simultaneous
 from debate_protocol.forms.settings import OwnContract
 from debate_protocol.parsing import parse
 from debate_protocol.transcripts.files import write_transcripts
@@ -21,11 +21,12 @@ from debate_rewards import debate_metrics
 from debate_rewards.answer_checking import check
 from debate_rewards.judged import true_decision
 from debate_rewards.reward import read_debate
-from debate_rewards.votes import judgments
+from debate_rewards.votes import checks_by_turn, judgments
 from debate_rollout.engines import ScriptedEngine
 from debate_train.batches.rows import Step
 from debate_train.data.demonstrations import Demonstrations, worked_turn
 from debate_train.data.questions import Questions
+from debate_train.data.signs_puzzle import demonstration
 from debate_train.data.source import QuestionSource
 from debate_train.errors import UsageError
 from debate_train.recipe import Recipe
@@ -333,3 +334,30 @@ def test_demonstrations_without_the_comparisons_that_are_asked_for_are_refused(
         recipe.model_copy(update={"debate": recipe.debate.model_copy(update={"max_rounds": 1})}), 1
     )
     assert all(row.advantages.any() for row in step.batch.rows)
+
+
+PUZZLES = [
+    Question(f"{n}", "make 4 Q 6 5 1 6", "+ - -", {"kind": "text", "accept": ["+ - -"]})
+    for n in range(12)
+]
+
+
+@pytest.mark.parametrize(
+    ("questions", "say", "style"),
+    [(MATH, worked_turn, "full"), (PUZZLES, demonstration, "compact")],
+    ids=["math", "signs_puzzle"],
+)
+def test_worked_checks_of_single_answers_and_of_pairs_are_right(questions, say, style):
+    settings = {"judges": 6, "style": style, "contract": {"name": "a", "sections": ["solution"]}}
+    rightness = []
+    for number, question in enumerate(questions):
+        alone = Checked.model_validate({**settings, "judges_see": "answer"})
+        debate = read_debate(play_worked(alone, question, number, say))
+        for turn, checks in checks_by_turn(debate).items():
+            expected = is_right(question, debate.turns[turn].parsed.answer)
+            assert [check.is_right for check in checks] == [expected] * len(checks)
+            rightness += [expected] * len(checks)
+        pairs = Checked.model_validate({**settings, "judges_see": "pair"})
+        figures = debate_metrics([play_worked(pairs, question, number, say)])
+        assert figures.get("judge/accuracy", 1.0) == 1.0
+    assert {True, False} == set(rightness) and len(rightness) == 6 * len(questions)

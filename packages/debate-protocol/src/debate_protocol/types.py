@@ -301,6 +301,8 @@ DEBATER = "debater"
 """The role of all agents of a debate of equals."""
 JUDGE = "judge"
 """The role of those who decide between agents 0 and 1, or whether agent 0 is right."""
+VERDICT = "verdict"
+"""The section in which a judge says whether the one answer that it reads is right or wrong."""
 _CHOICES = (
     (0, re.compile(r"[\W_]*+(?ai:agent 0|0)[\W_]*+")),
     (1, re.compile(r"[\W_]*+(?ai:agent 1|1)[\W_]*+")),

@@ -48,6 +48,7 @@ from debate_rewards.votes import (
     Vote,
     all_votes,
     ballots,
+    judged_ballots,
 )
 
 JudgeCredit = Literal["line", "block", "segment"]
@@ -315,17 +316,24 @@ class V2(JudgeSettings, PooledReward):
         """Score parsed debates, in order."""
         ballots_by_debate = [ballots(debate, self.duplicates) for debate in debates]
         votes_by_debate = [all_votes(turn_ballots) for turn_ballots in ballots_by_debate]
-        values_by_debate = self.verdict_values(debates, votes_by_debate)
+        judged_by_debate = list(map(judged_ballots, debates, ballots_by_debate))
+        judged_votes = [all_votes(turn_ballots) for turn_ballots in judged_by_debate]
+        values_by_debate = self.verdict_values(debates, judged_votes)
         generator_votes_by_debate = self.booked_votes(debates, votes_by_debate)
         scores = []
-        for debate, turn_ballots, values, generator_votes in zip(
-            debates, ballots_by_debate, values_by_debate, generator_votes_by_debate, strict=True
+        for debate, turn_ballots, own_ballots, values, generator_votes in zip(
+            debates,
+            ballots_by_debate,
+            judged_by_debate,
+            values_by_debate,
+            generator_votes_by_debate,
+            strict=True,
         ):
             generator_credits = self.generator_credits(debate, generator_votes)
             judge_credits: list[Credit] = []
             if self.consensus != "none":
                 judge_credits = self.judge_credits(
-                    debate, turn_ballots, values, centred=self.centred
+                    debate, own_ballots, values, centred=self.centred
                 )
             metrics = v2_metrics(debate, turn_ballots, generator_credits, judge_credits)
             # An agent's return is the mean over its generator credits.

@@ -31,6 +31,7 @@ from debate_rewards.votes import (
     Vote,
     all_votes,
     ballots,
+    check_votes,
     orient,
     points,
     without_repetitions,
@@ -63,10 +64,15 @@ class _Pairwise(PooledReward):
             num_about_failed += len(judge.parsed.comparisons) - len(valid_lines)
             num_contradictory += num_dropped_pairs
             lines_by_judge[key] = counted_lines
+        checked_turns: dict[int, TurnKey] = {}
+        for vote in check_votes(debate):
+            line = Line(vote.left.agent, vote.right.agent, vote.verdict, vote.span)
+            lines_by_judge[vote.judge].append(line)
+            checked_turns |= {key.agent: key for key in vote.pair}
         num_votes = sum(len(lines) for lines in lines_by_judge.values())
 
         if self.pool == "answer":
-            shares = _shares_by_answer(debate, lines_by_judge, self.ties)
+            shares = _shares_by_answer(debate, lines_by_judge, self.ties, checked_turns)
         else:
             shares = _shares_by_agent(debate, lines_by_judge, self.ties)
         values = [self.value(share) if share.up + share.down else 0.0 for share in shares]
@@ -109,11 +115,20 @@ def _shares_by_agent(
 
 
 def _shares_by_answer(
-    debate: ReadDebate, lines_by_judge: Mapping[TurnKey, Sequence[Line]], ties: Ties
+    debate: ReadDebate,
+    lines_by_judge: Mapping[TurnKey, Sequence[Line]],
+    ties: Ties,
+    checked_turns: Mapping[int, TurnKey],
 ) -> list[Share]:
     """Count the votes for and against all answers that each agent gave, without its own votes.
 
     A line about an agent that the judge was not shown is about no answer: it counts for that agent.
+
+    Args:
+        debate: The debate.
+        lines_by_judge: The counted lines of each judge turn.
+        ties: What `=` is worth.
+        checked_turns: By agent, the turns that judges were shown alone.
     """
     num_agents = debate.transcript.protocol.num_agents
     answers = pooled_answers(debate)
@@ -124,7 +139,9 @@ def _shares_by_answer(
     votes_for = [0.0] * num_agents
     votes_against = list(votes_for)
     for judge_key, lines in lines_by_judge.items():
-        judged = debate.judged_by(debate.judges[judge_key])
+        judged_turns = debate.judged_by(debate.judges[judge_key])
+        judged = {number: turn.key for number, turn in judged_turns.items()}
+        judged.update(checked_turns)
         for line in lines:
             share = points(line.verdict, ties)
             if share is None:
@@ -133,7 +150,7 @@ def _shares_by_answer(
             for number, up, down in sides:
                 for agent in range(num_agents):
                     if number in judged:
-                        is_valued = answers[judged[number].key] in answers_of_agent[agent]
+                        is_valued = answers[judged[number]] in answers_of_agent[agent]
                     else:
                         is_valued = agent == number
                     if is_valued and agent != judge_key.agent:

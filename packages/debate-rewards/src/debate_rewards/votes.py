@@ -1,12 +1,18 @@
 """Votes of judges on the turns they were shown, and the points of a verdict."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import ClassVar, Literal, NamedTuple
 
 from debate_protocol.parsing import Comparison, Range
-from debate_protocol.types import TurnKey, decided, judging_agents, reads_backwards
+from debate_protocol.types import (
+    VERDICT,
+    TurnKey,
+    decided,
+    judging_agents,
+    reads_backwards,
+)
 from debate_rewards.reward import ReadDebate, ReadTurn, RewardConfig, RewardNeeds
 
 Ties = Literal["half", "ignore"]
@@ -160,6 +166,9 @@ def ballots(debate: ReadDebate, duplicates: Duplicates = "one") -> dict[TurnKey,
     turn_ballots = {
         key: _read_ballot(debate, judge, duplicates) for key, judge in debate.judges.items()
     }
+    for vote in check_votes(debate):
+        ballot = turn_ballots[vote.judge]
+        turn_ballots[vote.judge] = replace(ballot, votes=(*ballot.votes, vote))
     debate.ballot_cache[duplicates] = turn_ballots
     return turn_ballots
 
@@ -200,6 +209,78 @@ def _read_ballot(debate: ReadDebate, judge: ReadTurn, duplicates: Duplicates) ->
         failed_turn_spans=tuple(failed_turn_spans),
         rejected_spans=tuple(sorted(rejected_spans)),
     )
+
+
+class AnswerCheck(NamedTuple):
+    """A judge's verdict on the one turn that it was shown, and where it says so."""
+
+    judge: TurnKey
+    is_right: bool
+    span: Range
+
+
+def checks_by_turn(debate: ReadDebate) -> dict[TurnKey, list[AnswerCheck]]:
+    """Collect the readable verdicts on each valid turn from judges who were shown it alone."""
+    checks: dict[TurnKey, list[AnswerCheck]] = {}
+    for key, judge in debate.judges.items():
+        section = judge.parsed.sections.get(VERDICT)
+        if section is None or judge.failed or not reads_one_answer(debate, key):
+            continue
+        (checked_turn,) = debate.shown_to(judge)
+        decision = decided(debate.transcript.protocol, section.text)
+        if decision is not None and not checked_turn.failed:
+            check = AnswerCheck(judge=key, is_right=decision == 0, span=section.span)
+            checks.setdefault(checked_turn.key, []).append(check)
+    return checks
+
+
+def reads_one_answer(debate: ReadDebate, judge: TurnKey) -> bool:
+    """Whether a turn is to say if the one answer that it was shown is right."""
+    contract = debate.transcript.protocol.contract_of(judge.round)
+    if contract.answers or VERDICT not in contract.sections:
+        return False
+    return len(debate.shown_to(debate.judges[judge])) == 1
+
+
+def check_votes(debate: ReadDebate) -> list[Vote]:
+    """Compare turns by checks of each alone: a turn called right beats a turn called wrong.
+
+    The j-th check of a turn meets the j-th of each other turn, so that k checks each make k votes
+    on a pair; two equal verdicts are `=`. Of a turn with fewer checks the first ones meet again.
+    The vote belongs to the judge of the agent with the lower id.
+    """
+    checks = sorted(checks_by_turn(debate).items())
+    votes = []
+    for (left, left_checks), (right, right_checks) in combinations(checks, 2):
+        for number in range(max(len(left_checks), len(right_checks))):
+            left_check = left_checks[number % len(left_checks)]
+            right_check = right_checks[number % len(right_checks)]
+            verdict: Verdict = "="
+            if left_check.is_right != right_check.is_right:
+                verdict = ">" if left_check.is_right else "<"
+            pair = (left, right)
+            votes.append(Vote(left_check.judge, pair, verdict, left_check.span))
+    return votes
+
+
+def judged_ballots(
+    debate: ReadDebate, turn_ballots: Mapping[TurnKey, Ballot]
+) -> dict[TurnKey, Ballot]:
+    """Replace the votes of judges who read one answer alone by what each of them said.
+
+    That is one vote a judge, on the answer beside itself, `>` for right: judges of one answer are
+    then judges of one pair, and agree or not.
+    """
+    own_ballots = dict(turn_ballots)
+    for key in debate.judges:
+        if reads_one_answer(debate, key):
+            own_ballots[key] = Ballot(num_expected=int(not debate.judges[key].failed))
+    for turn, checks in checks_by_turn(debate).items():
+        for check in checks:
+            verdict: Verdict = ">" if check.is_right else "<"
+            vote = Vote(check.judge, (turn, turn), verdict, check.span)
+            own_ballots[check.judge] = Ballot(votes=(vote,), num_expected=1)
+    return own_ballots
 
 
 def all_votes(turn_ballots: Mapping[TurnKey, Ballot]) -> list[Vote]:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeInt, model_validator
 
 from debate_protocol.plugins import Config, Variants
-from debate_protocol.types import Transcript, Turn, TurnKey, is_trained_on, role_of
+from debate_protocol.types import VERDICT, Transcript, Turn, TurnKey, is_trained_on, role_of
 from debate_rewards.group_advantages import STD_EPSILON, group_mean, std_factor
 from debate_rewards.reward import Credit, Score, ScoreError
 
@@ -36,7 +36,7 @@ __all__ = [
 
 RETURN = "return"
 """The stream that is per agent: an agent's value holds for all its turns."""
-JUDGING = ("comparison", "consensus", "consensus_reason", "decision")
+JUDGING = ("comparison", "consensus", "consensus_reason", "decision", VERDICT)
 SECTIONS: Mapping[str, tuple[str, ...]] = {"judge": JUDGING, "critic": ("evaluation",)}
 """Sections of these streams by default; `generator` takes all but the judge's, others take all."""
 METRIC = "advantage/baseline/"

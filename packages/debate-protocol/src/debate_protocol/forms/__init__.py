@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from debate_protocol.forms.actor_critic import ActorCritic
+from debate_protocol.forms.checked import Checked
 from debate_protocol.forms.conl import Conl
 from debate_protocol.forms.judged import Judged
 from debate_protocol.forms.rounds import DebateState, Direct, Sequential, Simultaneous, turn_seed
@@ -28,6 +29,7 @@ FORMS: Variants[DebateForm] = Variants(
     ActorCritic,
     Conl,
     Judged,
+    Checked,
 )
 """All forms, those of other installed packages included."""
 
@@ -37,6 +39,7 @@ FormConfig = Annotated[DebateForm, FORMS]
 __all__ = [
     "FORMS",
     "ActorCritic",
+    "Checked",
     "Conl",
     "DebateForm",
     "DebateSettings",

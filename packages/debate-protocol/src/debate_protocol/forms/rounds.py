@@ -336,6 +336,26 @@ def seen_sections(parsed: Parsed, contract: Contract, *, blind: bool) -> dict[st
     return {name: text for name, text in texts.items() if not says_nothing(text)}
 
 
+def shown_fields(form: DebateForm, turn: Turn, tags: Contract) -> dict[str, str] | None:
+    """Collect what others are shown of a first answer; None where sections were expected and fail.
+
+    Args:
+        form: The form.
+        turn: The answer.
+        tags: The tags that quoted text may not contain.
+    """
+    contract = form.contract_rules()
+    if contract.kind != "xml":
+        field_name = "answer" if form.style == "compact" else "response"
+        texts = {field_name: parsed_of(turn).spoken}
+    elif turn.failure is not None:
+        return None
+    else:
+        texts = seen_sections(parsed_of(turn), contract, blind=True)
+    limit = form.max_chars_per_field
+    return {name: insertable(text, tags, limit) for name, text in texts.items()}
+
+
 class RoundForm(DebateSettings):
     """A debate of rounds, in which agents speak at once or one after the other."""
 

@@ -7,9 +7,9 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from debate_protocol.forms.rounds import new_turn_request, parsed_of, record_replies, seen_sections
+from debate_protocol.forms.rounds import new_turn_request, parsed_of, record_replies, shown_fields
 from debate_protocol.forms.settings import MOST, DebateStart, SampledSettings
-from debate_protocol.prompts import SeenTurn, View, insertable, opening
+from debate_protocol.prompts import SeenTurn, View, opening
 from debate_protocol.types import (
     AgentRole,
     DebateRun,
@@ -172,7 +172,7 @@ class SelfDebate(SampledSettings):
         # All second turns share one prompt, written for agent 2 of a debate with the pair.
         seen_turns = []
         for position, agent in enumerate(pair):
-            fields = self._fields(first_turns[agent])
+            fields = shown_fields(self, first_turns[agent], self.contract_rules())
             seen_turns.append(SeenTurn(position, 0, fields))
         view = replace(view, agent=2, round=1, turns=tuple(seen_turns), peers=(0, 1))
         prompt = self._debate_prompt(view)
@@ -206,18 +206,6 @@ class SelfDebate(SampledSettings):
             Message(role="assistant", content=own_response),
             Message(role="user", content=request_text),
         )
-
-    def _fields(self, turn: Turn) -> dict[str, str] | None:
-        rules = self.contract_rules()
-        if rules.kind != "xml":
-            field_name = "answer" if self.style == "compact" else "response"
-            texts = {field_name: parsed_of(turn).spoken}
-        elif turn.failure is not None:
-            return None
-        else:
-            texts = seen_sections(parsed_of(turn), rules, blind=True)
-        limit = self.max_chars_per_field
-        return {name: insertable(text, rules, limit) for name, text in texts.items()}
 
     @model_validator(mode="after")
     def _conversation_is_free_text(self) -> Self:

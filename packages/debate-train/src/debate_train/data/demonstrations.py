@@ -13,7 +13,7 @@ from debate_protocol.forms.actor_critic import wrong_answer
 from debate_protocol.forms.judged import CHOICE
 from debate_protocol.parsing import answer_line, final_box
 from debate_protocol.plugins import Variants
-from debate_protocol.types import Question, TurnRequest, parse_turn
+from debate_protocol.types import VERDICT, Question, TurnRequest, parse_turn
 from debate_report.rollout_files import debates_in, files_of
 from debate_rewards.answer_checking import check, check_many, kind_of, same_answer
 from debate_rewards.answers.reply import final_answer
@@ -128,7 +128,8 @@ def _choose_answer(request: TurnRequest, errors: bool) -> str:
         return request.guide
     question = request.question
     sections = () if request.contract is None else request.contract.sections
-    is_judge = not request.answers and ("comparison" in sections or "decision" in sections)
+    judges_by = {"comparison", "decision", VERDICT}
+    is_judge = not request.answers and not judges_by.isdisjoint(sections)
     sees_answers = request.answers and bool(request.claims)
     # First answers and critics may err, for others to find; judges and later answers do not.
     rng = random.Random(f"turn/{request.seed}")
@@ -190,7 +191,11 @@ def _feedback(request: TurnRequest, answer: str, checks: Mapping[int, _Check]) -
     else:
         decision = "right" if first_is_right else "wrong"
     sections = () if contract is None else contract.sections
-    return _fill_sections(sections, {"evaluation": feedback, "decision": decision}) or feedback
+    texts = {"evaluation": feedback, "decision": decision}
+    if VERDICT in sections:
+        all_right = bool(checks) and all(check.is_right for check in checks.values())
+        texts[VERDICT] = "right" if all_right else "wrong"
+    return _fill_sections(sections, texts) or feedback
 
 
 def _fill_sections(sections: tuple[str, ...], texts: Mapping[str, str]) -> str:

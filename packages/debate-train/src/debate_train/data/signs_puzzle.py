@@ -7,7 +7,7 @@ small enough for a two-layer model to learn to solve, to check and to compare on
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations, product
 from typing import Literal
@@ -16,12 +16,13 @@ from pydantic import Field
 
 from debate_protocol.forms.judged import CHOICE
 from debate_protocol.parsing import Contract
-from debate_protocol.types import Question, TurnRequest
+from debate_protocol.types import VERDICT, Question, TurnRequest
 from debate_train.data.demonstrations import vote_line
 from debate_train.data.drawn_source import DrawnSource
 from debate_train.data.source import DataSettings, Seeds
 
 SIGNS = ("+", "-")
+_SECTIONS = ("solution", "evaluation", "comparison")
 WORDS = ("Answer:", "toward")
 """Words that a word-level tokenizer needs in addition to its own (`model.extra_words`)."""
 ANSWER_LINE = re.compile(r"Answer: ([-+ ]*[-+])")
@@ -167,7 +168,7 @@ def demonstration(request: TurnRequest, *, errors: bool = True) -> str:
         solution = rng.choice(right)
         if rng.random() > skill:
             solution = rng.choice(wrong_signs(digits, target))
-        return _turn_text(contract, solution, checks="N/A", votes="N/A", faults="N/A")
+        return _turn_text(contract, {"solution": solution})
 
     is_right = {agent: signs in right for agent, signs in candidates.items()}
     checks = {}
@@ -178,26 +179,28 @@ def demonstration(request: TurnRequest, *, errors: bool = True) -> str:
     votes = [vote_line(first, second, is_right) for first, second in combinations(ranked, 2)]
     faults = [checks[agent] for agent in ranked if not is_right[agent]]
     adoptable = [signs for agent, signs in candidates.items() if is_right[agent]]
-    return _turn_text(
-        contract,
-        solution=rng.choice(adoptable or right),
-        checks=" ".join(checks.values()),
-        votes="\n".join(votes) or "N/A",
-        faults=" ".join(faults) or "N/A",
-    )
-
-
-def _turn_text(
-    contract: Contract | None, solution: str, checks: str, votes: str, faults: str
-) -> str:
-    texts = {"solution": solution, "evaluation": checks, "comparison": votes}
-    sections = tuple(texts) if contract is None else contract.sections
+    texts = {
+        "solution": rng.choice(adoptable or right),
+        "evaluation": " ".join(checks.values()),
+        "comparison": "\n".join(votes) or "N/A",
+        VERDICT: "right" if all(is_right.values()) else "wrong",
+    }
+    sections = () if contract is None else contract.sections
     if "analysis" in sections:
-        texts["analysis"] = checks
-        texts["evaluation"] = faults
-    elif "evaluation" not in sections and checks != votes:  # equal only where both are N/A
-        texts["comparison"] = f"{checks}\n{votes}"
-    return "\n".join(f"<{name}> {texts[name]} </{name}>" for name in sections if name in texts)
+        texts["analysis"] = texts["evaluation"]
+        texts["evaluation"] = " ".join(faults) or "N/A"
+    elif contract is not None and "evaluation" not in sections:
+        texts["comparison"] = f"{texts['evaluation']}\n{texts['comparison']}"
+    return _turn_text(contract, texts)
+
+
+def _turn_text(contract: Contract | None, texts: Mapping[str, str]) -> str:
+    """Write the sections of a contract, `N/A` in those without a text."""
+    sections = _SECTIONS if contract is None else contract.sections
+    known = (*_SECTIONS, "analysis", VERDICT)
+    return "\n".join(
+        f"<{name}> {texts.get(name, 'N/A')} </{name}>" for name in sections if name in known
+    )
 
 
 def _check_totals(digits: Sequence[int], solution: str, is_right: bool) -> str:

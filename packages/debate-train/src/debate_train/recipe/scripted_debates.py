@@ -7,6 +7,7 @@ from itertools import combinations
 from debate_protocol.forms.judged import CHOICE
 from debate_protocol.parsing import Contract, get_contract
 from debate_protocol.types import (
+    VERDICT,
     DebateRun,
     Gate,
     Question,
@@ -138,8 +139,12 @@ class ScriptedAgents:
         for left, right in combinations(sorted(latest_is_right), 2):
             verdict = _verdict(latest_is_right[left], latest_is_right[right], chance)
             comparisons.append(f"Agent {left} {verdict} Agent {right}")
+        verdict = "right" if any(latest_is_right.values()) else "wrong"
+        if chance.random() < 0.2:
+            verdict = chance.choice(("right", "wrong"))
         return {
             "decision": decision,
+            VERDICT: verdict,
             "evaluation": " ".join(evaluations),
             "comparison": "\n".join(comparisons),
         }

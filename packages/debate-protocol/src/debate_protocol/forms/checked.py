@@ -1,0 +1,186 @@
+"""Answers that several judges check, each of whom reads one answer alone, or two of them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from debate_protocol.forms.rounds import (
+    new_turn_request,
+    parsed_of,
+    record_replies,
+    shown_fields,
+)
+from debate_protocol.forms.settings import MOST, DebateStart, SampledSettings
+from debate_protocol.parsing import Contract
+from debate_protocol.prompts import SeenTurn, View, opening
+from debate_protocol.types import (
+    DEBATER,
+    JUDGE,
+    VERDICT,
+    AgentRole,
+    DebateRun,
+    Gate,
+    Protocol,
+    Turn,
+    TurnKey,
+    TurnRequest,
+)
+
+_INSTRUCTIONS = {
+    "evaluation": "what holds of what was said, and what does not.",
+    VERDICT: "only right or wrong: whether the answer is.",
+}
+
+
+class Checked(SampledSettings):
+    """Agents answer at once, then judges who answer nothing check the answers.
+
+    Judges are dealt evenly over the answers, or over the pairs of answers, so that each is checked
+    several times by judges who know nothing of each other. Agents 0 to `debaters` − 1 speak in
+    round 0, the judges in round 1. All answers are samples of one prompt, and so are all checks of
+    one answer or pair; every second check of a pair reads it in the opposite order.
+
+    A judge of a pair compares, as judges of other debates do. A judge of one answer says right or
+    wrong; rewards compare the verdicts on two answers (`debate_rewards.votes.check_votes`). Failed
+    answers are not checked. Without two answers nobody judges.
+    """
+
+    type: Literal["checked"] = "checked"
+    max_rounds: Literal[2] = 2
+    """Answers, then checks."""
+    debaters: int = Field(default=4, ge=2, le=MOST)
+    """Agents who answer."""
+    judges: int = Field(default=12, ge=1, le=MOST)
+    """Judges of a debate, each sampled for itself; often more than debaters."""
+    judges_see: Literal["answer", "pair"] = "pair"
+    """What a judge reads: one `answer` alone, or a `pair` of them."""
+    distinct: bool = False
+    """Check one turn of each different answer, and that more often: for `pool: answer`."""
+    reasons: bool = True
+    """Judges write an evaluation before their verdict."""
+    conversation: Literal["rebuild"] = "rebuild"
+    """A judge reads what no other turn has in its prompt, so that no conversation is shared."""
+
+    agent_keys: ClassVar[tuple[str, ...]] = ("debaters", "judges")
+
+    @property
+    def num_agents(self) -> int:
+        """Count the agents, judges included."""
+        return self.debaters + self.judges
+
+    def turn_count(self) -> int:
+        """Count the turns that are sampled."""
+        return self.num_agents
+
+    def own_roles(self) -> tuple[AgentRole, ...]:
+        """List the roles of debaters and judges."""
+        return (
+            AgentRole(DEBATER, self.debaters, rounds=(0,), sees={}),
+            AgentRole(JUDGE, self.judges, answers=False, rounds=(1,), sees="drawn"),
+        )
+
+    def contracts(self) -> tuple[str | Contract, ...]:
+        """List the contracts of answers and of checks."""
+        verdict_section = "comparison" if self.judges_see == "pair" else VERDICT
+        sections = ("evaluation", verdict_section) if self.reasons else (verdict_section,)
+        instructions = {name: _INSTRUCTIONS[name] for name in sections if name in _INSTRUCTIONS}
+        check = Contract("check", sections, instructions=instructions, answers=False)
+        return (self.recorded_contract(), check)
+
+    def protocol(self) -> Protocol:
+        """Build the rules for transcripts."""
+        changed_settings = {"distinct": True} if self.distinct else {}
+        return self.rules({"judges_see": self.judges_see}, changed_settings)
+
+    def debate(self, begin: DebateStart) -> DebateRun:
+        """Play a debate."""
+        rules = self.protocol()
+        view = View(
+            question=begin.question,
+            contract=self.contract_rules(),
+            agent=0,
+            round=0,
+            persona=None,
+            turns=(),
+            peers=(),
+        )
+        prompt = opening(self.style, view)
+        requests = [
+            new_turn_request(self, begin.seed, replace(view, agent=agent), prompt)
+            for agent in range(self.debaters)
+        ]
+        answers = record_replies(self, rules, requests, (yield requests))
+        gate = begin.transcript(rules, answers, "gate")
+        if 0 in self.gate_after and (yield Gate(gate, "round_0")) == "keep":
+            return gate
+
+        checked_turns = self._checked_turns(begin, answers)
+        if len(checked_turns) < 2:
+            return begin.transcript(rules, answers, "no_pair")
+        requests = self._checks(begin, view, checked_turns)
+        turns = answers + record_replies(self, rules, requests, (yield requests))
+        if 1 in self.gate_after:
+            yield Gate(begin.transcript(rules, turns, "gate"), "round_1")
+        return begin.transcript(rules, turns, "max_rounds")
+
+    def _checked_turns(self, begin: DebateStart, answers: Sequence[Turn]) -> list[Turn]:
+        """Select the valid answers, under `distinct` the first turn of each."""
+        checked_turns: list[Turn] = []
+        for turn in answers:
+            if turn.failure is not None:
+                continue
+            answer = parsed_of(turn).answer or ""
+            earlier_answers = [parsed_of(earlier).answer or "" for earlier in checked_turns]
+            is_repeated = any(begin.same_answer(earlier, answer) for earlier in earlier_answers)
+            if not (self.distinct and is_repeated):
+                checked_turns.append(turn)
+        return checked_turns
+
+    def _checks(
+        self, begin: DebateStart, view: View, checked_turns: Sequence[Turn]
+    ) -> list[TurnRequest]:
+        """Deal the judges over the answers or pairs, and build their requests."""
+        targets: list[tuple[Turn, ...]] = [(turn,) for turn in checked_turns]
+        if self.judges_see == "pair":
+            targets = list(combinations(checked_turns, 2))
+        contract = self.protocol().contract_of(1)
+        tags = Contract("tags", (*self.contract_rules().sections, *contract.sections))
+        requests = []
+        for judge in range(self.judges):
+            num_earlier_checks, target_number = divmod(judge, len(targets))
+            target = targets[target_number]
+            # What stands first must not decide a pair.
+            if num_earlier_checks % 2:
+                target = target[::-1]
+            seen = [SeenTurn(turn.agent, 0, shown_fields(self, turn, tags)) for turn in target]
+            judge_view = replace(
+                view,
+                contract=contract,
+                # Prompts number all judges alike, so that checks of one target share a prompt.
+                agent=self.debaters,
+                round=1,
+                turns=tuple(seen),
+                peers=tuple(sorted(turn.agent for turn in target)),
+                answers=False,
+            )
+            request = new_turn_request(
+                self,
+                begin.seed,
+                replace(judge_view, agent=self.debaters + judge),
+                opening(self.style, judge_view),
+                tuple(TurnKey(turn.agent, 0) for turn in target),
+            )
+            requests.append(request)
+        return requests
+
+    @model_validator(mode="after")
+    def _judges_fit(self) -> Self:
+        if "comparison" in self.contract_rules().sections:
+            raise ValueError(
+                f"contract: found {str(self.contract_rules())!r}, in which agents compare each "
+                "other; expected boxed, answer_line or one of solutions alone, as judges compare"
+            )
+        return self
