@@ -89,8 +89,7 @@ def test_transcript_is_whole_and_judges_owe_no_answer(judges_see: str, play: Pla
     ("settings", "message"),
     [
         ({"contract": "three_section"}, "in which agents compare each other"),
-        ({"conversation": "shared"}, "rebuild"),
-        ({"conversation": "append"}, "rebuild"),
+        ({"conversation": "shared"}, "conversation\n  Extra inputs"),
         ({"judges_see": "all"}, "'answer' or 'pair'"),
         ({"debaters": 1}, "greater than or equal to 2"),
     ],

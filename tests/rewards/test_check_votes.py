@@ -33,7 +33,6 @@ def checked_debate(
             "debaters": len(answers),
             "judges": len(verdicts),
             "judges_see": judges_see,
-            "reasons": False,
         }
     )
 

@@ -13,6 +13,7 @@ from debate_rewards.cli import main
 from debate_rewards.estimates import Estimate
 from debate_rewards.what_if import (
     RewardReplay,
+    sampling_deviation,
     seeds_needed,
     truth_advice,
     what_if,
@@ -91,6 +92,12 @@ def test_habits_earn_what_the_truth_says_of_their_votes() -> None:
 )
 def test_seeds_are_those_of_a_t_test(effect: float, num_seeds: int) -> None:
     assert seeds_needed(effect, 1.0) == num_seeds
+
+
+def test_deviation_of_sampling_is_that_of_two_arms_of_single_replies() -> None:
+    # √(2 · ½ · ½ / 128) = 1/16
+    assert sampling_deviation(0.5, 128) == pytest.approx(1 / 16)
+    assert sampling_deviation(1.0, 128) == 0.0
 
 
 def test_the_command_reads_a_run_directory_and_files(

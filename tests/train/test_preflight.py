@@ -275,6 +275,7 @@ def test_command_says_how_far_votes_follow_the_truth(preflight, tmp_path, monkey
         "data": {"type": "questions", "path": str(data), "batch_size": 3, "kind": "text"},
         "rollout": {"engine": engine, "max_tokens": 64},
         "phases": {"play": {}},
+        "evaluation": {"questions": 128},
     }
     options = ("--no-update", "--truth-gain", "0.1", "--seed-deviation", "0.05")
     code, printed, report = preflight(changes, *options)
@@ -284,5 +285,9 @@ def test_command_says_how_far_votes_follow_the_truth(preflight, tmp_path, monkey
     # (2.8016 · 0.05 / 0.0866)² + 1.92 = 4.54
     assert (
         "  v2: values follow the truth with R² 0.75: expect about 0.87 of what truth would gain "
-        "(0.087); to see that takes 5 seeds\n"
+        "(0.087); to see that takes 5 seeds of 128 test questions\n"
     ) in printed.out
+    # Without the deviation, that of sampling: agent 0 is always right, which leaves none.
+    _, printed, _ = preflight(changes, "--no-update", "--truth-gain", "0.1")
+    assert report["figures"]["eval/direct/accuracy"] == 1.0
+    assert "to see that takes 3 seeds of 128 test questions\n" in printed.out

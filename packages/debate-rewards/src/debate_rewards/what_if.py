@@ -27,7 +27,8 @@ from debate_rewards.reward import Credit, ReadDebate, ReadTurn, Reward, score_de
 
 __all__ = [
     *("HABITS", "Disagreement", "RewardReplay", "SignChange"),
-    *("advice", "seeds_needed", "truth_advice", "what_if", "write_r_squared"),
+    *("advice", "sampling_deviation", "seeds_needed", "truth_advice", "what_if"),
+    "write_r_squared",
 ]
 
 # Two values of one group that differ by less are equal: sums of floats differ in their last digits.
@@ -209,7 +210,10 @@ def advice(
 
 
 def truth_advice(
-    replay: RewardReplay, truth_gain: float | None = None, deviation: float | None = None
+    replay: RewardReplay,
+    truth_gain: float | None = None,
+    deviation: float | None = None,
+    num_questions: int | None = None,
 ) -> str | None:
     """Say what share of the truth's gain the values can teach; None where no answer has a verdict.
 
@@ -217,6 +221,7 @@ def truth_advice(
         replay: What a reward says of debates.
         truth_gain: What verified answers would gain, to count seeds.
         deviation: Standard deviation over seeds of a difference of two arms.
+        num_questions: Test questions of a seed for which `deviation` holds.
     """
     if replay.truth is None:
         return None
@@ -230,6 +235,8 @@ def truth_advice(
     if truth_gain is not None and deviation is not None and fraction * truth_gain > 0:
         num_seeds = seeds_needed(fraction * truth_gain, deviation)
         line += f" ({fraction * truth_gain:.3f}); to see that takes {num_seeds} seeds"
+        if num_questions is not None:
+            line += f" of {num_questions:,} test questions"
     return line
 
 
@@ -243,6 +250,14 @@ def write_r_squared(replay: RewardReplay) -> str:
     # A square alone would rank a broken verifier with the truth.
     sign = " (r < 0)" if replay.truth.value < 0 else ""
     return f"{replay.truth.value**2:.3f} [{low:.3f}, {ends[1]:.3f}]{sign}"
+
+
+def sampling_deviation(accuracy: float, num_questions: int) -> float:
+    """Estimate the standard deviation over seeds of two arms' difference, √(2 p (1 − p) / M).
+
+    Each arm has one reply to each of M questions. What training adds is left out.
+    """
+    return math.sqrt(2 * accuracy * (1 - accuracy) / num_questions)
 
 
 def seeds_needed(difference: float, deviation: float) -> int:

@@ -22,7 +22,6 @@ from debate_protocol.types import (
     VERDICT,
     AgentRole,
     DebateRun,
-    Gate,
     Protocol,
     Turn,
     TurnKey,
@@ -49,8 +48,11 @@ class Checked(SampledSettings):
     """
 
     type: Literal["checked"] = "checked"
-    max_rounds: Literal[2] = 2
-    """Answers, then checks."""
+    # What no recipe could choose otherwise is no key: answers, then checks, without a gate.
+    max_rounds: ClassVar[int] = 2  # type: ignore[misc]
+    gate_after: ClassVar[tuple[int, ...]] = ()  # type: ignore[misc]
+    personas: ClassVar[Literal["none"]] = "none"  # type: ignore[misc]
+    max_chars_per_field: ClassVar[None] = None  # type: ignore[misc]
     debaters: int = Field(default=4, ge=2, le=MOST)
     """Agents who answer."""
     judges: int = Field(default=12, ge=1, le=MOST)
@@ -59,10 +61,6 @@ class Checked(SampledSettings):
     """What a judge reads: one `answer` alone, or a `pair` of them."""
     distinct: bool = False
     """Check one turn of each different answer, and that more often: for `pool: answer`."""
-    reasons: bool = True
-    """Judges write an evaluation before their verdict."""
-    conversation: Literal["rebuild"] = "rebuild"
-    """A judge reads what no other turn has in its prompt, so that no conversation is shared."""
 
     agent_keys: ClassVar[tuple[str, ...]] = ("debaters", "judges")
 
@@ -85,7 +83,7 @@ class Checked(SampledSettings):
     def contracts(self) -> tuple[str | Contract, ...]:
         """List the contracts of answers and of checks."""
         verdict_section = "comparison" if self.judges_see == "pair" else VERDICT
-        sections = ("evaluation", verdict_section) if self.reasons else (verdict_section,)
+        sections = ("evaluation", verdict_section)
         instructions = {name: _INSTRUCTIONS[name] for name in sections if name in _INSTRUCTIONS}
         check = Contract("check", sections, instructions=instructions, answers=False)
         return (self.recorded_contract(), check)
@@ -113,17 +111,11 @@ class Checked(SampledSettings):
             for agent in range(self.debaters)
         ]
         answers = record_replies(self, rules, requests, (yield requests))
-        gate = begin.transcript(rules, answers, "gate")
-        if 0 in self.gate_after and (yield Gate(gate, "round_0")) == "keep":
-            return gate
-
         checked_turns = self._checked_turns(begin, answers)
         if len(checked_turns) < 2:
             return begin.transcript(rules, answers, "no_pair")
         requests = self._checks(begin, view, checked_turns)
         turns = answers + record_replies(self, rules, requests, (yield requests))
-        if 1 in self.gate_after:
-            yield Gate(begin.transcript(rules, turns, "gate"), "round_1")
         return begin.transcript(rules, turns, "max_rounds")
 
     def _checked_turns(self, begin: DebateStart, answers: Sequence[Turn]) -> list[Turn]:

@@ -307,9 +307,11 @@ def preflight_parser() -> argparse.ArgumentParser:
     count = f"training questions (default: {PREFLIGHT_QUESTIONS})"
     add("--questions", type=positive, default=PREFLIGHT_QUESTIONS, metavar="N", help=count)
     add("--no-update", action="store_true", help="leave out the update")
-    gain = "expected gain of verified answers, to count seeds (needs --seed-deviation)"
+    gain = "expected gain of verified answers, to count seeds"
     add("--truth-gain", type=float, metavar="D", help=gain)
-    spread = "standard deviation over seeds of a difference of two arms"
+    spread = (
+        "standard deviation over seeds of a difference of two arms (default: of sampling alone)"
+    )
     add("--seed-deviation", type=float, metavar="S", help=spread)
     add("--json", type=Path, metavar="FILE", help="write all figures to a file")
     return parser

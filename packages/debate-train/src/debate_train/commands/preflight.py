@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from debate_protocol.plugins import did_you_mean
-from debate_rewards.what_if import truth_advice
+from debate_rewards.what_if import sampling_deviation, truth_advice
 from debate_rewards.what_if_command import check_seed_options
 from debate_train.checkpoints.run_directory import plain
 from debate_train.commands.evaluate import named_policy
@@ -26,7 +26,7 @@ from debate_train.recipe.check import check
 from debate_train.recipe.refusals import Launch, refuse
 
 if TYPE_CHECKING:
-    from debate_rewards.what_if import RewardReplay
+    from debate_train.commands.preflight_measuring import Measured
     from debate_train.recipe import Recipe
 
 # Prefixes of figures without bounds in any check.
@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    check_seed_options(arguments.truth_gain, arguments.seed_deviation)
+    if arguments.seed_deviation is not None:
+        check_seed_options(arguments.truth_gain, arguments.seed_deviation)
     return run_recipe(arguments, check, partial(_act, arguments), opening=lambda _: ())
 
 
@@ -70,7 +71,7 @@ def _act(arguments: argparse.Namespace, checked: CheckedRecipe) -> int:
         f"{'no-go' if worst == 'red' else 'go'}: {counts}; preflight of phase {phase_name}: "
         f"{measured.questions} training questions, {policy_name}"
     )
-    signal_lines = _signal_lines(measured.replay, arguments.truth_gain, arguments.seed_deviation)
+    signal_lines = _signal_lines(measured, phase, arguments.truth_gain, arguments.seed_deviation)
     check_lines = [_check_line(result) for result in check_results]
     print(*check_lines, *signal_lines, *_unbounded_lines(measured.figures, phase), sep="\n")
 
@@ -123,14 +124,21 @@ def _check_line(result: Result) -> str:
 
 
 def _signal_lines(
-    replay: "RewardReplay | None", truth_gain: float | None, deviation: float | None
+    measured: "Measured", phase: "Recipe", truth_gain: float | None, deviation: float | None
 ) -> list[str]:
     """Write how far the reward's values follow the truth, and how much text they move."""
+    replay = measured.replay
     if replay is None:
         return []
     text = f"text with an advantage: {replay.signal:.2f}"
     lines = [f"  {text}; questions without any: {replay.dead_questions:.2f}"]
-    truth_line = truth_advice(replay, truth_gain, deviation)
+    num_questions = phase.evaluation.questions
+    accuracy = measured.figures.get(
+        "eval/direct/accuracy", measured.figures.get("train/accuracy/round_0")
+    )
+    if deviation is None and accuracy is not None and num_questions:
+        deviation = sampling_deviation(accuracy, num_questions)
+    truth_line = truth_advice(replay, truth_gain, deviation, num_questions or None)
     if truth_line is not None:
         lines.insert(0, f"  {truth_line}")
     return lines
