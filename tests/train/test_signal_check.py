@@ -275,6 +275,26 @@ def test_estimate_of_the_quickstart_is_what_its_runs_measure() -> None:
     assert not any("takes" in warning for warning in report.warnings)
 
 
+@pytest.mark.parametrize(
+    ("reward", "expected"),
+    [
+        ({"type": "v2"}, "1.00 in round 1, 0.00 in round 2"),
+        # All answers of round 2 are right in demonstrated debates, and so are some of round 1.
+        ({"type": "v2", "pool": "answer"}, "1.00 in round 1, 0."),
+        ({"type": "verifiable"}, None),
+    ],
+)
+def test_check_says_which_answers_earn_nothing(
+    reward: dict[str, Any], expected: str | None
+) -> None:
+    lines = [line for line in check(v2_recipe(reward=reward)).lines if "with a value" in line]
+    if expected is None:
+        assert lines == []
+    else:
+        assert lines[0].startswith(f"  answers with a value in demonstrated debates: {expected}")
+        assert (lines[0].endswith("0.00 in round 2")) == ("pool" not in reward)
+
+
 def test_mass_of_a_stream_is_proportional_to_its_weight() -> None:
     masses = []
     for weight in (1.0, 3.0):

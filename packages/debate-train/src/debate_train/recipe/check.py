@@ -27,7 +27,7 @@ from debate_train.recipe.policies import key_lines, missing_libraries, role_line
 from debate_train.recipe.recipe import Recipe
 from debate_train.recipe.refusals import Launch, run_errors
 from debate_train.recipe.signal_check import learns_from_rewards, streams_error, truth_error
-from debate_train.recipe.stream_shares import stream_share_lines
+from debate_train.recipe.stream_shares import stream_share_lines, valued_answers_line
 from debate_train.recipe.windows import Windows
 
 
@@ -133,6 +133,9 @@ def _check_learning(
                 phase, view.source, answers=has_answers
             )
             report.lines += share_lines
+            valued_line = valued_answers_line(phase, view.source, answers=has_answers)
+            if valued_line is not None:
+                report.lines.append(valued_line)
             warnings += share_warnings
         errors += imitation_errors(phase)
     if view.source is not None:

@@ -1,5 +1,6 @@
 """Estimated shares of the gradient by stream, before a model has played."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from debate_protocol.types import Reply, Transcript
 from debate_rewards.reward import score_debates
+from debate_rewards.what_if import ANSWER_STREAMS
 from debate_rollout.rendering import TokenText
 from debate_train.advantages import Advantage
 from debate_train.batches.rows import stream_credit, turn_tokens
@@ -92,6 +94,39 @@ def stream_share_lines(
         if all(by_stream.values()):
             return _describe(phase, kind, by_stream)
     return [], []
+
+
+def valued_answers_line(phase: Recipe, source: DataSource | None, *, answers: bool) -> str | None:
+    """Say in which rounds answers have no value: their tokens are sampled and teach nothing.
+
+    Args:
+        phase: A phase of learning from rewards.
+        source: The phase's data, if available.
+        answers: Whether questions have answers.
+
+    Returns:
+        None where all answers have a value, and for debates that cannot be played.
+    """
+    small = small_recipe(phase)
+    if small is None:
+        return None
+    kind, transcripts = next(_playable_debates(small, source, answers))
+    with errors_only("debate_rewards"):
+        scores = score_debates(small.reward, transcripts)
+    num_answers: Counter[int] = Counter()
+    num_valued: Counter[int] = Counter()
+    for score in scores:
+        for credit in score.credits:
+            if credit.stream in ANSWER_STREAMS and credit.span is None and not credit.penalty:
+                num_answers[credit.round] += 1
+                num_valued[credit.round] += credit.value is not None
+    if num_valued == num_answers:
+        return None
+    shares = [
+        f"{num_valued[round] / total:.2f} in round {round + 1}"
+        for round, total in sorted(num_answers.items())
+    ]
+    return f"  answers with a value in {kind} debates: {', '.join(shares)}"
 
 
 def _playable_debates(
