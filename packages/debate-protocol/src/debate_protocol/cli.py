@@ -52,24 +52,26 @@ def command_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=NAME, description=__doc__)
     add_options(parser, "debate_protocol")
     commands = parser.add_subparsers(required=True, metavar="parse | validate | show | export")
-    one = commands.add_parser("parse", help="read responses, one JSON object a line")
-    one.add_argument("file", help='JSON Lines of {"id", "text"[, "author", "num_agents"]}, or -')
-    one.add_argument("--contract", default="three_section", help=", ".join(CONTRACTS))
-    one.add_argument("--think", choices=("unwrap", "drop"), default="unwrap")
-    one.set_defaults(command=_parse)
-    one = commands.add_parser("validate", help="check a file of transcripts")
-    one.add_argument("file", help=_FILE)
-    one.set_defaults(command=_validate)
-    one = commands.add_parser("show", help="print one debate to read")
-    one.add_argument("file", help=_FILE)
-    one.add_argument("--id", help="which debate; the first by default")
-    one.set_defaults(command=_show)
-    one = commands.add_parser("export", help="write transcripts in another form to stdout")
-    one.add_argument("file", help=_FILE)
-    one.add_argument("--to", choices=EXPORTS, required=True)
-    one.set_defaults(command=_export)
-    for one in commands.choices.values():
-        add_options(one, "debate_protocol", part=True)
+    subparser = commands.add_parser("parse", help="read responses, one JSON object a line")
+    subparser.add_argument(
+        "file", help='JSON Lines of {"id", "text"[, "author", "num_agents"]}, or -'
+    )
+    subparser.add_argument("--contract", default="three_section", help=", ".join(CONTRACTS))
+    subparser.add_argument("--think", choices=("unwrap", "drop"), default="unwrap")
+    subparser.set_defaults(command=_parse)
+    subparser = commands.add_parser("validate", help="check a file of transcripts")
+    subparser.add_argument("file", help=_FILE)
+    subparser.set_defaults(command=_validate)
+    subparser = commands.add_parser("show", help="print one debate to read")
+    subparser.add_argument("file", help=_FILE)
+    subparser.add_argument("--id", help="which debate; the first by default")
+    subparser.set_defaults(command=_show)
+    subparser = commands.add_parser("export", help="write transcripts in another form to stdout")
+    subparser.add_argument("file", help=_FILE)
+    subparser.add_argument("--to", choices=EXPORTS, required=True)
+    subparser.set_defaults(command=_export)
+    for subparser in commands.choices.values():
+        add_options(subparser, "debate_protocol", part=True)
     return parser
 
 
@@ -103,16 +105,16 @@ def _record(name: object, parsed: Parsed, contract: Contract) -> dict[str, objec
     record: dict[str, object] = {
         "id": name,
         "sections": {
-            name: {key: getattr(one, key) for key in ("text", "span", "truncated")}
-            for name, one in parsed.sections.items()
+            name: {key: getattr(item, key) for key in ("text", "span", "truncated")}
+            for name, item in parsed.sections.items()
         },
         "comparisons": [
-            {key: getattr(one, key) for key in ("left", "op", "right", "span")}
-            for one in parsed.comparisons
+            {key: getattr(item, key) for key in ("left", "op", "right", "span")}
+            for item in parsed.comparisons
         ],
     }
-    kept = ("invalid_lines", "self_dropped", "malformed", "consensus", "problems")
-    record |= {key: getattr(parsed, key) for key in kept}
+    other_keys = ("invalid_lines", "self_dropped", "malformed", "consensus", "problems")
+    record |= {key: getattr(parsed, key) for key in other_keys}
     return record if contract.kind == "xml" else record | {"answer": parsed.answer}
 
 
@@ -145,14 +147,14 @@ def _show(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _chosen(file: str, wanted: str | None) -> Transcript:
-    seen: list[str] = []
+def _chosen(file: str, asked_id: str | None) -> Transcript:
+    debate_ids: list[str] = []
     for transcript in transcripts_in(NAME, file):
-        if wanted is None or transcript.id == wanted:
+        if asked_id is None or transcript.id == asked_id:
             return transcript
-        seen.append(transcript.id)
-    few = ", ".join(repr(one) for one in seen[:8])
-    raise UsageError(f"{file}: found no debate with id {wanted!r}; it holds {few}")
+        debate_ids.append(transcript.id)
+    few = ", ".join(repr(debate_id) for debate_id in debate_ids[:8])
+    raise UsageError(f"{file}: found no debate with id {asked_id!r}; it holds {few}")
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -162,7 +164,7 @@ def _export(options: argparse.Namespace) -> int:
 
         sys.stdout.buffer.write(to_xml(transcripts))
     elif options.to == "jsonl":
-        sys.stdout.buffer.writelines(json_line(to_json(one)) for one in transcripts)
+        sys.stdout.buffer.writelines(json_line(to_json(transcript)) for transcript in transcripts)
     else:
         from debate_protocol.transcripts.log_files import lines_for
 

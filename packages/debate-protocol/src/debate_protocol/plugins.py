@@ -96,11 +96,11 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_a_type(cls, given: object) -> object:
+    def _has_a_type(cls, settings: object) -> object:
         kind = cls.model_fields.get("type")
-        if isinstance(given, Mapping) and kind is not None and kind.annotation is str:
-            return {"type": named(cls), **given}
-        return given
+        if isinstance(settings, Mapping) and kind is not None and kind.annotation is str:
+            return {"type": named(cls), **settings}
+        return settings
 
 
 def entry_points_of(group: str) -> EntryPoints:
@@ -164,17 +164,19 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
         A variant of another package is left out if it cannot be imported, breaks the protocol, or
         repeats a name; a `VariantNotLoadedWarning` names the entry point and the package.
         """
-        found = dict(self.own)
+        models = dict(self.own)
         others = () if self.group is None else entry_points_of(self.group)
         for entry in sorted(others, key=lambda e: (e.name, e.value)):
-            known = found.get(entry.name)
-            if known is None:
+            registered = models.get(entry.name)
+            if registered is None:
                 loaded = self._load(entry)
-                found |= {} if loaded is None else {entry.name: loaded}
-            elif entry.value != f"{known.__module__}:{known.__qualname__}":
-                taken = f"found a name that {known.__module__} has taken; expected another one"
-                self._warn(entry, taken)
-        return found
+                models |= {} if loaded is None else {entry.name: loaded}
+            elif entry.value != f"{registered.__module__}:{registered.__qualname__}":
+                problem = (
+                    f"found a name that {registered.__module__} has taken; expected another one"
+                )
+                self._warn(entry, problem)
+        return models
 
     def __getitem__(self, name: str) -> type[BaseModel]:
         return self.by_type[name]
@@ -260,8 +262,8 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
         try:
             loaded = entry.load()
         except (Exception, SystemExit) as error:  # Our own variants must work all the same.
-            said = (str(error).splitlines() or [""])[0]
-            self._warn(entry, f"cannot be imported: {type(error).__name__}: {said}")
+            reason = (str(error).splitlines() or [""])[0]
+            self._warn(entry, f"cannot be imported: {type(error).__name__}: {reason}")
             return None
         problem = self._problem(loaded, entry.name)
         if problem is not None:

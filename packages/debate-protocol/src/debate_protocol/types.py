@@ -255,8 +255,8 @@ class Transcript:
         while waiting:
             turn = waiting.pop()
             yield turn
-            beside = [branch.turn for branch in turn.branches] + list(turn.continuations)
-            waiting += reversed(beside)
+            samples = [branch.turn for branch in turn.branches] + list(turn.continuations)
+            waiting += reversed(samples)
 
     def _repr_html_(self) -> str:
         """Return the debate as notebooks show it: the text of `shown_debate`, escaped."""
@@ -347,11 +347,11 @@ def paired_roles(first: int, second: int) -> tuple[AgentRole, AgentRole]:
 
 def roles_by_agent(rules: Protocol) -> list[AgentRole]:
     """List the role of each agent, in order; agents without a role are debaters."""
-    found: list[AgentRole] = []
+    agent_roles: list[AgentRole] = []
     for role in roles_of(rules):
-        found += [role] * min(role.count, rules.num_agents - len(found))
-    missing = rules.num_agents - len(found)
-    return found + [AgentRole(DEBATER, missing)] * missing
+        agent_roles += [role] * min(role.count, rules.num_agents - len(agent_roles))
+    missing = rules.num_agents - len(agent_roles)
+    return agent_roles + [AgentRole(DEBATER, missing)] * missing
 
 
 def role_of(rules: Protocol, agent: int) -> AgentRole:
@@ -384,11 +384,11 @@ def agents_by_policy(rules: Protocol) -> dict[str, frozenset[int]]:
     if len(speakers) < 2:
         return {}
     is_one = sum(policy == TRAINED for policy, _ in speakers) == 1
-    found: dict[str, set[int]] = {}
+    agents_by_name: dict[str, set[int]] = {}
     for agent, role in enumerate(roles):
         name = TRAINED if is_one and role.policy == TRAINED else f"role/{role.name}"
-        found.setdefault(name, set()).add(agent)
-    return {name: frozenset(agents) for name, agents in found.items()}
+        agents_by_name.setdefault(name, set()).add(agent)
+    return {name: frozenset(agents) for name, agents in agents_by_name.items()}
 
 
 def speaking_agents(rules: Protocol, round: int) -> tuple[int, ...]:
@@ -477,9 +477,11 @@ def check_topology(rules: Protocol) -> None:
             f"{did_you_mean(name, _KNOWN)}"
         )
     for key, owner in (("degree", "sparse"), ("center", "central")):
-        found = getattr(rules, key)
-        if found is not None and name != owner:
-            raise ValueError(f"{key}: found {found} with topology {name}; only {owner} has a {key}")
+        setting = getattr(rules, key)
+        if setting is not None and name != owner:
+            raise ValueError(
+                f"{key}: found {setting} with topology {name}; only {owner} has a {key}"
+            )
     if center is not None and not 0 <= center < count:
         raise ValueError(f"center: found {center}, expected an agent, 0 to {count - 1}")
     # Agents on a ring can all have the same odd number of neighbours only with one opposite.
@@ -556,8 +558,8 @@ def shown_turns(rules: Protocol, turn: TurnKey, spoken: Collection[TurnKey]) -> 
         if named is None:
             if rules.history_rounds == 0 and not keeps_all:
                 return False
-            seen = sees(rules, turn.agent, key.agent)
-            return seen and first_round(rules.history_rounds, turn.round) <= key.round < end
+            is_visible = sees(rules, turn.agent, key.agent)
+            return is_visible and first_round(rules.history_rounds, turn.round) <= key.round < end
         last = named.get(roles[key.agent].name, 0) if 0 <= key.agent < len(roles) else 0
         if last == 0 or key.agent == turn.agent:
             return False
@@ -575,13 +577,13 @@ def parse_turn(transcript: Transcript, turn: Turn) -> Parsed:
     rules = transcript.protocol
     think: ThinkMode = "drop" if rules.extra.get("think") == "drop" else "unwrap"
     contract = rules.contract_of(turn.round)
-    wanted = (turn.text, contract, turn.agent, rules.num_agents, think)
-    if turn.parsed is None or turn.parsed.reading != wanted:
-        text, _, author, num_agents, _ = wanted
-        found = parse(text, contract, author=author, num_agents=num_agents, think=think)
+    key = (turn.text, contract, turn.agent, rules.num_agents, think)
+    if turn.parsed is None or turn.parsed.reading != key:
+        text, _, author, num_agents, _ = key
+        parsed = parse(text, contract, author=author, num_agents=num_agents, think=think)
         # Turns are frozen; this field follows from the others and no comparison reads it.
-        object.__setattr__(turn, "parsed", found)
-        return found
+        object.__setattr__(turn, "parsed", parsed)
+        return parsed
     return turn.parsed
 
 
@@ -600,12 +602,12 @@ def turn_failed(transcript: Transcript, turn: Turn) -> bool:
 def turn_problems(transcript: Transcript) -> Iterator[str]:
     """Yield impossible turns: out of range, repeated, or with a branch of another turn."""
     rules = transcript.protocol
-    seen: set[TurnKey] = set()
+    known_keys: set[TurnKey] = set()
     for turn in transcript.turns:
         where = f"turn of agent {turn.agent} in round {turn.round}"
-        if turn.key in seen:
+        if turn.key in known_keys:
             yield f"{where}: found twice, expected once"
-        seen.add(turn.key)
+        known_keys.add(turn.key)
         if not 0 <= turn.agent < rules.num_agents:
             yield f"{where}: expected agents 0 to {rules.num_agents - 1}"
         if not 0 <= turn.round < rules.max_rounds:

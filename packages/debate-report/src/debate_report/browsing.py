@@ -64,11 +64,11 @@ def blocks_of(debates: Debates) -> Blocks:
     credited_ids = _credited_ids(recorded)
     parts = [recorded[start : start + BLOCK] for start in range(0, len(recorded), BLOCK)]
 
-    def debates_of(part: Sequence[Recorded]) -> object:
-        return [_debate(debate, with_credit=id(debate) in credited_ids) for debate in part]
+    def debates_of(block: Sequence[Recorded]) -> object:
+        return [_debate(debate, with_credit=id(debate) in credited_ids) for debate in block]
 
-    def prompts_of(part: Sequence[Recorded]) -> object:
-        return [_prompts(debate) for debate in part]
+    def prompts_of(block: Sequence[Recorded]) -> object:
+        return [_prompts(debate) for debate in block]
 
     # Texts come first: a page without prompts is worth more than one without its last debates.
     texts = _pack_while_room(parts, debates_of, MOST_BYTES)
@@ -119,14 +119,14 @@ def _pack_while_room(
     return blocks
 
 
-def _first_open(shown: Sequence[Recorded]) -> int:
+def _first_open(records: Sequence[Recorded]) -> int:
     """Find the debate that is open first: of the policy itself, at its last step."""
-    numbers = range(len(shown))
-    played = [number for number in numbers if not shown[number].demonstrated]
-    trained = [number for number in played if not shown[number].evaluated]
+    numbers = range(len(records))
+    played = [number for number in numbers if not records[number].demonstrated]
+    trained = [number for number in played if not records[number].evaluated]
     candidates = trained or played
     # Of one step the first.
-    return max(candidates, key=lambda number: (shown[number].step, -number), default=0)
+    return max(candidates, key=lambda number: (records[number].step, -number), default=0)
 
 
 def _index_entry(debate: Recorded, phases: Sequence[str], *, is_credited: bool) -> list[object]:

@@ -101,7 +101,7 @@ def answers_given(
     return answers
 
 
-def add_rounds(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -> None:
+def add_rounds(sums: Sums, debate_answers: AnswersGiven, right: Mapping[TurnKey, bool]) -> None:
     """Add metrics of rounds that need the truth.
 
     - `maj/round_R`: whether the majority of the round's answers is right, ties in expectation;
@@ -122,16 +122,16 @@ def add_rounds(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -
 
     Source: SDRL (paper), tables 1, 3, 4 and 6; ACC-Debate (paper), equation 5.
     """
-    rounds = given.rounds()
+    rounds = debate_answers.rounds()
     if not rounds:
         return
-    majority_right = {round: given.majority(keys) for round, keys in rounds.items()}
+    majority_right = {round: debate_answers.majority(keys) for round, keys in rounds.items()}
     for round, keys in rounds.items():
         sums.add(f"maj/round_{round}", majority_right[round])
         sums.add(f"pass@k/round_{round}", float(any(right[key] for key in keys)))
     first = min(rounds)
     last = max(rounds)
-    protocol = given.debate.transcript.protocol
+    protocol = debate_answers.debate.transcript.protocol
     sums.add("maj/first", majority_right[first])
     sums.add("maj/last", majority_right[last])
     # The two rounds of a debate of pairs have different numbers of samples.
@@ -144,9 +144,9 @@ def add_rounds(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -
         last_accuracy = sum(right[key] for key in rounds[last]) / len(rounds[last])
         # A ratio of sums: its weight is the accuracy that it divides by.
         sums.add("improvement", last_accuracy - first_accuracy, first_accuracy)
-    agreed_round = _agreed_round(given)
+    agreed_round = _agreed_round(debate_answers)
     sums.add("agreement/accuracy", majority_right[last if agreed_round is None else agreed_round])
-    for key, turn in given.debate.turns.items():
+    for key, turn in debate_answers.debate.turns.items():
         side = "right" if right[key] else "wrong"
         sums.add(f"{side}/characters/round_{key.round}", len(turn.turn.text))
         if turn.turn.token_counts is not None:
@@ -165,7 +165,7 @@ def _add_center(sums: Sums, right: Mapping[TurnKey, bool], center: int) -> None:
         sums.add("central/delta", last_right - first_right)
 
 
-def add_costs(sums: Sums, given: AnswersGiven) -> None:
+def add_costs(sums: Sums, debate_answers: AnswersGiven) -> None:
     """Add metrics of rounds that need no truth.
 
     - `tokens/answer`: sampled tokens of the whole debate, which gives one answer.
@@ -175,10 +175,10 @@ def add_costs(sums: Sums, given: AnswersGiven) -> None:
 
     Tokens are left out where a turn holds neither its reply nor its counts.
     """
-    turns = given.debate.transcript.turns
-    if not given.debate.turns:
+    turns = debate_answers.debate.transcript.turns
+    if not debate_answers.debate.turns:
         return
-    agreed_round = _agreed_round(given)
+    agreed_round = _agreed_round(debate_answers)
     sums.add("agreement/reached", float(agreed_round is not None))
     num_tokens = 0
     num_saved = 0
@@ -193,11 +193,11 @@ def add_costs(sums: Sums, given: AnswersGiven) -> None:
     sums.add("agreement/tokens_saved", num_saved, num_tokens)
 
 
-def _agreed_round(given: AnswersGiven) -> int | None:
+def _agreed_round(debate_answers: AnswersGiven) -> int | None:
     """Find the first round with the same answer from all expected agents."""
-    protocol = given.debate.transcript.protocol
-    for round, keys in given.rounds().items():
-        classes = {given.classes[key] for key in keys}
+    protocol = debate_answers.debate.transcript.protocol
+    for round, keys in debate_answers.rounds().items():
+        classes = {debate_answers.classes[key] for key in keys}
         has_everyone = len(keys) == len(answering_agents(protocol, round))
         if has_everyone and len(keys) > 1 and len(classes) == 1 and None not in classes:
             return round
@@ -411,24 +411,24 @@ def _add_format(sums: Sums, debate: ReadDebate) -> None:
     sums.add("failed_turns", num_failed)
 
 
-def _add_accuracy(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -> None:
+def _add_accuracy(sums: Sums, debate_answers: AnswersGiven, right: Mapping[TurnKey, bool]) -> None:
     for key, is_right in right.items():
         sums.add(f"accuracy/round_{key.round}", float(is_right))
-    last_round = given.debate.last_round
+    last_round = debate_answers.debate.last_round
     last_keys = [key for key in right if key.round == last_round]
     # An agent that did not speak counts as wrong: the denominator is all that should answer.
-    protocol = given.debate.transcript.protocol
+    protocol = debate_answers.debate.transcript.protocol
     num_expected = max(1, len(answering_agents(protocol, last_round)))
     num_right = sum(right[key] for key in last_keys)
     sums.add("correct", num_right, num_expected)
     sums.add("avg@k", num_right / num_expected)
     sums.add("pass@k", float(num_right > 0))
     sums.add("cons@k", float(2 * num_right > num_expected))
-    sums.add("maj@k", given.majority(last_keys))
+    sums.add("maj@k", debate_answers.majority(last_keys))
     num_read = num_timeouts = 0
     detail_counts: Counter[str] = Counter()
     for key in last_keys:
-        verdict = given.verdicts[key]
+        verdict = debate_answers.verdicts[key]
         num_read += verdict.reason in ("same_text", "equivalent", "different")
         num_timeouts += verdict.reason == "timeout"
         if verdict.detail:

@@ -95,25 +95,29 @@ class ExchangeTemplates(Config):
     @field_validator("*")
     @classmethod
     def _places_are_known(cls, text: str | None, info: ValidationInfo) -> str | None:
-        said = () if info.field_name in ("system", "first", "guided_first") else _SAID
+        answer_places = () if info.field_name in ("system", "first", "guided_first") else _SAID
         target = ("target",) if str(info.field_name).startswith("guided_") else ()
-        known = (*QUESTION_PLACES, *said, *target)
-        return text if text is None else with_known_places(text, known)
+        known_places = (*QUESTION_PLACES, *answer_places, *target)
+        return text if text is None else with_known_places(text, known_places)
 
     @model_validator(mode="after")
     def _agents_are_shown_what_they_need(self) -> Self:
-        question, own = ("question", "text"), ("responses", "response")
+        question, responses = ("question", "text"), ("responses", "response")
         needs: dict[str, list[tuple[str, ...]]] = {
             "first": [question],
-            "actor": [question, own, ("responses", "feedback")],
-            "critic": [question, own],
+            "actor": [question, responses, ("responses", "feedback")],
+            "critic": [question, responses],
         }
-        needs |= {f"guided_{name}": [*wanted, ("target",)] for name, wanted in needs.items()}
-        for key, wanted in needs.items():
-            shown = {*places(getattr(self, key) or ""), *places(self.system)}
-            missing = [either for either in wanted if not shown.intersection(either)]
+        needs |= {
+            f"guided_{name}": [*alternatives, ("target",)] for name, alternatives in needs.items()
+        }
+        for key, alternatives in needs.items():
+            template_places = {*places(getattr(self, key) or ""), *places(self.system)}
+            missing = [
+                either for either in alternatives if not template_places.intersection(either)
+            ]
             if missing and getattr(self, key) is not None:
-                expected = " or ".join(f"${one}" for one in missing[0])
+                expected = " or ".join(f"${name}" for name in missing[0])
                 raise ValueError(f"{key}: expected {expected} in it")
         return self
 
@@ -132,11 +136,11 @@ class ExchangeTemplates(Config):
 
 def _values(view: View, target: str) -> dict[str, str]:
     feedback = view.turns[-1:] if view.answers else ()
-    own = [t for t in view.turns if t.agent == view.agent] if view.answers else view.turns
+    reader_turns = [t for t in view.turns if t.agent == view.agent] if view.answers else view.turns
     return {
         **question_values(view),
         "responses": _people(view.turns),
-        "response": _said(own[0]) if len(own) == 1 else _people(own),
+        "response": _said(reader_turns[0]) if len(reader_turns) == 1 else _people(reader_turns),
         "feedback": "".join(map(_said, feedback)),
         "target": target,
     }
@@ -201,13 +205,13 @@ def exchange_prompt(
     """
     target = None if guide is None else view.inserted(guide)
     if isinstance(style, ExchangeTemplates):
-        found, is_steered = style.messages(view, target)
+        messages, is_steered = style.messages(view, target)
     else:
         speaks = compact_opening if style == "compact" else _actor if view.answers else _critic
-        found, is_steered = speaks(view), False
+        messages, is_steered = speaks(view), False
     if target is None or is_steered:
-        return found
-    *before, last = found
+        return messages
+    *before, last = messages
     added = "\n\n" + _STEERED["actor" if view.answers else "critic"].replace("{guide}", target)
     if style == "compact":
         added = f"\ntoward : {' '.join(target.split())}"
@@ -220,20 +224,20 @@ def _actor(view: View) -> tuple[Message, ...]:
     if not view.turns:
         return chat(rules, f"{question_text(view)}\n\n{_FIRST}")
     *answers, feedback = view.turns
-    own = next(turn for turn in answers if turn.agent == view.agent)
-    others = [turn for turn in answers if turn is not own]
-    parts = [question_text(view), _turn_block("Your last response", own)]
-    parts += [_turn_block("Another response", turn) for turn in others]
+    last_answer = next(turn for turn in answers if turn.agent == view.agent)
+    others = [turn for turn in answers if turn is not last_answer]
+    paragraphs = [question_text(view), _turn_block("Your last response", last_answer)]
+    paragraphs += [_turn_block("Another response", turn) for turn in others]
     about = "these responses" if others else "it"
-    parts.append(_turn_block(f"A critic's feedback on {about}", feedback))
+    paragraphs.append(_turn_block(f"A critic's feedback on {about}", feedback))
     if view.own_turn_failed:
-        parts.append(_UNREAD)
-    return chat(f"{rules} {_QUOTED}", "\n\n".join([*parts, _AGAIN]))
+        paragraphs.append(_UNREAD)
+    return chat(f"{rules} {_QUOTED}", "\n\n".join([*paragraphs, _AGAIN]))
 
 
 def _critic(view: View) -> tuple[Message, ...]:
-    parts = [question_text(view), *(_turn_block("The response", turn) for turn in view.turns)]
-    return chat(_CRITIC_RULES, "\n\n".join([*parts, "Give your feedback."]))
+    paragraphs = [question_text(view), *(_turn_block("The response", turn) for turn in view.turns)]
+    return chat(_CRITIC_RULES, "\n\n".join([*paragraphs, "Give your feedback."]))
 
 
 def _turn_block(title: str, turn: SeenTurn) -> str:
@@ -276,11 +280,11 @@ class Exchange:
         seed = side_seed(self.begin.seed, name) if name else self.begin.seed
         is_critic = key.agent == self.critic
         last, agents = (key.round, self.actors) if is_critic else (key.round - 1, self.agents)
-        seen = [spoken[TurnKey(agent, last)] for agent in agents if last >= 0]
-        view = self._view(key, seen)
+        visible_turns = [spoken[TurnKey(agent, last)] for agent in agents if last >= 0]
+        view = self._view(key, visible_turns)
         prompt = exchange_prompt(self.form.style, view, guide)
-        shown = tuple(turn.key for turn in seen if turn.agent != key.agent)
-        return replace(new_turn_request(self.form, seed, view, prompt, shown), guide=guide)
+        shown_keys = tuple(turn.key for turn in visible_turns if turn.agent != key.agent)
+        return replace(new_turn_request(self.form, seed, view, prompt, shown_keys), guide=guide)
 
     def _view(self, reader: TurnKey, turns: Sequence[Turn]) -> View:
         return View(
@@ -339,7 +343,11 @@ def wrong_answer(
     accepted = (right, *question.meta.get("accept", ()))
 
     def wrong(answers: Sequence[str]) -> list[str]:
-        return [one for one in answers if not any(same_answer(one, other) for other in accepted)]
+        return [
+            answer
+            for answer in answers
+            if not any(same_answer(answer, other) for other in accepted)
+        ]
 
     others = _other_choices(question, right, same_answer)
     if others:
@@ -406,24 +414,24 @@ def sampled_beside(
     form = exchange.form
     spoken = {turn.key: turn for turn in turns}
     states = [
-        _BranchState(place, None, f"{turn.agent}.{turn.round}/natural", turn)
-        for place, turn in enumerate(turns)
+        _BranchState(index, None, f"{turn.agent}.{turn.round}/natural", turn)
+        for index, turn in enumerate(turns)
         if turn.round >= form.first_sampled_round()
     ]
-    beside = [
+    guided_states = [
         _BranchState(s.place, guide, f"{s.turn.agent}.{s.turn.round}/guide{i}", s.turn)
         for s in states
         for i, guide in enumerate(guides)
     ]
-    requests = [exchange.request_turn(s.turn.key, spoken, s.name, s.guide) for s in beside]
-    for state, turn in zip(beside, (yield from _spoken(exchange, requests)), strict=True):
+    requests = [exchange.request_turn(s.turn.key, spoken, s.name, s.guide) for s in guided_states]
+    for state, turn in zip(guided_states, (yield from _spoken(exchange, requests)), strict=True):
         state.turn = turn
-    states += beside
+    states += guided_states
     continued = [state for state in states if state.turn.round < turns[-1].round]
     if form.continued == "critic":
         continued = [state for state in continued if state.turn.agent == exchange.critic]
     yield from _continue(continued, exchange, spoken)
-    return tuple(_with_states(place, turn, states) for place, turn in enumerate(turns))
+    return tuple(_with_states(index, turn, states) for index, turn in enumerate(turns))
 
 
 def _continue(
@@ -439,16 +447,16 @@ def _continue(
             keys = [TurnKey(actor, round + 1) for actor in exchange.actors]
         for name in (f"{state.name}/{k}" for k in range(exchange.form.continuations)):
             tried += [(state, name)] * len(keys)
-            held = {**spoken, state.turn.key: state.turn}
-            requests += [exchange.request_turn(key, held, name) for key in keys]
+            turns_of_state = {**spoken, state.turn.key: state.turn}
+            requests += [exchange.request_turn(key, turns_of_state, name) for key in keys]
     first = yield from _spoken(exchange, requests)
     feedback = [i for i, turn in enumerate(first) if turn.agent == critic]
     requests = []
     for i in feedback:
         state, name = tried[i]
         answer = TurnKey(state.turn.agent, state.turn.round + 1)
-        held = {**spoken, state.turn.key: state.turn, first[i].key: first[i]}
-        requests.append(exchange.request_turn(answer, held, name))
+        turns_of_state = {**spoken, state.turn.key: state.turn, first[i].key: first[i]}
+        requests.append(exchange.request_turn(answer, turns_of_state, name))
     answers = dict(zip(feedback, (yield from _spoken(exchange, requests)), strict=True))
     for i, turn in enumerate(first):
         then = (_bare(answers[i]),) if i in answers else ()
@@ -470,12 +478,12 @@ def _bare(turn: Turn) -> Turn:
     return replace(turn, prompt=None, reply=None, extra=extra)
 
 
-def _with_states(place: int, turn: Turn, states: Sequence[_BranchState]) -> Turn:
-    own = [state for state in states if state.place == place]
-    natural = next((s.continuations for s in own if s.guide is None), [])
+def _with_states(index: int, turn: Turn, states: Sequence[_BranchState]) -> Turn:
+    turn_states = [state for state in states if state.place == index]
+    natural = next((s.continuations for s in turn_states if s.guide is None), [])
     branches = [
         Branch(s.guide, replace(s.turn, continuations=tuple(s.continuations)))
-        for s in own
+        for s in turn_states
         if s.guide is not None
     ]
     return replace(turn, branches=tuple(branches), continuations=tuple(natural))
@@ -524,10 +532,10 @@ class ActorCritic(SampledSettings):
 
     def speaking(self) -> SpeakingSettings:
         """Return how a single reply is prompted and sampled: as an actor's first answer."""
-        found = super().speaking()
+        settings = super().speaking()
         if isinstance(self.style, ExchangeTemplates):
-            return found.model_copy(update={"style": self.style.single()})
-        return found
+            return settings.model_copy(update={"style": self.style.single()})
+        return settings
 
     @model_validator(mode="after")
     def _branches_are_valued(self) -> Self:
@@ -607,8 +615,8 @@ class ActorCritic(SampledSettings):
         right = begin.question.answer
         if not self.guided or right is None or not right.strip():
             return ()
-        given = [parsed_of(turn).answer for turn in turns if turn.agent in exchange.actors]
-        own = [answer for answer in given if answer is not None]
+        parsed_answers = [parsed_of(turn).answer for turn in turns if turn.agent in exchange.actors]
+        answers = [answer for answer in parsed_answers if answer is not None]
         chance = random.Random(side_seed(begin.seed, "wrong"))
-        wrong = wrong_answer(begin.question, own, begin.same_answer, chance)
+        wrong = wrong_answer(begin.question, answers, begin.same_answer, chance)
         return () if wrong is None else (right, wrong)

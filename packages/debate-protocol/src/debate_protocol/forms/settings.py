@@ -83,11 +83,11 @@ class RoleSettings(Config):
             ValueError: The form itself decides a setting, or frozen weights would be trained.
         """
         for key in ("count", "answers", "rounds", "sees"):
-            chosen, own = getattr(self, key), getattr(role, key)
-            if chosen is not None and chosen != own:
+            chosen, role_value = getattr(self, key), getattr(role, key)
+            if chosen is not None and chosen != role_value:
                 raise ValueError(
-                    f"roles.{role.name}.{key}: found {chosen!r}, but the form has {own!r}; leave "
-                    "it out"
+                    f"roles.{role.name}.{key}: found {chosen!r}, but the form has "
+                    f"{role_value!r}; leave it out"
                 )
         is_trained = self.policy == TRAINED
         for key, chosen in (("train", self.train), ("adapter", self.adapter)):
@@ -180,8 +180,8 @@ class SpeakingSettings(Config):
 
     def speaking(self) -> "SpeakingSettings":
         """Select these settings from a form's."""
-        own = {name: getattr(self, name) for name in SpeakingSettings.model_fields}
-        return SpeakingSettings.model_construct(**own)
+        values = {name: getattr(self, name) for name in SpeakingSettings.model_fields}
+        return SpeakingSettings.model_construct(**values)
 
     @field_validator("contract", mode="before")
     @classmethod
@@ -373,15 +373,17 @@ class DebateForm(SpeakingSettings):
         Raises:
             ValueError: The form has no such role, or as `RoleSettings.spoken`.
         """
-        own = self.own_roles()
-        known = [role.name for role in own]
+        form_roles = self.own_roles()
+        names = [role.name for role in form_roles]
         for name in self.roles:
-            if name not in known:
+            if name not in names:
                 raise ValueError(
-                    f"roles: found {name!r}, expected {' or '.join(known)}"
-                    f"{did_you_mean(name, known)}"
+                    f"roles: found {name!r}, expected {' or '.join(names)}"
+                    f"{did_you_mean(name, names)}"
                 )
-        return tuple(self.roles[r.name].spoken(r) if r.name in self.roles else r for r in own)
+        return tuple(
+            self.roles[r.name].spoken(r) if r.name in self.roles else r for r in form_roles
+        )
 
     def persona(self, agent: int) -> Persona | None:
         """Find the agent's persona: the role's, otherwise the persona of the agent's number."""
@@ -391,8 +393,8 @@ class DebateForm(SpeakingSettings):
     def temperature_of(self, agent: int) -> float:
         """Find the agent's sampling temperature: the role's, the persona's, or the form's."""
         chosen = self._chosen(agent)
-        own = None if chosen is None else chosen.temperature
-        return super().temperature_of(agent) if own is None else own
+        role_temperature = None if chosen is None else chosen.temperature
+        return super().temperature_of(agent) if role_temperature is None else role_temperature
 
     def policy_of(self, agent: int) -> str:
         """Find the agent's speaking policy by name."""
@@ -450,7 +452,7 @@ class DebateForm(SpeakingSettings):
         changes: dict[str, Any] = update
         if self.personas != "none":
             personas = DEFAULT_PERSONAS if self.personas == "default" else self.personas
-            changes = {"personas": tuple(one.model_copy(update=update) for one in personas)}
+            changes = {"personas": tuple(persona.model_copy(update=update) for persona in personas)}
         if self.roles:
             roles = {name: role.model_copy(update=update) for name, role in self.roles.items()}
             changes = {**changes, "roles": roles}
@@ -462,9 +464,9 @@ class DebateForm(SpeakingSettings):
         Raises:
             ValueError: A smaller form would be another debate.
         """
-        most = dict.fromkeys(self.agent_keys, agents) | {"max_rounds": rounds}
-        most |= dict.fromkeys(self.sample_keys, samples)
-        chosen = {key: limit for key, limit in most.items() if key in self.model_fields_set}
+        limits = dict.fromkeys(self.agent_keys, agents) | {"max_rounds": rounds}
+        limits |= dict.fromkeys(self.sample_keys, samples)
+        chosen = {key: limit for key, limit in limits.items() if key in self.model_fields_set}
         return self.changed({k: limit for k, limit in chosen.items() if getattr(self, k) > limit})
 
     def _role(self, agent: int) -> AgentRole:
@@ -632,11 +634,11 @@ class DebateSettings(DebateForm):
 
     def protocol(self) -> Protocol:
         """Return the rules as they are written into transcripts."""
-        own = {"presentation": self.presentation, "own_rounds": self.own_rounds}
+        extra_settings = {"presentation": self.presentation, "own_rounds": self.own_rounds}
         usual = {"presentation": "by_number", "own_rounds": -1}
         return self.rules(
             {"blind_review": self.blind_review, "conversation": self.conversation},
-            {key: value for key, value in own.items() if value != usual[key]},
+            {key: value for key, value in extra_settings.items() if value != usual[key]},
             topology=self.topology,
             history_rounds=self.history_rounds,
             degree=self.degree,

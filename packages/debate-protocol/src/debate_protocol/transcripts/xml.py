@@ -120,15 +120,15 @@ def _write_transcript(parent: etree._Element, data: _Fields) -> None:
     question, rules, turns = (data.pop(key) for key in ("question", "protocol", "turns"))
     data.pop("schema")
     _add_texts(parent, data, "id")
-    held = etree.SubElement(parent, _tag("question"))
-    _add_texts(held, question, "id", "text", "answer")
-    _add_json(held, question, "meta")
-    _add_json(held, {"extra": question}, "extra")
-    held = etree.SubElement(parent, _tag("protocol"))
+    element = etree.SubElement(parent, _tag("question"))
+    _add_texts(element, question, "id", "text", "answer")
+    _add_json(element, question, "meta")
+    _add_json(element, {"extra": question}, "extra")
+    element = etree.SubElement(parent, _tag("protocol"))
     for key in [key for key in _RULES if key in rules]:
-        held.set(key, str(rules.pop(key)))
-    _add_texts(held, rules, "contract", "topology")
-    _add_json(held, {"extra": rules}, "extra")
+        element.set(key, str(rules.pop(key)))
+    _add_texts(element, rules, "contract", "topology")
+    _add_json(element, {"extra": rules}, "extra")
     for turn in turns:
         _write_turn(etree.SubElement(parent, _tag("turn")), turn)
     _add_json(parent, data, "meta")
@@ -186,18 +186,18 @@ def _set_text(element: etree._Element, text: str) -> None:
 
 def _fields(element: etree._Element) -> _Fields:
     """Return what a valid element holds, as it stands in JSON."""
-    found: _Fields = {
+    fields: _Fields = {
         key: value if key in _NOT_NUMBERS else int(value) for key, value in element.attrib.items()
     }
     for child in element:
         key = _local(child)
         if key == "extra":
-            found = _json(child) | found
+            fields = _json(child) | fields
         elif key == "turn" and _local(element) == "transcript":
-            found.setdefault("turns", []).append(_fields(child))
+            fields.setdefault("turns", []).append(_fields(child))
         else:
-            found[key] = _value(key, child)
-    return found
+            fields[key] = _value(key, child)
+    return fields
 
 
 def _value(key: str, element: etree._Element) -> object:

@@ -184,5 +184,5 @@ def check_model(model: ModelConfig, report: CheckReport, with_tokenizer: bool = 
     report.errors += problems
     if not problems:
         is_here = Path(model.source).is_dir()
-        place = "" if is_here else " (not here: a hub id, or one to fetch)"
-        report.lines.append(f"model: {model.name}{place}")
+        note = "" if is_here else " (not here: a hub id, or one to fetch)"
+        report.lines.append(f"model: {model.name}{note}")

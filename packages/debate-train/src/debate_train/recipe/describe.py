@@ -191,20 +191,20 @@ def _field_lines(
                 yield f"  {line}"
 
 
-def _child_lines(place: Schema) -> Iterator[str]:
+def _child_lines(schema: Schema) -> Iterator[str]:
     """Yield the variants of a mapping by name, or its keys."""
-    if len(place.models) > 1:
+    if len(schema.models) > 1:
         yield "  variants:"
-        width = max(map(len, place.variants), default=0)
-        for number, (tag, model) in enumerate(place.variants.items()):
+        width = max(map(len, schema.variants), default=0)
+        for number, (tag, model) in enumerate(schema.variants.items()):
             default = "" if number else " (default)"
             yield f"    {tag:{width}}  {summary(model)}{default}"
-    elif place.models:
+    elif schema.models:
         yield "  keys:"
-        for line in overview(place.models[0]):
+        for line in overview(schema.models[0]):
             yield f"  {line}"
-    elif place.values is not None and place.values != NOWHERE:
-        yield from _child_lines(place.values)
+    elif schema.values is not None and schema.values != NOWHERE:
+        yield from _child_lines(schema.values)
 
 
 def facts(model: type[BaseModel], name: str, field: FieldInfo) -> Iterator[str]:

@@ -362,8 +362,8 @@ def finish_of(reason: str | None, stop: object) -> Finish:
     return "stop" if isinstance(stop, str) else "end"
 
 
-def _dtype_name(kept: object) -> str:
-    return "float32" if kept is None else str(kept).removeprefix("torch.")
+def _dtype_name(dtype: object) -> str:
+    return "float32" if dtype is None else str(dtype).removeprefix("torch.")
 
 
 def _as_json(value: object) -> object:

@@ -262,14 +262,14 @@ class VllmSampler:
                 ticket = int(output.request_id)
                 self._ended.append(Finished(ticket, self._outcome(one, output.outputs[0])))
 
-    def _outcome(self, one: _Open, output: "CompletionOutput") -> Reply | Exception:
+    def _outcome(self, open_request: _Open, output: "CompletionOutput") -> Reply | Exception:
         ids = output.token_ids
         labels = [(span.version, span.start, span.end) for span in output.weight_versions or ()]
         try:
-            spans = self._served.spans(labels, one.began, len(ids))
+            spans = self._served.spans(labels, open_request.began, len(ids))
             logps = [at[token].logprob for at, token in zip(output.logprobs, ids, strict=True)]
             finish = finish_of(output.finish_reason, output.stop_reason)
-            return self._served.reply(one.request, ids, logps, finish, spans)
+            return self._served.reply(open_request.request, ids, logps, finish, spans)
         except Exception as error:
             return error
 
