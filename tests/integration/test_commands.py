@@ -14,7 +14,6 @@ import pytest
 
 from debate_protocol import cli
 from debate_protocol.subcommands import SUBCOMMANDS
-from debate_protocol.subcommands import main as debate
 from debate_rewards import cli as rewards_cli
 
 # Each acts on a terminal or turns its writing direction.
@@ -146,27 +145,6 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
         assert "debate-train 0.1.0" in lines
     elif not arguments or arguments == ["--help"]:
         assert {f"{name:10}{command.summary}" for name, command in SUBCOMMANDS.items()} <= {*lines}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["tran"], "debate: found 'tran'; expected one of train, eval, "),
-        (["tran"], "; did you mean 'train'?\n"),
-        (["train"], "debate: train: needs the package debate-train, which is not installed"),
-        (["train"], "pip install packages/debate-train\n"),
-        (["protocol", "show", "no.jsonl"], "debate protocol: no.jsonl: cannot be read"),
-    ],
-)
-def test_message_names_what_was_typed_and_what_to_do(
-    arguments: list[str],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setitem(sys.modules, "debate_train", None)  # As where it is not installed.
-    assert debate(arguments) == 2
-    assert message in capsys.readouterr().err
 
 
 WINDOWS = """

@@ -131,16 +131,6 @@ def test_a_run_that_nobody_writes_is_over(run: Path, lock: str | None, reason: s
     assert len(story.words) == 1 and "no process writes there" in story.words[0]
 
 
-def test_a_complete_run_is_written_once_and_the_command_says_so(run: Path, capsys) -> None:
-    log(1)(run)
-    end_run(run)
-    assert report_main(["--follow", str(run)]) == 0
-    captured = capsys.readouterr()
-    assert captured.out.strip() == str(run / "report.html")
-    assert "the run is complete: it has results" in captured.err
-    assert (run / "report.html").read_text() == write_report(run).read_text()
-
-
 def test_what_cannot_be_followed_is_refused(run: Path, tmp_path: Path, capsys) -> None:
     file = tmp_path / "rollouts.jsonl"
     file.write_text('{"prompt": "1 + 1", "completion": "2"}\n')

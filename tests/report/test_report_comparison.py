@@ -75,16 +75,6 @@ def test_runs_stand_side_by_side_with_the_deviation_between_them(tmp_path, capsy
     assert "is not a run directory" in capsys.readouterr().err
 
 
-def test_only_seeds_of_one_recipe_are_averaged(tmp_path):
-    runs = [run_of(tmp_path / f"seed_{seed}", seed, after) for seed, after in ((1, 0.6), (2, 0.8))]
-    runs.append(run_of(tmp_path / "other", 1, 0.55, reward="win_rate"))
-    page = make_comparison([read_run(run.path) for run in runs])
-    text = " ".join(re.sub("<[^>]*>", " ", page).split())
-    assert "+0.150" not in text
-    assert "mean ± deviation" not in text
-    assert "reward.type v2 v2 win_rate" in text  # What the runs differ in.
-
-
 def test_evaluated_debates_of_both_ends_are_there(tmp_path):
     run = RunDirectory.create(tmp_path / "run", "steps: 1\n")
     run.write_transcripts("train", 3, [debate("own", "444", "444")])

@@ -191,18 +191,6 @@ def prime_rl_rollouts(folder: Path, *, steps: tuple[int, ...], kinds: tuple[str,
     return folder
 
 
-def test_folders_of_steps_are_one_page(tmp_path: Path) -> None:
-    rollouts = prime_rl_rollouts(tmp_path / "rollouts", steps=(2, 10), kinds=("train/effective",))
-    num_of_one_step = len(import_rollouts(FILES / "prime-rl-559b447-traces.jsonl"))
-    (rollouts / ".cache").mkdir()
-    (rollouts / ".cache" / "1.jsonl").write_text("broken")
-    imported = read_source(rollouts).imported
-    steps = [reply.meta["step"] for reply in imported]
-    assert steps == [2] * num_of_one_step + [10] * num_of_one_step
-    assert report_main([str(rollouts)]) == 0
-    assert "2+2" in (rollouts / "report.html").read_text()
-
-
 def test_folders_that_hold_replies_twice_are_named_and_a_pattern_reads_one_kind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -204,16 +204,6 @@ def test_wrong_key_is_named_by_its_variable_and_never_shown(
     assert KEY not in caplog.text
 
 
-@pytest.mark.parametrize("status", [400, 404, 422, 500])
-def test_response_in_an_error_is_cut_and_holds_no_key(status: int) -> None:
-    body = "x" * 280 + KEY + "\x1b[31m" + "y" * 9999  # the cut would leave a part of the key
-    with opened(in_turn(Answer(status, body)), retries=0) as (engine, _):
-        message = failure_of(engine)
-    assert KEY[:8] not in message
-    assert "\x1b" not in message
-    assert len(message) < 500
-
-
 def test_redirect_is_not_followed() -> None:
     other = Endpoint(in_turn(said("5")))
     with serving(other) as elsewhere:
@@ -457,3 +447,13 @@ def test_servers_on_this_machine_answer_when_the_environment_names_a_proxy(serve
     finally:
         engine.close()
     assert reply.text == "here"
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 500])
+def test_response_in_an_error_is_cut_and_holds_no_key(status: int) -> None:
+    body = "x" * 280 + KEY + "\x1b[31m" + "y" * 9999  # the cut would leave a part of the key
+    with opened(in_turn(Answer(status, body)), retries=0) as (engine, _):
+        message = failure_of(engine)
+    assert KEY[:8] not in message
+    assert "\x1b" not in message
+    assert len(message) < 500

@@ -331,23 +331,3 @@ def test_no_reply_is_by_other_weights_when_servers_stand_behind_a_router(
     servers[1].start_again()
     with pytest.raises(OtherWeightsError, match="served weights 'default', expected '3-"):
         versions(engine)
-
-
-def test_server_that_another_run_refreshes_is_given_up_by_name(
-    opened: ExitStack, narrow: Any, byte_bpe: Any
-) -> None:
-    server = StandIn()
-    url = opened.enter_context(serving(server))
-    engine = open_engine(opened, narrow, byte_bpe, url)
-    engine.load(Weights(1, narrow.state_dict()))
-    usual = server.answer
-
-    def taken_over(path: str, sent: Any) -> Any:
-        if path == "/inference/v1/generate":
-            server.label = "1-of-another-run"
-        return usual(path, sent)
-
-    server.answer = taken_over  # type: ignore[method-assign]
-    with pytest.raises(OtherWeightsError) as failed:
-        engine.generate(REQUESTS[:1])
-    assert "served weights '1-of-another-run', expected '1-" in str(failed.value)

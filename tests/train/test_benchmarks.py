@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from debate_rollout.engines import ScriptedEngine
 from debate_train.commands.evaluate import main
 from debate_train.data import Benchmark
 from debate_train.data.benchmarks import BENCHMARKS
-from debate_train.data.source import DataSource
 from debate_train.errors import DataError
 from train.small_recipes import write_rows
 
@@ -170,36 +168,6 @@ def test_rows_of_the_hub_are_those_of_its_splits(
             source.batch(0)
     else:
         assert len(source.batch(0)) == 2
-
-
-def hard_tasks(path: Path, num_tasks: int, num_rows: int) -> DataSource:
-    """The source of tasks of BIG-Bench Hard, with as many rows each."""
-    rows = [
-        {"input": f"{task} {row} is", "target": "True", "subject": str(task)}
-        for task in range(num_tasks)
-        for row in range(num_rows)
-    ]
-    return Benchmark(name="bbh", path=file_of(path / "rows.jsonl", rows)).open()
-
-
-def test_big_bench_hard_is_split_within_each_task(tmp_path: Path) -> None:
-    source = hard_tasks(tmp_path, num_tasks=3, num_rows=100)
-    for split, count in (("test", 25), ("dev", 10), ("train", 65)):
-        questions = source.split(split, 999)  # type: ignore[arg-type]
-        tasks = Counter(question.meta["subject"] for question in questions)
-        assert tasks == {"0": count, "1": count, "2": count}, split
-
-
-@pytest.mark.parametrize(
-    ("target", "kind"),
-    [("True", "yes_no"), ("no", "yes_no"), ("-12", "number"), ("valid", "text"), ("] > )", "text")],
-)
-def test_answers_of_big_bench_hard_have_the_kind_that_they_look_like(
-    tmp_path: Path, target: str, kind: str
-) -> None:
-    (question,) = questions_of_rows(tmp_path, "bbh", [{"input": "So?", "target": target}])
-    assert question.meta["kind"] == kind
-    assert check(question, f"It is.\nAnswer: {target}").verdict == "right"
 
 
 RECIPE = """\

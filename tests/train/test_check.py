@@ -10,7 +10,6 @@ from debate_protocol.types import Question
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import CheckReport, check
 from debate_train.recipe.context import TokenCounter, longest_prompt
-from debate_train.recipe.doubts import adapter_warnings
 from train.small_recipes import recipe_of, write_rows
 
 BASE = """\
@@ -60,14 +59,6 @@ def test_check_multiplies_out_a_step_and_the_run() -> None:
     assert "80 questions, 160 debates, 1,600 turns, 800 samples, 10 updates" in run
     assert "at most 25,600 tokens" in run
     assert report.warnings == report.errors == []
-
-
-def test_check_names_a_context_once_for_all_forms_of_a_phase() -> None:
-    form = {"type": "simultaneous", "num_agents": 5, "max_rounds": 2, "style": "compact"}
-    others = [form | {"personas": "none", "temperature": heat} for heat in (0.5, 0.7)]
-    report = check(recipe(rollout={"max_tokens": 16, "other_forms": others}))
-    assert report.errors == []
-    assert "reply 16" in line_with(report, "  context: at most")
 
 
 @pytest.mark.parametrize(
@@ -217,31 +208,14 @@ def test_check_refuses_an_engine_that_training_cannot_use(engine: str, message: 
     assert message in error_of(f"rollout.engine='{engine}'")
 
 
-@pytest.mark.parametrize(("dtype", "is_warned"), [("bfloat16", True), ("float32", False)])
-def test_adapter_that_rounding_would_undo_is_named(
-    dtype: str, is_warned: bool, tmp_path: Path
-) -> None:
-    # Of weights near 0.05 bfloat16 tells apart steps of 2^-13 = 1.2e-4; a step of training adds
-    # about the learning rate, 1e-5.
-    (tmp_path / "adapter_config.json").write_text("{}")
-    model = f"model.type=pretrained model.name={tmp_path} model.dtype={dtype}"
-    assert any("model.dtype" in text for text in adapter_warnings(recipe(model))) is is_warned
-
-
 @pytest.mark.parametrize(
     ("changes", "warning"),
     [
         ("advantage.baseline=debate", "advantage.baseline: debate"),
-        ("advantage.streams='{judge: {weight: 1}}'", "no stream generator is named"),
         (
             "debate.contract='{name: poem, sections: [poem, comparison]}' "
             "advantage.streams='{generator: {sections: [comparison]}, judge: {}}'",
             "no stream covers section poem of the contract",
-        ),
-        (
-            "reward='{type: mixed, components: {peers: {reward: {type: v2, unvoted: literal}, "
-            "weight: 0.7}, truth: {reward: {type: verifiable}, weight: 0.3}}}'",
-            "reward.unvoted: literal",
         ),
         ("debate.type=direct reward.type=verifiable", "advantage.baseline"),
         (
@@ -250,34 +224,11 @@ def test_adapter_that_rounding_would_undo_is_named(
             "advantage.baseline",
         ),
     ],
-    ids=["group", "no generator", "uncovered", "in a mixture", "lone reply", "lone in its debate"],
+    ids=["group", "uncovered", "lone reply", "lone in its debate"],
 )
 def test_check_warns_of_settings_that_learn_badly(changes: str, warning: str) -> None:
     (text,) = check(recipe(changes)).warnings
     assert warning in text
-
-
-@pytest.mark.parametrize(
-    ("stop", "warnings"),
-    [
-        (
-            "</comparsion>",
-            [
-                "found '</comparsion>', which closes no section of the contract",
-                "did you mean '</comparison>'?",
-            ],
-        ),
-        ("</think>", ["expected one of </solution>, </comparison>"]),
-        ("</comparison>", []),
-        ("END", []),  # not a tag: a text that replies may well hold
-    ],
-)
-def test_check_names_a_stop_string_that_no_section_has(stop: str, warnings: list[str]) -> None:
-    contract = f"{{name: own, sections: [solution, comparison], stop: {stop}}}"
-    report = check(recipe(f"debate.contract='{contract}'"))
-    stop_warnings = [text for text in report.warnings if "contract.stop" in text]
-    assert len(stop_warnings) == bool(warnings)
-    assert all(warning in stop_warnings[0] for warning in warnings)
 
 
 COUNTS_REPLIES_ONLY = TokenCounter(lambda text: 0, 0, 0, "counted")

@@ -184,13 +184,6 @@ def test_main_returns_2_with_one_message_when_recipe_is_wrong(
     assert calls == []
 
 
-@pytest.mark.parametrize("argv", [[], ["--chek"], ["r.yaml", "--output"]])
-def test_main_exits_2_when_arguments_are_wrong(argv: list[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(argv)
-    assert caught.value.code == 2
-
-
 @pytest.mark.parametrize(
     ("raised", "code", "shown"),
     [
@@ -270,46 +263,6 @@ def test_check_imports_nothing_heavy(recipe: str) -> None:
         f"main([{recipe!r}, 'model={{type: pretrained, name: a/b, dtype: auto}}', '--check'])\n"
     )
     assert heavy_imports_after(code) == "[]"
-
-
-LIGHT_COMMANDS = """
-import sys
-from contextlib import suppress
-from debate_train import __main__
-
-commands = ("train", "rollout", "preflight", "evaluate", "ask")
-light = [(command, option) for command in commands for option in ("--help", "--version")]
-for command, argument in (*light, ("train", "--chek"), ("train", "recipes")):
-    sys.argv = ["debate", argument]
-    with suppress(SystemExit):
-        assert getattr(__main__, command)() == 0
-    libraries = {"debate_train.recipe", "pydantic", "yaml", "numpy", "torch"}
-    assert not libraries & sys.modules.keys(), (command, argument)
-"""
-
-
-def test_help_version_misuse_and_list_import_no_library() -> None:
-    ran = subprocess.run([sys.executable, "-c", LIGHT_COMMANDS], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--gpus=4"], "--gpus: found without --plan; expected both"),
-        (["--check", "--gpus=4"], "--gpus: found without --plan; expected both"),
-    ],
-)
-def test_main_refuses_numbers_of_processes_that_start_none(
-    recipe: str,
-    arguments: list[str],
-    message: str,
-    calls: Calls,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main([recipe, *arguments]) == 2
-    assert message in capsys.readouterr().err
-    assert not calls
 
 
 BUILDERS = (

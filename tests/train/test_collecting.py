@@ -88,20 +88,3 @@ def test_main_refuses_to_mix_debates_of_two_recipes(
     assert main([recipe, change, *output]) == 2
     assert f"debate-rollout: {change.split('=')[0].split('.max_r')[0]}" in capsys.readouterr().err
     assert (tmp_path / "out" / "transcripts.jsonl").read_bytes() == before
-
-
-def test_main_keeps_what_has_ended_when_the_engine_fails(
-    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first_round = tmp_path / "first_round.yaml"
-    first_round.write_text(RECIPE.replace('"*":', '"*/0":'))
-    arguments = ["rollout.direct_per_question=1", "--output", str(tmp_path / "out")]
-    assert main([str(first_round), *arguments]) == 1
-    error = capsys.readouterr().err
-    assert "debate-rollout: debate 0 (question " in error and "agent 0, round 1" in error
-    assert "Traceback" not in error
-    assert "4 of 36 debates are kept; the same command goes on" in error
-    # The direct replies of the first step have one round: one for each of its 4 questions.
-    assert len(found(tmp_path / "out")) == 4
-    assert main([recipe, *arguments]) == 0
-    assert len(found(tmp_path / "out")) == 3 * 4 * (2 + 1)

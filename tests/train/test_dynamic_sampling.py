@@ -44,15 +44,6 @@ def test_a_step_draws_until_enough_questions_teach_something() -> None:
     assert tokens > 0
 
 
-def test_questions_beyond_those_wanted_are_left_out_in_the_order_of_drawing() -> None:
-    debates = played(Batches("h1 s1", "s2 s3"))
-    assert kept(debates) == ["s1", "s1", "s2", "s2"]
-    assert counts(debates)["surplus"] == 1
-    # One question of two was dropped as all wrong, one as surplus.
-    lengths = [len(turn.reply.token_ids) for turn in debates[0].turns if turn.reply]
-    assert counts(debates)["dropped_tokens"] == 2 * 2 * lengths[0]
-
-
 def test_a_round_draws_what_is_missing_at_the_share_that_was_kept() -> None:
     source = Batches("h1 s1 s2 s3", "h2 h3 s4 s5 s6")
     debates = play_step(four(), source, 0, engine())

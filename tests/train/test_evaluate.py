@@ -24,7 +24,6 @@ from debate_train.models import ScratchModel
 from train.small_runs import RECIPE
 
 CHANGES = ["debate.max_rounds=2", "evaluation.questions=2", "evaluation.direct_samples=2"]
-FAST = ["trainer.learning_rate=0.5", "steps=2", "evaluation.questions=0"]
 
 
 @pytest.fixture(scope="module")
@@ -93,34 +92,6 @@ def test_each_policy_is_measured_with_its_own_weights_in_any_order(home: Path) -
     assert texts(home, "last") == last_texts
     assert texts(home, "recipe") == recipe_texts
     assert texts(home, "wider") not in (recipe_texts, first_texts, last_texts)
-
-
-def with_adapter(model: str) -> str:
-    return f"model={{type: pretrained, name: '{model}', dtype: float32, lora: {{rank: 2}}}}"
-
-
-def test_adapters_are_measured_on_the_base_that_they_were_trained_on(home: Path, base: str) -> None:
-    """An adapter of an adapter's checkpoint fits the first one's base in every shape."""
-    first, second = home / "first", home / "second"
-    small = str(home / "small.yaml")
-    assert train([small, with_adapter(base), *FAST, "--output", str(first)]) == 0
-    trained_base = str(max(first.glob("checkpoints/step-*")))
-    assert train([small, with_adapter(trained_base), *FAST, "--output", str(second)]) == 0
-    evaluated(home, with_adapter(trained_base), *policies(f"second={second}"))
-    second_texts = texts(home, "second")
-    # Merged into the model of a recipe without adapters, it writes the same.
-    plain = f"model={{type: pretrained, name: '{base}', dtype: float32}}"
-    evaluated(home, plain, *policies(f"merged={first}"))
-    merged_texts = texts(home, "merged")
-    # Beside others of the first recipe, by its run and, without one, by the folder of its base.
-    bare = shutil.copytree(max(second.glob("checkpoints/step-*")), home / "bare" / "adapter")
-    named = policies(
-        "recipe", f"first={first}", f"second={second}", f"bare={bare}", f"again={first}"
-    )
-    evaluated(home, with_adapter(base), *named)
-    assert texts(home, "second") == texts(home, "bare") == second_texts
-    assert texts(home, "first") == texts(home, "again") == merged_texts
-    assert merged_texts not in (second_texts, texts(home, "recipe"))
 
 
 def test_finished_evaluation_is_shown_again_and_another_is_refused(

@@ -330,3 +330,9 @@ def test_a_stream_without_credits_leaves_its_share_to_the_others(shares: dict[st
     divided = divide_gradient(Batch((JUDGED_ROW,), STREAMS, 1, 1), Dapo(), shares)
     assert divided.rows[0].advantages == pytest.approx([-2])
     assert divide_gradient(Batch((), STREAMS, 0, 0), Dapo(), shares).rows == ()
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: str(loss.type))
+def test_loss_names_its_reference_only_where_it_reads_one(loss: Loss) -> None:
+    reads_reference = loss.type == "dpo" or loss.kl.weight > 0
+    assert (loss.reference_policy is not None) == reads_reference

@@ -6,7 +6,6 @@ from itertools import chain
 
 import pytest
 
-from debate_protocol.forms import Simultaneous
 from debate_train.commands.cli import main
 from debate_train.data import Mixture, Questions
 from train.small_runs import RECIPE
@@ -61,19 +60,6 @@ def test_a_step_follows_from_its_number(tmp_path):
     assert max(counts.values()) <= 2
 
 
-def test_evaluations_take_their_questions_by_the_weights(tmp_path):
-    mixture = make_mixture(tmp_path, a=3, b=1)
-    source = mixture.open()
-    test_questions = source.split("test", 20)
-    assert Counter(source_names(test_questions)) == {"a": 15, "b": 5}
-    assert test_questions == source.split("test", 20)
-    trained = {question.text for question in batches(source, 40)}
-    assert not trained & {question.text for question in source.split("test", 999)}
-    # Halves of an odd number: 2.5 and 2.5, of which one is rounded up.
-    halves = make_mixture(tmp_path, a=1, b=1).open()
-    assert [len(halves.split("test", size)) for size in (1, 5)] == [1, 5]
-
-
 # Answers that may not be used
 
 
@@ -93,19 +79,6 @@ def test_share_of_training_questions_keeps_its_answers(tmp_path, share, count):
     assert all(question in before for question in labelled)
     measured = source.split("dev", 99) + source.split("test", 99)
     assert all(question.answer is not None for question in measured)
-
-
-@pytest.mark.parametrize("more", [{"kind": "math"}, {"kind": "text"}, {"kind": "number"}, {}])
-def test_prompts_do_not_say_which_questions_have_answers(tmp_path, more):
-    path = write_numbered(tmp_path / "a.jsonl", "a", 40, **more)
-    form = Simultaneous(num_agents=2, max_rounds=1)
-
-    def prompts(questions):
-        return [next(form.start(question, seed=0))[0].messages for question in questions]
-
-    unlabelled = Questions(path=path, labelled=0.0).open().batch(0)
-    assert {question.answer for question in unlabelled} == {None}
-    assert prompts(unlabelled) == prompts(Questions(path=path).open().batch(0))
 
 
 # Questions that are held out

@@ -24,7 +24,7 @@ from debate_train import train
 from debate_train.batches.forward import token_logps
 from debate_train.checkpoints.policy_files import weight_prints
 from debate_train.errors import ModelError
-from debate_train.models import PretrainedModel, pretrained
+from debate_train.models import PretrainedModel
 from debate_train.models.gguf import SHIPPED_MODELS
 from debate_train.models.loaded_model import trained_parameters
 from debate_train.models.scratch import word_tokenizer
@@ -98,28 +98,6 @@ def test_model_whose_logits_are_more_than_a_linear_head_is_refused(tmp_path, mod
 def test_code_of_a_checkpoint_is_never_run():
     with pytest.raises(ValidationError):
         PretrainedModel.model_validate({"name": "a/b", "trust_remote_code": True})
-
-
-@pytest.mark.parametrize(
-    ("capabilities", "has_gpu", "dtype"),
-    [
-        ({"avx2": True}, False, "float32"),
-        ({"avx2": True, "avx512_bf16": True}, False, "bfloat16"),
-        ({"amx_bf16": True}, False, "bfloat16"),
-        ({}, True, "bfloat16"),
-    ],
-)
-def test_automatic_type_is_what_the_hardware_multiplies(
-    capabilities, has_gpu, dtype, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
-    processor_file = tmp_path / "cpuinfo"
-    monkeypatch.setattr(pretrained, "PROCESSOR_FILE", processor_file)
-    assert PretrainedModel(name="m", dtype="auto").dtype == dtype
-    processor_file.write_text(f"processor : 0\nflags : fpu {' '.join(capabilities)} sse\n")
-    monkeypatch.setattr(pretrained, "_may_have_gpu", lambda: has_gpu)
-    assert PretrainedModel(name="m", dtype="auto").dtype == dtype
 
 
 def test_weight_prints_tell_the_smallest_change_from_what_is_frozen(tiny):

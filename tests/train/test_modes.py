@@ -291,27 +291,6 @@ def test_centralised_mode_tells_the_answer_of_one_agent_from_a_vote() -> None:
     assert rows["eval/direct/maj@2"] == "majority of 2 replies"
 
 
-def only_plays(form: Recipe, mode: str) -> Plays:
-    setup = form.evaluated()
-    (plays,) = setup.modes[mode].plays(setup.form)
-    return plays
-
-
-def test_society_of_minds_shows_all_answers_and_takes_no_votes() -> None:
-    society = "type: society_of_minds, num_agents: 3, max_rounds: 2"
-    form = recipe(f"society: {{{society}}}")
-    debate = only_plays(form, "society").form
-    assert debate.contract_rules().name == "boxed"
-    assert debate.persona(0) is None
-    answers = {(0, 0): "4", (0, 1): "4", (1, 1): "4"}
-    figures = figures_of(with_answers(answers).measure(form.evaluated(), [FOUR]), "society")
-    assert (figures["maj/first"], figures["maj/last"]) == (0, 1)
-    assert not any(name.startswith(("judge/", "peer_vote/")) for name in figures)
-    assert not any("society/peer_vote/" in name for name in form.evaluated().figures())
-    with_contract = boxed(f"society: {{{society}, contract: answer_line}}")
-    assert only_plays(with_contract, "society").form.contract_rules().name == "answer_line"
-
-
 def swapped_judging(
     votes: Mapping[tuple[int, str], str], changes: str = ""
 ) -> tuple[ScriptedEvaluation, Measures]:

@@ -22,7 +22,7 @@ from transformers import (
 from arithmetic import assert_rounded, in_float64
 from debate_train.batches import forward, packs
 from debate_train.batches.packs import PrefixForest, make_layout, pack
-from debate_train.batches.row_types import Batch, lexicographic, shared_length, weigh
+from debate_train.batches.row_types import Batch, Row, lexicographic, shared_length, weigh
 from debate_train.losses import PpoClip
 from debate_train.models.loaded_model import LoadedModel, with_adapter
 from debate_train.trainers.torch_session import (
@@ -522,3 +522,29 @@ def test_equality_notices_a_wrong_layout(damage, monkeypatch):
     with in_float64(), pytest.raises(AssertionError):
         expected = compute_by_rows(NETWORK, two_questions())
         assert_equal(compute_packed(NETWORK, two_questions()), expected)
+
+
+def test_copy_adds_nothing_and_a_beginning_comes_first(monkeypatch):
+    monkeypatch.setattr(packs, "MIN_SHARED", 1)
+    sequences = [[1, 2, 3], [1, 2], [1, 2, 3], [1, 2]]
+    order = lexicographic([np.array(sequence) for sequence in sequences])
+    assert order == [1, 3, 0, 2]
+    forest, positions = grow_forest([sequences[index] for index in order])
+    assert forest.tokens == 3
+    assert positions == [[0, 1], [0, 1], [0, 1, 2], [0, 1, 2]]
+
+
+def test_row_without_an_action_is_left_out(random_batch):
+    rows = random_batch(lengths=(8, 9)).rows
+    silent = Row.of_tokens(rows[0].tokens, np.zeros(8), agent=0, debate=0)
+    (rank_packs,) = pack_rows(make_batch([silent, rows[1]]), 100)
+    assert [rows_in(one_pack) for one_pack in rank_packs] == [{1}]
+
+
+def test_group_computes_its_prompt_once():
+    rng = np.random.default_rng(0)
+    prompts = [random_tokens(rng, 64) for _ in range(4)] * 8
+    rows = [make_row(p + random_tokens(rng, 61), [False] * 64 + [True] * 61) for p in prompts]
+    # 4·(64 + 8·60) tokens shared, 32·124 not: the last of a reply predicts nothing.
+    assert sizes(pack_rows(make_batch(rows), 10**6)[0]) == [4 * (64 + 8 * 60)]
+    assert sizes(pack_rows(make_batch(rows), 10**6, share="rows")[0]) == [32 * 124]

@@ -33,9 +33,7 @@ def make_recipe(**changes):
     "changes",
     [
         {"evaluation": {"modes": {"start": None}}},
-        {"evaluation": {"questions": 0}},
         {"rollout": {"engine": {"type": "demonstrations"}}, "loss": {"type": "sft"}},
-        {"debate": {"type": "direct"}},
         {  # Others speak in training, and evaluations are of debates of equals.
             "debate": TWO_ROLES,
             "evaluation": {"debate": {"type": "simultaneous", "num_agents": 3, "max_rounds": 2}},

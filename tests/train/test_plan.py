@@ -271,21 +271,3 @@ SERVED = f"rollout.engine={{type: vllm_server, devices: '2,3', max_lora_rank: 32
 def test_plan_says_where_an_engine_runs_and_what_it_leaves(arguments, messages, plan):
     printed = plan("selfplay_v2", *arguments)
     assert all(message in printed for message in messages)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "cannot be read as JSON (Expecting property name"),
-        ('{"model_type": "no_such_model"}', "no_such_model"),
-        (None, "holds no config.json"),
-    ],
-    ids=["torn", "type", "missing"],
-)
-def test_plan_says_what_is_wrong_with_a_configuration(text, message, tmp_path, capsys):
-    if text is not None:
-        (tmp_path / "config.json").write_text(text)
-    assert main(["selfplay_v2", f"model.name={tmp_path}", "--plan"]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "tokenizer" not in error and "Traceback" not in error

@@ -2,23 +2,18 @@
 
 import copy
 import shutil
-from itertools import chain
-from statistics import fmean
 
 import pytest
 import torch
 
-from debate_protocol.transcripts.files import from_json, to_json
 from debate_protocol.types import TRAINED, role_of
 from debate_rollout.routing import RoutedEngine
-from debate_train.batches.row_types import Batch
-from debate_train.batches.rows import Step, build_batch
+from debate_train.batches.rows import build_batch
 from debate_train.commands.cli import main
 from debate_train.models import ScratchModel
 from debate_train.playing import start_debates
 from debate_train.recipe import Recipe
 from debate_train.running.open_engines import open_engine
-from debate_train.running.step_metrics import role_rewards
 from train.small_runs import AHEAD, RECIPE, end_of
 
 pytestmark = pytest.mark.numeric
@@ -142,28 +137,6 @@ def test_only_the_trained_roles_teach_in_two_exact_steps(float64, roles, policie
     weights = frozen_engine._model.state_dict()
     for name, tensor in frozen.state_dict().items():
         assert torch.equal(weights[name], tensor)
-    engine.close()
-
-
-def test_scripted_engine_speaks_for_a_role_and_the_reward_sees_it():
-    answer = "<solution> + + + </solution>"
-    script = {"type": "engine", "engine": {"type": "scripted", "replies": {"*": answer}}}
-    roles = {"learner": {}, "teacher": {"policy": "script"}}
-    recipe = make_recipe(roles, policies={"script": script}, max_tokens=40)
-    engine = open_engine(recipe, recipe.model.load(recipe.seed))
-    debates = start_debates(recipe, recipe.data.open(0).batch(0), "train/0")
-    transcripts = recipe.rollout.play(debates, engine)
-    turns = chain.from_iterable(transcript.turns for transcript in transcripts)
-    assert [turn.text.strip() for turn in turns if turn.agent == 1] == [answer] * 4
-    scores = recipe.reward(transcripts)
-    # The learner says nothing that can be read; a script of one answer is right or wrong.
-    teacher_reward = fmean(score.agents[1] or 0.0 for score in scores)
-    step = Step(0, transcripts, scores, Batch((), (), 0, 0), {})
-    expected = {"reward/role/learner": -1.0, "reward/role/teacher": teacher_reward}
-    assert role_rewards(step) == expected
-    again = from_json(to_json(transcripts[0]))
-    assert role_of(again.protocol, 1) == role_of(transcripts[0].protocol, 1)
-    assert not role_of(again.protocol, 1).trains
     engine.close()
 
 

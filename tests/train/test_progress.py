@@ -69,17 +69,6 @@ def test_step_prints_one_line_when_not_on_a_terminal(num_steps, step, metrics, l
     assert output.getvalue().splitlines() == [f"p: {num_steps} steps", line]
 
 
-def test_time_left_leaves_out_the_slow_first_step():
-    progress, output, clock = plain_progress()
-    progress.start("p", 10)
-    for step, now_s in ((1, 30), (2, 31), (3, 32)):
-        clock.now_s = now_s
-        progress.step(step, {})
-    progress.close()
-    # 7 steps of 1 s; all three took 32 s, which would give 1:15 min.
-    assert output.getvalue().splitlines()[-1] == "p 3/10  0:07 min left"
-
-
 def test_live_display_draws_in_place_and_closes_twice():
     output = io.StringIO()
     clock = Clock()

@@ -1,7 +1,6 @@
 """Files of questions: splits, epochs, answers, bad rows, and what --check-data counts of them."""
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +9,7 @@ import pytest
 from debate_protocol.types import Question
 from debate_rewards.answer_checking import check
 from debate_train.commands.cli import main
-from debate_train.data import DataSource, Questions, SignsPuzzle
-from debate_train.data.signs_puzzle import SignsPuzzleSource
+from debate_train.data import DataSource, Questions
 from debate_train.data.source import Split
 from debate_train.data.splits import hold_out
 from debate_train.errors import DataError
@@ -202,40 +200,6 @@ class Overlapping(DataSource):
 
     def split(self, name: Split, size: int) -> list[Question]:
         return [Question(f"{name}-{n}", f"Tell of {n}.") for n in range(2, size)]
-
-
-def count_draws(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the puzzles that are drawn from here on."""
-    counts: Counter[str] = Counter()
-    draw = SignsPuzzleSource.draw
-
-    def counted(source: SignsPuzzleSource, rng: random.Random) -> Question:
-        counts["draws"] += 1
-        return draw(source, rng)
-
-    monkeypatch.setattr(SignsPuzzleSource, "draw", counted)
-    return counts
-
-
-def test_stages_draw_no_more_puzzles_than_they_measure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    puzzles = SignsPuzzle().open()
-    measured = [*puzzles.split("dev", 8), *puzzles.split("test", 8)]
-    rows = [{"question": question.text} for question in measured]
-    rows += [{"question": f"Tell of {n}."} for n in range(60)]
-    path = write_rows(tmp_path / "rows.jsonl", rows)
-    of_file = f"{{type: questions, path: {path}, holdout: 0.01, batch_size: 2}}"
-    recipe = recipe_of(RECIPE, f"'phases={{first: {{data: {of_file}}}, second: {{}}}}'")
-    counts = count_draws(monkeypatch)
-    (line,) = [line for line in check_recipe(recipe).lines if "held out in another" in line]
-    # The file's own splits hold out a few of the 16.
-    file_questions = Questions(path=str(path), holdout=0.01).open().split("train", EVERYTHING)
-    num_shared = len(set(texts(measured)) & set(texts(file_questions)))
-    assert num_shared > 10
-    assert line.startswith(f"data: {num_shared} training questions of rows are held out in another")
-    # Every split of puzzles has over 1,000 questions, and ends after 20,000 draws in vain.
-    assert 0 < counts["draws"] < 2000
 
 
 def test_check_warns_of_questions_that_are_trained_on_and_measured() -> None:

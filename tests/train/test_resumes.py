@@ -13,7 +13,7 @@ from debate_train.checkpoints.resumes import recipe_changes
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.commands.cli import main
 from debate_train.models import ScratchModel
-from train.small_runs import RECIPE, end_of
+from train.small_runs import RECIPE
 
 PROJECT = 'tracking: {wandb: false, project: "${oc.env:SERVICE_PROJECT,none}"}'
 EVERY_STEP = "checkpoint: {every: 1, keep_last: 5}\n"
@@ -211,16 +211,6 @@ def test_run_is_refused_when_another_process_uses_the_directory(
     assert f"debate-train: {message.format(output, os.getpid())}" in capsys.readouterr().err
     assert contents(output) == before
     other.close()
-
-
-def test_run_begins_again_when_it_is_resumed_before_its_first_checkpoint(
-    run, finished, output, capsys
-):
-    for checkpoint in (output / "checkpoints").iterdir():
-        shutil.rmtree(checkpoint)
-    assert run("--resume", "steps=2") == 0
-    assert "no checkpoint was written yet: the run begins again" in capsys.readouterr().err
-    assert end_of(output) == end_of(finished)
 
 
 def test_finished_run_trains_no_more_and_measures_again_only_other_questions(run, output, capsys):

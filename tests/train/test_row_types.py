@@ -187,18 +187,6 @@ def test_minibatches_hold_every_row_once_and_are_of_equal_size(random_batch, num
         assert update.turns == len(update.rows)
 
 
-def test_minibatches_are_drawn_by_the_batchs_seed(random_batch):
-    batch = random_batch(lengths=range(5, 25))
-
-    def drawn_numbers(seed):
-        updates = minibatches(replace(batch, seed=seed), 5)
-        return [debates_of(update) for update in updates]
-
-    assert drawn_numbers(1) == drawn_numbers(1)
-    assert drawn_numbers(1) != drawn_numbers(2)
-    assert drawn_numbers(1)[0] != list(range(5))
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_of_a_prompt_stay_together_unless_they_are_more_than_an_update(random_batch, seed):
     # 16 questions of 8 replies, 8 debate prompts of 8 and 8 of 5 (the others had no advantage):

@@ -1,6 +1,5 @@
 """A run that is started from Python: its arguments, its results, what a function may return."""
 
-import json
 import math
 
 import numpy as np
@@ -38,21 +37,6 @@ def test_train_learns_from_a_function_and_calls_after_each_step(tmp_path):
     assert run.checkpoint == output / "checkpoints/step-000002"
     recipe = yaml.safe_load((output / "recipe.yaml").read_text())
     assert recipe["reward"] == {"type": f"{length.__module__}:length"}
-
-
-def test_run_gives_back_its_results_and_shows_itself_in_notebooks(tmp_path):
-    output = tmp_path / "run"
-    run = train(Recipe.model_validate(yaml.safe_load(RECIPE) | {"steps": 2}), output=output)
-    assert {"table", "before", "after"} <= set(run.results)
-    assert repr(run).startswith(f"Trained({str(output)!r}, finished, ")
-    assert len(repr(run)) < 300 + len(str(tmp_path))
-    html = run._repr_html_()
-    for text in ("signs_puzzle", "direct accuracy", "data:image/svg+xml;base64,"):
-        assert text in html
-    assert "<script" not in html and len(html) < 50_000
-    table = [{"measure": "<img src=x>", "name": "n", "before": 0.1, "after": 0.2}]
-    (output / "results.json").write_text(json.dumps({"table": table}))
-    assert "&lt;img src=x&gt;" in run._repr_html_()
 
 
 @pytest.mark.parametrize(

@@ -107,16 +107,6 @@ def test_directory_is_used_by_one_run_at_a_time(run):
     RunDirectory.open(run.path).close()
 
 
-def test_open_completes_a_folder_whose_making_was_stopped(run):
-    run.checkpoints_path.rmdir()
-    run.tokens_path.rmdir()
-    run.metrics_path.unlink()
-    run.close()
-    RunDirectory.open(run.path).metrics.log("train", 1, {"loss": 0.5})
-    assert run.checkpoints_path.is_dir() and run.tokens_path.is_dir()
-    assert len(run.metrics_path.read_text().splitlines()) == 1
-
-
 def test_open_removes_what_a_killed_process_left_half_written(run):
     unfinished = [
         run.path / ".results.json.77",

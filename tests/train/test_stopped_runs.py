@@ -11,8 +11,6 @@ import pytest
 from debate_rollout.engine import EndpointError, EngineFailure, RolloutError
 from debate_rollout.engines.transformers_sampler import TransformersSampler
 from debate_train.checkpoints import run_directory
-from debate_train.playing import rollouts as playing_ahead
-from debate_train.playing.lookahead import read_lookahead
 from debate_train.playing.rollouts import Prefetcher, Rollouts
 from debate_train.running import loop, run_context
 from debate_train.trainers.torch_session import TorchTrainerSession
@@ -230,16 +228,3 @@ def test_step_that_fails_before_its_update_is_not_the_last_complete_one(
     assert steps(tmp_path) == saved_steps
     assert run("--resume") == 0
     assert end_of(tmp_path / "run") == whole
-
-
-def test_step_counts_when_its_weights_cannot_be_copied_for_rollouts_ahead(
-    run: Run, tmp_path: Path, whole_ahead: End, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The checkpoint holds the debates that older weights played, and not those of the step."""
-    with monkeypatch.context() as patch:
-        at_call(patch, playing_ahead, "copied", 3, no_room)  # those after step 2
-        assert run(*AHEAD) == 1
-    assert steps(tmp_path) == [2]
-    assert set(read_lookahead(tmp_path / "run/checkpoints/step-000002")) == {2}
-    assert run("--resume", *AHEAD) == 0
-    assert end_of(tmp_path / "run") == whole_ahead

@@ -16,7 +16,6 @@ import yaml
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
-from debate_protocol.transcripts.files import read_transcripts
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.commands.cli import main
 from debate_train.monitoring import tracking
@@ -299,22 +298,6 @@ def test_a_resumed_run_goes_on_as_the_same_one_without_a_repeat(tracked):
         top_level = {name for name in sent if "/" not in name}
         assert top_level <= {"step", "phase", "_step", "_runtime", "_timestamp", "_wandb"}
     assert [record.exit_code for record in records_of(tracked, "exit")] == [1, 0]
-
-
-def test_tables_hold_the_turns(tracked):
-    paths = sorted(tracked.folder.glob("wandb/offline-run-*/files/media/table/*/*.table.json"))
-    assert len(paths) == 1  # Of the first of three steps, and of each tenth one.
-    for path in paths:
-        table = json.loads(path.read_text())
-        assert tuple(table["columns"]) == COLUMNS
-        rows = [dict(zip(COLUMNS, row, strict=True)) for row in table["data"]]
-        step = rows[0]["step"]
-        (debate,) = read_transcripts(tracked.folder / f"transcripts/train-{step:06d}.jsonl")
-        turns = [(turn.text, turn.agent, turn.round) for turn in debate.turns]
-        assert [(row["text"], row["agent"], row["round"]) for row in rows] == turns
-        assert {row["question"] for row in rows} == {debate.question.text}
-        # Each turn has failed: -1, with no baseline.
-        assert {(row["credit"], row["advantage"]) for row in rows} == {("generator -1", -1.0)}
 
 
 def test_the_summary_has_the_results_with_their_intervals(tracked):
