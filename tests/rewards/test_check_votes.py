@@ -19,8 +19,9 @@ from tests.rewards.debates import (
 
 from debate_protocol.forms import Checked, DebateStart, same_words
 from debate_protocol.types import Question, Reply, Transcript, TurnRequest
-from debate_rewards import V2, BradleyTerry, TruthJudge, WinRate
+from debate_rewards import V2, BradleyTerry, TruthJudge, WinRate, get_reward
 from debate_rewards.metrics import debate_metrics
+from debate_rewards.reward import RewardContext
 from debate_rewards.strengths import log_strengths
 
 
@@ -113,6 +114,18 @@ def test_judges_of_single_answers_have_an_accuracy() -> None:
     # Votes on (0, 1): = and >, on (0, 2) twice >; agent 0 is right: 3½ of 4.
     debate = checked_debate(["x", "y", "z"], VERDICTS, gold="x")
     assert debate_metrics([debate])["judge/accuracy"] == pytest.approx(7 / 8)
+
+
+@pytest.mark.parametrize("name", ["v2", "win_rate", "bradley_terry"])
+def test_distinct_answers_without_a_pool_are_doubted(name: str) -> None:
+    def doubts(pool: str, distinct: bool) -> list[str]:
+        rules = Checked(distinct=distinct).protocol()
+        notes = get_reward(name, pool=pool).notes(RewardContext(rules))
+        return [note.text for note in notes if "distinct" in note.text]
+
+    assert not doubts("answer", distinct=True) and not doubts("agent", distinct=False)
+    (text,) = doubts("agent", distinct=True)
+    assert text.startswith("reward.pool: found agent beside debate.distinct")
 
 
 # ---- the second reading ---------------------------------------------------------------------

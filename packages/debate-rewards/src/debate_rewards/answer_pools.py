@@ -8,12 +8,12 @@ Judges that err now and then see the same answer several times, so their mean er
 answer that is only repeated, as in the last round, has the value of the turns that were judged.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from debate_protocol.types import TurnKey
 from debate_rewards.answer_checking import answer_classes
-from debate_rewards.reward import ReadDebate
+from debate_rewards.reward import ReadDebate, RewardContext, RewardNote
 from debate_rewards.strengths import log_strengths, wins_of
 from debate_rewards.votes import Duplicates, Share, Ties, Vote, VoteReward, points
 
@@ -33,6 +33,15 @@ class PooledReward(VoteReward):
     pool: Literal["agent", "answer"] = "agent"
     """Whether a vote values the `agent` that it names, or each turn with the same `answer`; nobody
     is valued by votes of their own."""
+
+    def notes(self, context: RewardContext) -> Iterator[RewardNote]:
+        """Warn where judges check one turn of each answer, and the others are not pooled."""
+        if context.rules.extra.get("distinct") is True and self.pool == "agent":
+            text = (
+                "reward.pool: found agent beside debate.distinct, where judges check one turn of "
+                "each answer; expected answer, so that equal answers have its value"
+            )
+            yield RewardNote(kind="doubt", text=text)
 
 
 def classes_of_turns(debate: ReadDebate, *, across_rounds: bool) -> dict[TurnKey, int | None]:

@@ -387,6 +387,7 @@ class V2(JudgeSettings, PooledReward):
 
     def notes(self, context: RewardContext) -> Iterator[RewardNote]:
         """Yield causes without votes or judges, and settings that were worse when measured."""
+        yield from super().notes(context)
         unknown_voter = why_nobody_votes(self.votes_of, context)
         if unknown_voter is not None:
             yield RewardNote(kind="no_signal", text=unknown_voter, stream="generator")
