@@ -151,7 +151,10 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
         *own: Callable[..., P],
         of: Callable[..., P] | None = None,
     ) -> None:
-        self.group, self.protocol, self.models, self._of = group, protocol, own, of
+        self.group = group
+        self.protocol = protocol
+        self.models = own
+        self._of = of
         own_by_type: dict[str, type[BaseModel]] = {}
         for model in cast(tuple[type[BaseModel], ...], own):
             own_by_type |= dict.fromkeys(tags_of(model), model)
@@ -219,32 +222,47 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
             ),
         )
 
-    def _chosen(self, given: Any, choose: Callable[[object], BaseModel]) -> BaseModel:
+    def _chosen(self, settings: Any, choose: Callable[[object], BaseModel]) -> BaseModel:
         """Find the variant named by a mapping, or handed over."""
-        is_mapping = isinstance(given, Mapping)
-        if is_mapping and "type" not in given:
-            given = {"type": next(iter(self.own)), **given}
-        kind = given["type"] if is_mapping else given
-        kind = kind.variant if isinstance(kind, Handed) else kind
-        if isinstance(kind, type):
-            chosen = self._checked(kind).model_validate(
-                {key: value for key, value in given.items() if key != "type"} if is_mapping else {}
-            )
-        elif isinstance(kind, BaseModel):
-            changes = {**dict(kind), **given, "type": type(kind)} if is_mapping else {}
-            self._checked(type(kind))
-            chosen = self._chosen(changes, choose) if changes else kind
-        elif callable(kind) and not is_mapping and self._of is not None:
-            chosen = cast(BaseModel, self._of(kind))
+        if isinstance(settings, Mapping):
+            chosen = self._from_mapping(settings, choose)
         else:
-            chosen = choose(given)
-        chosen.model_fields_set.add("type")  # What is dumped as set names its variant.
+            variant = settings.variant if isinstance(settings, Handed) else settings
+            if isinstance(variant, type):
+                chosen = self._check(variant).model_validate({})
+            elif isinstance(variant, BaseModel):
+                self._check(type(variant))
+                chosen = variant
+            elif callable(variant) and self._of is not None:
+                chosen = cast(BaseModel, self._of(variant))
+            else:
+                chosen = choose(settings)
+        # Dumps of the fields that were set name the variant.
+        chosen.model_fields_set.add("type")
         return chosen
 
-    def _checked(self, kind: type) -> type[BaseModel]:
-        if (problem := self._problem(kind)) is not None:
+    def _from_mapping(
+        self, settings: Mapping[str, Any], choose: Callable[[object], BaseModel]
+    ) -> BaseModel:
+        """Build the variant of a mapping; its `type` is a name, a class or an object to change."""
+        kind = settings.get("type", next(iter(self.own)))
+        if isinstance(kind, Handed):
+            kind = kind.variant
+        values = {key: value for key, value in settings.items() if key != "type"}
+        if isinstance(kind, BaseModel):
+            values = {**dict(kind), **values}
+            values.pop("type", None)
+            kind = type(kind)
+        if isinstance(kind, type):
+            return self._check(kind).model_validate(values)
+        return choose({"type": kind, **values})
+
+    def _check(self, kind: type) -> type[BaseModel]:
+        """Refuse a class that is no variant."""
+        problem = self._problem(kind)
+        if problem is not None:
             raise ValueError(f"{named(kind)}: {problem}")
-        return kind
+        return cast(type[BaseModel], kind)
 
     def _dumped(
         self, chosen: BaseModel, dump: Callable[[object], Any], info: SerializationInfo
