@@ -141,9 +141,10 @@ class HealthWatch:
         # Values as the metrics file has them, so that a resumed run judges the same.
         row = {"step": step} | {key: plain(value) for key, value in metrics.items()}
         self._history.add(derived(row), due)
-        for name, detector in list(self._detectors.items()):
-            if detector.due != due:
-                continue
+        due_detectors = {
+            name: detector for name, detector in self._detectors.items() if detector.due == due
+        }
+        for name, detector in due_detectors.items():
             try:
                 finding = detector.judge(self._history)
             except Exception as error:
@@ -154,9 +155,10 @@ class HealthWatch:
             if finding is None:
                 continue
             health_metrics[PREFIX + name] = finding.value
+
+            # Only the first alarm of a detector is raised.
             if finding.alarm is None or name in self._alarmed:
                 continue
-            # Only the first alarm of a detector is raised.
             self._alarmed.add(name)
             health_metrics[ALARM + name] = 1.0
             problem = f"{detector.metric} {finding.alarm}".strip()
