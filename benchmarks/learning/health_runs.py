@@ -7,8 +7,8 @@ Those of `FAILURES` start where self-play of `good_0` started. `pairs_good` is t
 acc_debate_puzzle, from the start that its earlier phases make, and the others of `PAIRS` are from
 that start; `debate` and `judge_alone` are from that of judged_puzzle, whose judge stays as it is.
 Runs that ended are not repeated, those that were stopped go on. Prints the alarms of each run, and
-writes to `tests/train/health_rows` what detectors read of its last phase (`NAME.json`, rounded to
-four digits) and the step of each alarm (`alarms.json`).
+writes to `tests/train/health_rows.json` the step of each alarm, and what detectors read of the last
+phase, rounded to four digits.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from debate_train.monitoring.detectors import ROWS
 from debate_train.monitoring.health import alarms_of
 
 ROOT = Path(__file__).resolve().parents[2]
-FIXTURES = ROOT / "tests" / "train" / "health_rows"
+FIXTURES = ROOT / "tests" / "train" / "health_rows.json"
 GOOD = {"good_0": ("seed=0", "evaluation.every=10"), "good_1": ("seed=1",)}
 
 
@@ -152,17 +152,29 @@ def _last_phase(output: Path, name: str, called: str, count: int) -> tuple[Path,
     return path, recipe | {"model": model, "phases": {own: phases[own]}}
 
 
-def keep(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Print the alarms of a run, and keep what detectors read of its last phase."""
-    alarms = {one["detector"]: one["step"] for one in alarms_of(rows)}
+def alarms_in(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Print the step of each alarm of a run, by detector."""
+    alarms = {alarm["detector"]: alarm["step"] for alarm in alarms_of(rows)}
     print(name, json.dumps(alarms), flush=True)
+    return alarms
+
+
+def figures_read(rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """List what detectors read of a run's last phase: names, then a list for each row."""
     last = [row for row in rows if row["phase"] == rows[-1]["phase"]]
     columns = ["step", *(n for n in dict.fromkeys(READ) if any(n in row for row in last))]
-    kept = [[_short(row.get(column)) for column in columns] for row in last]
-    lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in [columns, *kept])
-    FIXTURES.mkdir(exist_ok=True)
-    (FIXTURES / f"{name}.json").write_text(f"[\n{lines}\n]\n")
-    return alarms
+    return [columns, *([_short(row.get(column)) for column in columns] for row in last)]
+
+
+def write_fixtures(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Write alarms and figures of runs, one row a line."""
+    alarms = {name: alarms_in(name, rows) for name, rows in runs.items()}
+    parts = [f'"alarms": {json.dumps(alarms)}']
+    for name, rows in runs.items():
+        table = figures_read(rows)
+        lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in table)
+        parts.append(f"{json.dumps(name)}: [\n{lines}\n]")
+    FIXTURES.write_text("{\n" + ",\n".join(parts) + "\n}\n")
 
 
 def _short(value: Any) -> Any:
@@ -176,18 +188,17 @@ def main() -> None:
     output = parser.parse_args().output
     output.mkdir(parents=True, exist_ok=True)
     quickstart = ROOT / "recipes" / "quickstart_three.yaml"
-    said = {
-        name: keep(name, trained(quickstart, output / name, Failure(changes)))
-        for name, changes in GOOD.items()
-    }
+    runs = {}
+    for name, changes in GOOD.items():
+        runs[name] = trained(quickstart, output / name, Failure(changes))
     recipe = self_play(output, output / "good_0")
     for name, failure in FAILURES.items():
-        said[name] = keep(name, trained(recipe, output / name, failure))
-    for make, runs in ((critic, PAIRS), (before_a_judge, JUDGED)):
+        runs[name] = trained(recipe, output / name, failure)
+    for make, failures in ((critic, PAIRS), (before_a_judge, JUDGED)):
         recipe = make(output)
-        for name, failure in runs.items():
-            said[name] = keep(name, trained(recipe, output / name, failure))
-    (FIXTURES / "alarms.json").write_text(json.dumps(said, indent=1) + "\n")
+        for name, failure in failures.items():
+            runs[name] = trained(recipe, output / name, failure)
+    write_fixtures(runs)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Rows of metrics, recorded and made up, and what the health watch says of them.
 
-`health_rows/` holds what detectors read of some runs, as benchmarks/learning/health_runs.py writes
-it.
+`health_rows.json` holds what detectors read of some runs, as benchmarks/learning/health_runs.py
+writes it.
 """
 
 import json
@@ -13,8 +13,8 @@ from debate_train.recipe import Recipe
 from debate_train.running.step_metrics import facts_of
 from train.small_recipes import recipe_of
 
-ROWS = Path(__file__).parent / "health_rows"
-ALARMS: dict[str, dict[str, int]] = json.loads((ROWS / "alarms.json").read_text())
+RECORDED = json.loads(Path(__file__).with_name("health_rows.json").read_text())
+ALARMS: dict[str, dict[str, int]] = RECORDED["alarms"]
 """What the watch said during each run: the step of each alarm, by detector."""
 Rows = list[dict[str, Any]]
 
@@ -46,7 +46,7 @@ def of_pairs(changes: str = "") -> Recipe:
 
 def recorded(name: str) -> Rows:
     """Read the rows of a recorded run; a metric that a row lacks is null in the file."""
-    columns, *table = json.loads((ROWS / f"{name}.json").read_text())
+    columns, *table = RECORDED[name]
     rows = []
     for values in table:
         row = {key: v for key, v in zip(columns, values, strict=True) if v is not None}
