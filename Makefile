@@ -87,7 +87,7 @@ $(STAMP): pyproject.toml $(wildcard packages/*/pyproject.toml)
 	touch $@; echo "== set-up: $$(( $$(date +%s) - start )) s"; \
 	echo "$(ACTIVATE)"
 
-quickstart: setup  ## a tiny model debates with itself and shows what it gained (CPU, 4 to 6 minutes)
+quickstart: setup  ## a tiny model debates with itself and shows what it gained (CPU, 2 to 4 minutes)
 	$(BIN)/debate-train recipes/quickstart.yaml $(RECIPE_ARGS)
 	@echo "$(ACTIVATE)"
 

@@ -4,8 +4,9 @@ Three runs by turns, each a `debate-train` process of its own with two threads a
 set-up left out: the quickstart as it is, the earlier commit's quickstart, and `from_nothing`, which
 is the same work as the earlier one. Ratios are of wall time, this commit's over the earlier one's:
 
-- `whole`: from the command to the report;
-- `self_play`: the same 150 steps of self-play;
+- `whole`: from the command to the report. The quickstart makes 75 steps of self-play, the earlier
+  one 150;
+- `self_play_step`: a step of self-play, which is the same work;
 - `from_nothing`: from random weights to the report. Runs with other digits may imitate for another
   number of steps until the exit criterion is met; `settings` has the steps of both.
 
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +37,7 @@ class TimedRun:
 
     Attributes:
         seconds: From the command to the report.
-        self_play_seconds: Of its steps of self-play.
+        self_play_seconds: Of a step of self-play.
         num_steps: Of all phases.
     """
 
@@ -59,9 +61,15 @@ def time_run(repository: Path, recipe: str, folder: Path) -> TimedRun:
         subprocess.run(command, cwd=repository, env=environment, check=True, **outputs)
         seconds = time.perf_counter() - start
     results = json.loads((folder / "results.json").read_text())
-    phase_seconds = results["seconds"]
-    self_play_seconds = sum(phase_seconds.get(phase, 0.0) for phase in SELF_PLAY_PHASES)
-    return TimedRun(seconds, self_play_seconds, results["steps"])
+    (phase,) = set(SELF_PLAY_PHASES) & set(results["seconds"])
+    metrics = (folder / "metrics.jsonl").read_text().splitlines()
+    num_steps = sum(is_step_of(json.loads(line), phase) for line in metrics)
+    return TimedRun(seconds, results["seconds"][phase] / num_steps, results["steps"])
+
+
+def is_step_of(row: Mapping[str, object], phase: str) -> bool:
+    """Whether a row of metrics is a training step of this phase."""
+    return row.get("phase") == phase and "time/step_s" in row
 
 
 def main() -> None:
@@ -91,7 +99,8 @@ def main() -> None:
                 print(name, timed[name], file=sys.stderr, flush=True)
             ours, before = timed["quickstart"], timed["before"]
             ratios["whole"].append(ours.seconds / before.seconds)
-            ratios["self_play"].append(ours.self_play_seconds / before.self_play_seconds)
+            step_ratio = ours.self_play_seconds / before.self_play_seconds
+            ratios["self_play_step"].append(step_ratio)
             if "from_nothing" in timed:
                 ratios["from_nothing"].append(timed["from_nothing"].seconds / before.seconds)
     described = {"before": options.before, "threads": 2, "steps": steps, "clock": "wall time"}
