@@ -74,10 +74,11 @@ def test_checks_fail_when_runs_do_not_see_what_they_share(
     from benchmarks.gpu import checks
     from debate_train.batches import packs
 
-    def wrong(forest: PrefixForest) -> Layout:
-        layout = make_layout(forest)
+    def wrong(forest: PrefixForest, trunk_tokens: int) -> Layout:
+        layout = make_layout(forest, trunk_tokens)
         cut = tuple(
-            (start, end, min(until, end + 1)) for start, end, until in layout.ancestor_blocks
+            (start, end, first_query, first_query + 1)
+            for start, end, first_query, _ in layout.ancestor_blocks
         )
         return dataclasses.replace(layout, ancestor_blocks=cut)
 
