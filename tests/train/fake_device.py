@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from made_rows import row_of
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,7 +18,6 @@ from torch.utils._pytree import tree_map_only
 
 from debate_train.batches.packs import Pack, make_pack
 from debate_train.batches.row_types import Batch, Row
-from train.made_rows import row_of
 
 DEVICE = torch.device("cuda:0")
 
