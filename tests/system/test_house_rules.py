@@ -32,7 +32,7 @@ MAY_IMPORT = {
         "debate_protocol", "debate_report", "debate_rewards", "debate_rollout", "bitsandbytes",
         "datasets", "deepspeed", "filelock", "gguf", "liger_kernel", "numpy", "omegaconf",
         "reasoning_gym", "regex", "peft", "pydantic", "rich", "safetensors", "scipy",
-        "tokenizers", "tensorboard", "torch", "transformers", "wandb", "yaml",
+        "tinker", "tokenizers", "tensorboard", "torch", "transformers", "wandb", "yaml",
     },
     "debate_studies": {
         "debate_protocol", "debate_report", "debate_rewards", "debate_train", "numpy", "pydantic",
@@ -40,7 +40,8 @@ MAY_IMPORT = {
     },
 }  # fmt: skip
 ENGINE_IMPORTS = {
-    "httpx", "numpy", "peft", "safetensors", "tokenizers", "torch", "transformers", "vllm",
+    "httpx", "numpy", "peft", "safetensors", "tinker", "tokenizers", "torch", "transformers",
+    "vllm",
 }  # fmt: skip
 ENGINE_MODULES = re.compile(r"debate_rollout/(engines/.+|rendering)\.py$")
 

@@ -367,6 +367,10 @@ class EngineSettings(Config):
     """Whether `open` takes a folder or hub id rather than a model in memory."""
     lowest_temperature: ClassVar[float] = 0.0
     """Positive temperatures below this are refused, as the engine would raise them in silence."""
+    only_temperature: ClassVar[float | None] = None
+    """The temperature above 0 that it samples at; None for any."""
+    serves_trainer: ClassVar[str | None] = None
+    """The type of the only trainer whose weights it loads; None for any that exports tensors."""
     one_in_process: ClassVar[bool] = False
     """Whether a process can have only one such engine."""
     libraries: ClassVar[tuple[str, ...]] = ()

@@ -86,6 +86,7 @@ class Bench:
             one of kind full, for `lora` at least two adapters.
         kill: Ends the engine's process, if it has a separate one; called last.
         tolerance: Largest difference from `logps`; 1e-5 is for float32.
+        temperatures: Temperatures at which the engine samples.
     """
 
     engine: Engine
@@ -93,6 +94,7 @@ class Bench:
     refreshes: Sequence[Refresh] = ()
     kill: Callable[[], None] | None = None
     tolerance: float = 1e-5
+    temperatures: Sequence[float] = TEMPERATURES
     version: int = field(default=0, init=False)
     """Version of the weights served now."""
 
@@ -272,7 +274,7 @@ def check_trainer_logps(bench: Bench) -> None:
         raise NotApplicable("needs the trainer's log-probabilities")
     sent = []
     for seed, text in enumerate(QUESTIONS):
-        for temperature in TEMPERATURES:
+        for temperature in bench.temperatures:
             sampling = replace(SAMPLING, temperature=temperature, seed=seed)
             sent.append(request(bench.engine, turn_request(text), sampling))
     bench.check_logps(bench.engine.generate(sent), "in one batch")

@@ -6,6 +6,7 @@ from debate_protocol.plugins import Variants
 from debate_rollout.engine import EngineSettings
 from debate_rollout.engines.openai import OpenAIEngine
 from debate_rollout.engines.scripted import ScriptedEngine
+from debate_rollout.engines.tinker import TinkerEngine
 from debate_rollout.engines.transformers import TransformersEngine
 from debate_rollout.engines.vllm import VllmEngine, VllmServerEngine
 
@@ -17,6 +18,7 @@ ENGINES: Variants[EngineSettings] = Variants(
     VllmServerEngine,
     OpenAIEngine,
     ScriptedEngine,
+    TinkerEngine,
 )
 """All engines, those of other installed packages included."""
 
@@ -29,6 +31,7 @@ __all__ = [
     "EngineSettings",
     "OpenAIEngine",
     "ScriptedEngine",
+    "TinkerEngine",
     "TransformersEngine",
     "VllmEngine",
     "VllmServerEngine",

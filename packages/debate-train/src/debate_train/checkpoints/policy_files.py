@@ -96,6 +96,8 @@ def weight_prints(loaded: LoadedModel) -> dict[str, str]:
     Runs with equal hashes began with the same weights. Of each tensor name, shape and up to
     65,536 evenly spaced values are read.
     """
+    if loaded.remote is not None:
+        return loaded.remote.prints()
     digests: dict[str, hashlib._Hash] = {}
     for name, parameter in sorted(loaded.model.named_parameters()):
         is_frozen = loaded.lora is not None and adapter_of(name) is None
@@ -190,6 +192,9 @@ def load_policy(directory: Path, loaded: LoadedModel) -> None:
     Raises:
         ModelError: The checkpoint holds the weights of another model.
     """
+    if loaded.remote is not None:
+        loaded.remote.load(directory)
+        return
     try:
         for parameter, read in _stored_values(directory, loaded):
             with torch.no_grad():

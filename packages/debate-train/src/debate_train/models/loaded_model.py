@@ -5,7 +5,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 from pydantic import Field, StringConstraints, field_validator
 
@@ -58,6 +59,26 @@ class Lora(Config):
         return names
 
 
+class RemotePolicy(Protocol):
+    """The trained policy, where a server holds its weights."""
+
+    def prints(self) -> dict[str, str]:
+        """Hash what the policy began with, as `weight_prints` does."""
+        ...
+
+    def export(self, version: int) -> Weights:
+        """Make the weights that the engine of the same server loads."""
+        ...
+
+    def load(self, directory: Path) -> None:
+        """Restore the policy of a checkpoint."""
+        ...
+
+    def leave(self) -> None:
+        """Give the server's place free at the end of a run."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A model with a tokenizer, and the folder or hub id of both for other processes."""
@@ -71,6 +92,8 @@ class LoadedModel:
     """The named adapters that are trained now; empty for all."""
     again: "Callable[[], PreTrainedModel] | None" = None
     """Loads the model once more, as it was before any training."""
+    remote: RemotePolicy | None = None
+    """The policy on a server; the model's parameters here then have no values."""
 
 
 def with_adapter(loaded: LoadedModel, seed: int) -> LoadedModel:
@@ -135,6 +158,8 @@ def lora_config(lora: Lora):  # type: ignore[no-untyped-def]
 
 def export_weights(loaded: LoadedModel, version: int) -> Weights:
     """Export all weights, or only the adapters when these are trained."""
+    if loaded.remote is not None:
+        return loaded.remote.export(version)
     if loaded.lora is None:
         return Weights(version, loaded.model.state_dict())
     names = loaded.lora.adapters

@@ -156,6 +156,11 @@ PolicyChoice = Annotated[PolicyConfig, POLICIES]
 
 
 def _engine_problems(engine: EngineSettings) -> list[str]:
+    if engine.serves_trainer is not None:
+        return [
+            f"engine.type: found {engine.type}, which samples from the trained policy alone; "
+            "expected an engine for this policy, such as {type: transformers}"
+        ]
     if engine.is_sampled:
         return []
     return [f"engine.type: found {engine.type}; expected an engine that samples"]

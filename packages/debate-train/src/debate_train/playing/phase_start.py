@@ -38,6 +38,9 @@ def start_mode(
     """
     if MODE in evaluation.modes or evaluation.questions == 0:
         return None
+    # A server that trains may load older weights over the trained ones when these are sampled.
+    if engine.serves_trainer is not None:
+        return None
     answers_batches = engine.is_sampled and "streams" not in engine.capabilities
     takes_weights = bool(engine.capabilities & _WEIGHT_KINDS)
     if not answers_batches or not takes_weights or setup.form.max_rounds <= 1:

@@ -26,6 +26,7 @@ from debate_train.recipe.imitation import check_demonstrations, imitation_errors
 from debate_train.recipe.policies import key_lines, missing_libraries, role_lines
 from debate_train.recipe.recipe import Recipe
 from debate_train.recipe.refusals import Launch, run_errors
+from debate_train.recipe.served_training import ask_server
 from debate_train.recipe.signal_check import learns_from_rewards, streams_error, truth_error
 from debate_train.recipe.stream_shares import stream_share_lines, valued_answers_line
 from debate_train.recipe.windows import Windows
@@ -96,6 +97,10 @@ def check(
                 f"{phase.data.type} has none; expected data.fields.solution in every row"
             )
     report.lines += key_lines(recipe)
+    server_lines, server_warnings, server_errors = ask_server(recipe)
+    report.lines += server_lines
+    report.warnings += server_warnings
+    report.errors += server_errors
     report.warnings += [*run_warnings(recipe), *adapter_warnings(recipe), *idle_settings(recipe)]
     # Missing libraries are no errors of a check: the recipe may run on another machine.
     if not launch.is_here:

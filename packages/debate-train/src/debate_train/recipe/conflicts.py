@@ -7,6 +7,7 @@ from debate_protocol.plugins import did_you_mean
 from debate_protocol.types import TRAINED, roles_of
 from debate_train.models.loaded_model import trained_adapters, unknown_adapter
 from debate_train.models.policies import START
+from debate_train.recipe.served_training import served_conflicts
 
 if TYPE_CHECKING:
     from debate_train.recipe.recipe import Recipe
@@ -19,6 +20,7 @@ def conflicts_of(phase: "Recipe") -> Iterator[str]:
     yield from _role_conflicts(phase)
     yield from _other_form_conflicts(phase)
     yield from _update_conflicts(phase)
+    yield from served_conflicts(phase)
 
 
 def _evaluation_conflicts(phase: "Recipe") -> Iterator[str]:
@@ -132,6 +134,7 @@ def sampling_problems(phase: "Recipe") -> Iterator[str]:
     if not temperatures:
         yield f"debate.roles: found no role that is trained on; expected policy: {TRAINED}"
     lowest = rollout.engine.lowest_temperature
+    only = rollout.engine.only_temperature
     for agent, temperature in temperatures.items():
         if temperature == 0:
             yield (
@@ -139,6 +142,12 @@ def sampling_problems(phase: "Recipe") -> Iterator[str]:
                 "expected temperatures above 0 (evaluation.temperature may be 0)"
             )
             break  # Agents mostly share a temperature, so the first one is enough.
+        if only is not None and temperature != only:
+            yield (
+                f"debate: agent {agent} has temperature {temperature:g}; expected {only:g}: engine "
+                f"{rollout.engine.type} gives log-probabilities of temperature {only:g} alone"
+            )
+            break
         if temperature < lowest:
             yield (
                 f"debate: agent {agent} has temperature {temperature:g}, which engine "

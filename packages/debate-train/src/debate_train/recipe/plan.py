@@ -16,7 +16,9 @@ from debate_train.recipe.model_shape import FLOAT32_BYTES, Shape, shape_of
 from debate_train.recipe.policies import used_policies
 from debate_train.recipe.recipe import Recipe
 from debate_train.recipe.refusals import Launch, run_errors
+from debate_train.recipe.served_training import cost_lines
 from debate_train.recipe.step_counts import step_counts
+from debate_train.trainers.tinker import TinkerTrainer
 from debate_train.trainers.trainer import bucket_size
 
 GB = 1e9
@@ -92,6 +94,13 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
         gpus: GPUs of all machines together, those of a served vLLM included.
         gpu_memory: Memory of a GPU, in GB (10^9 bytes).
     """
+    phases = recipe.phase_recipes()
+    if all(isinstance(phase.trainer, TinkerTrainer) for phase in phases.values()):
+        costs: list[str] = []
+        for name, phase in phases.items():
+            num_turns = step_counts(phase, phase.data.batch_size).drawn_turns
+            costs += cost_lines(name, phase, num_turns, _most_rows(phase))
+        return costs
     shape = shape_of(recipe.model, recipe.trainer.widens_adapters)
     served = _served_policies(recipe, shape, gpu_memory * GB)
     shares = _divide_gpus(recipe, served, gpus)

@@ -44,6 +44,9 @@ def run_phases(run: RunContext) -> int:
             run.begin()
             if run.directory.has_results:
                 return DONE
+    elif run.loaded.remote is not None:
+        # The engine has no weights of its own to measure with before the first phase.
+        run.engine.load(export_weights(run.loaded, state.step))
     for name, recipe in phases[state.phase :]:
         if _skips_later_phases(run):
             run.progress.note(f"{name}: skipped, as a phase before it missed its exit criterion")

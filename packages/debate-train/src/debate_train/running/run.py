@@ -96,6 +96,8 @@ def run(
         with ExitStack() as closing:
             engine = open_engine(recipe, loaded)
             closing.callback(engine.close)
+            if loaded.remote is not None:
+                closing.callback(loaded.remote.leave)
             tracked_recipe = yaml.safe_load(recipe_text) | {"weights": hashes}
             tracker = recipe.tracking.open(directory, recipe.name, tracked_recipe)
             closing.push(lambda kind, *_: tracker.close(failed=kind is not None))
@@ -155,8 +157,9 @@ def _load_model(recipe: Recipe) -> LoadedModel:
     """Load the model on every rank; on the others only once it is known to load."""
     if not torch.cuda.is_available():  # Keeps DeepSpeed, which transformers imports, quiet.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    loaded = recipe.model.load(recipe.seed)
-    shardings = [phase.trainer.sharding() for phase in recipe.phase_recipes().values()]
+    trainers = [phase.trainer for phase in recipe.phase_recipes().values()]
+    loaded = trainers[0].load_model(recipe.model, recipe.seed)
+    shardings = [trainer.sharding() for trainer in trainers]
     # ZeRO-3 sends each rank its part of the values, so no rank needs to load all of them.
     is_sharded = all(sharding is not None and sharding.stage == 3 for sharding in shardings)
     broadcast(Init(recipe.model, recipe.seed, with_values=not is_sharded))

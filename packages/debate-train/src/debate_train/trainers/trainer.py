@@ -24,6 +24,7 @@ from debate_train.batches.row_types import (
     weigh,
 )
 from debate_train.losses import Loss
+from debate_train.models import ModelConfig
 from debate_train.models.loaded_model import LoadedModel, adapter_of
 from debate_train.trainers.optimizers import (
     AdamW,
@@ -156,6 +157,10 @@ class TrainerSettings(Config):
     @abstractmethod
     def open(self, loaded: "LoadedModel", loss: "Loss", total_steps: int) -> Trainer:
         """Open a trainer of this model; the reference policy is the model as it is now."""
+
+    def load_model(self, model: ModelConfig, seed: int) -> LoadedModel:
+        """Load the run's model; trainers on a server leave its weights there."""
+        return model.load(seed)
 
     def most_tokens(self, row: int, form: DebateForm) -> int:
         """Bound the tokens of a pack by `row`, the length of a form's longest row."""
