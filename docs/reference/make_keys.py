@@ -7,8 +7,10 @@ python docs/reference/make_keys.py --count  # only counts pairs of a model and a
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from debate_train.recipe import Recipe
 from debate_train.recipe.describe import facts, summary
@@ -61,9 +63,8 @@ def table(models: Sequence[type[BaseModel]], tags: dict[type[BaseModel], str]) -
     """Yield a row for each field; of several models those of which the same is said together."""
     rows: dict[tuple[str, ...], list[type[BaseModel]]] = {}
     for model in models:
-        for name, field in model.model_fields.items():
-            if name != "type":
-                rows.setdefault((name, *facts(model, name, field)), []).append(model)
+        for name, field in choices(model):
+            rows.setdefault((name, *facts(model, name, field)), []).append(model)
     if not rows:
         return
     yield "| key | takes | default | |" + (" of type |" if tags else "")
@@ -81,6 +82,15 @@ def table(models: Sequence[type[BaseModel]], tags: dict[type[BaseModel], str]) -
             meaning = meaning.replace("|", "\\|")
         row = " | ".join(cell.replace("|", "\\|") for cell in (f"`{name}`", *cells))
         yield f"| {row} | {meaning} |"
+
+
+def choices(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the keys of a model that may have more than one value; `type` has one."""
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        is_fixed = get_origin(annotation) is Literal and len(get_args(annotation)) == 1
+        if not is_fixed:
+            yield name, field
 
 
 def users_models(schema: Schema) -> list[type[BaseModel]]:
@@ -106,9 +116,9 @@ def models_of(schema: Schema) -> dict[type[BaseModel], None]:
 
 
 def count_pairs() -> int:
-    """Count the pairs of a model and a key; `type` chooses the model and is no key."""
+    """Count the pairs of a model and a key."""
     models = models_of(Schema((Recipe,)))
-    return sum(len(model.model_fields.keys() - {"type"}) for model in models)
+    return sum(len(list(choices(model))) for model in models)
 
 
 if __name__ == "__main__":
