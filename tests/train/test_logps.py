@@ -542,16 +542,25 @@ def test_values_and_gradients_of_a_forest_are_those_of_plain_attention(
 @pytest.mark.numeric
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("window", [None, 7])
-def test_values_and_gradients_behind_a_trunk_are_those_of_plain_attention(kv_heads, window):
-    # A trunk of 20 tokens, which two sequences leave at its end, one after 12 and one at once.
+@pytest.mark.parametrize(
+    ("depths", "parents"),
+    [
+        # A trunk of 20 tokens, which two sequences leave at its end, one after 12, one at once.
+        ([20, 20, 12, 0], (-1, 0, 1, 1, 0, -1)),
+        # Two sequences that share no token with it.
+        ([0, 0], (-1, -1, -1)),
+    ],
+)
+def test_values_and_gradients_behind_a_trunk_are_those_of_plain_attention(
+    kv_heads, window, depths, parents
+):
     forest = PrefixForest()
-    depths = [20, 20, 12, 0]
     forest.grow_trunk(20, depths)
     for depth in depths:
         forest.follow_trunk(depth)
         forest.add(depth + 9, depth)
     layout = make_layout(forest, trunk_tokens=20)
-    assert layout.parents == (-1, 0, 1, 1, 0, -1)
+    assert layout.parents == parents
     assert_like_plain_attention(layout, kv_heads, scale=None, window=window)
 
 

@@ -1,11 +1,15 @@
 """Optimizers by name: the published steps, exact resumes, and what is refused."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from pydantic import ValidationError
+from torch.optim.lr_scheduler import LambdaLR
 
 from debate_train.errors import ModelError
 from debate_train.losses import PpoClip
+from debate_train.models.loaded_model import Lora, with_adapter
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.torch_session import trainable
 
@@ -143,3 +147,66 @@ def test_muon_steps_matrices_and_leaves_tables_and_vectors_to_adamw():
     for name, parameter in parameters.items():
         torch.testing.assert_close(parameter, expected[name], rtol=0, atol=0)
         assert int(optimizer.state[parameter]["step"]) == 3
+
+
+def adapter_parameters(name):
+    """Draw a matrix and a vector of an adapter; the same numbers for every name."""
+    draw = torch.Generator().manual_seed(0)
+    shapes = {"lora_A": (4, 8), "lora_B": (8, 4), "lora_bias": (8,)}
+    return {
+        f"layers.0.q.{part}.{name}.weight": torch.nn.Parameter(torch.randn(*shape, generator=draw))
+        for part, shape in shapes.items()
+    }
+
+
+@pytest.mark.parametrize("optimizer", [{"type": "adamw"}, {"type": "muon"}, of_torch("SGD")])
+def test_adapter_with_a_rate_of_its_own_steps_as_if_it_were_alone(optimizer):
+    rates = {"actor": 0.1, "critic": 0.02, "judge": 0.0}
+    together = {name: adapter_parameters(name) for name in rates}
+    named_rates = {"critic": 0.02, "judge": 0.0}
+    trainers = {name: make_trainer(optimizer, rate) for name, rate in rates.items()}
+    alone = {name: adapter_parameters(name) for name in rates}
+    optimizers = [trainers[name].make_optimizer(alone[name]) for name in rates]
+    parameters = {name: p for adapter in together.values() for name, p in adapter.items()}
+    trainer = make_trainer(optimizer).model_copy(update={"learning_rates": named_rates})
+    optimizers.append(trainer.make_optimizer(parameters))
+    # The schedule reaches every part: the rate is halved for the second step.
+    schedules = [LambdaLR(part, lambda step: 0.5**step) for part in optimizers]
+    for _ in range(2):
+        for adapter in (*together.values(), *alone.values()):
+            for parameter in adapter.values():
+                parameter.grad = parameter.detach().clone()
+        for part, schedule in zip(optimizers, schedules, strict=True):
+            part.step()
+            schedule.step()
+    for adapter in rates:
+        for name, parameter in together[adapter].items():
+            assert torch.equal(parameter, alone[adapter][name]), name
+    actor = together["actor"]["layers.0.q.lora_A.actor.weight"]
+    assert not torch.equal(actor, together["critic"]["layers.0.q.lora_A.critic.weight"])
+
+
+@pytest.mark.parametrize("optimizer", [{"type": "adamw"}, {"type": "muon"}])
+def test_optimizer_of_adapters_with_rates_goes_on_exactly_when_resumed(
+    optimizer, tiny, random_batch, tmp_path
+):
+    trainer = make_trainer(optimizer, 1e-2).model_copy(update={"learning_rates": {"critic": 1e-3}})
+    lora = Lora(rank=2, alpha=4, adapters=("actor", "critic"))
+    models = [with_adapter(replace(tiny(), lora=lora), 0) for _ in range(2)]
+    first, second = (trainer.open(model, PpoClip(), 4) for model in models)
+    batches = []
+    for seed in range(3):
+        batch = random_batch(seed)
+        adapters = ("actor", "critic", "actor", "critic", "critic")
+        rows = [replace(row, adapter=name) for row, name in zip(batch.rows, adapters, strict=True)]
+        batches.append(replace(batch, rows=tuple(rows)))
+    for batch in batches[:2]:
+        first.step(batch)
+    first.save(tmp_path)
+    second.load(tmp_path)
+    metrics = first.step(batches[2])
+    second.step(batches[2])
+    assert metrics["optim/learning_rate"] == 1e-2
+    assert metrics["optim/learning_rate/critic"] == 1e-3
+    for name, parameter in trainable(models[0].model).items():
+        assert torch.equal(parameter, trainable(models[1].model)[name])

@@ -194,7 +194,7 @@ def varlen_attention(
     keys = key[0].transpose(0, 1)
     values = value[0].transpose(0, 1)
     has_branches = max(layout.parents) >= 0
-    if has_branches:  # Else every run is its own path.
+    if has_branches or layout.trunk_tokens:  # Else every run is its own path.
         keys = keys[layout.keys_K]
         values = values[layout.keys_K]
     output: Any = varlen_attn(

@@ -254,8 +254,7 @@ def load_torch_optimizer(
     Moments of another type are cast; a master becomes the parameter's value.
     """
     group = optimizer.param_groups[0]
-    # Our optimizers consist of torch's.
-    is_torch = type(optimizer).__module__.startswith(("torch.optim", "debate_train"))
+    is_torch = all(type(part).__module__.startswith("torch.optim") for part in _parts(optimizer))
     # Fused and capturable kernels read the step count on the device.
     steps_on_device = group.get("fused") or group.get("capturable")
     for name, parameter in parameters.items():
@@ -277,6 +276,14 @@ def load_torch_optimizer(
         for key, value in scalars.items():
             restored[key] = torch.tensor(float(value), device=device) if is_torch else value
         optimizer.state[parameter] = restored
+
+
+def _parts(optimizer: Optimizer) -> list[Optimizer]:
+    """List the optimizers that a combined one consists of."""
+    parts: list[Optimizer] = []
+    for part in getattr(optimizer, "parts", ()):
+        parts += _parts(part)
+    return parts or [optimizer]
 
 
 def set_schedule(schedule: LambdaLR, steps: int) -> None:

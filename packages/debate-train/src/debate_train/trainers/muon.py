@@ -8,14 +8,16 @@ from torch import optim
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from debate_train.trainers.combined_optimizer import CombinedOptimizer
+
 # Words in the names of embeddings and output heads, whose rows are tokens or positions.
 _TABLE_WORDS = ("embed", "wte", "wpe", "lm_head")
 
 
-class MuonAndAdamW(Optimizer):
+class MuonAndAdamW(CombinedOptimizer):
     """Steps matrices by Muon, and embeddings, output heads and vectors by AdamW.
 
-    It holds the groups and states of both, and counts the steps of each parameter, as AdamW does.
+    It counts the steps of each parameter, as AdamW does.
 
     Args:
         parameters: by their names in the model.
@@ -34,30 +36,21 @@ class MuonAndAdamW(Optimizer):
                 matrices.append(parameter)
             else:
                 others.append(parameter)
-        self._inner: list[Optimizer] = []
+        parts: list[Optimizer] = []
         if matrices:
-            self._inner.append(optim.Muon(matrices, **muon))
+            parts.append(optim.Muon(matrices, **muon))
         if others:
-            self._inner.append(optim.AdamW(others, **adamw))
-        groups: list[dict[str, Any]] = []
-        for optimizer in self._inner:
-            groups += optimizer.param_groups
-        super().__init__(groups, {})
-        # The same groups and states as ours: schedules set rates here, checkpoints read states.
-        for optimizer, group in zip(self._inner, self.param_groups, strict=True):
-            optimizer.param_groups = [group]
-            optimizer.state = self.state
+            parts.append(optim.AdamW(others, **adamw))
+        super().__init__(parts)
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Make a step of both optimizers."""
-        loss = None if closure is None else closure()
         num_steps: dict[Parameter, float] = {}
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     num_steps[parameter] = float(self.state[parameter].get("step", 0)) + 1
-        for optimizer in self._inner:
-            optimizer.step()
+        loss = super().step(closure)
         # torch's Muon counts no steps; checkpoints need one number for all parameters.
         for parameter, count in num_steps.items():
             self.state[parameter]["step"] = torch.tensor(count)

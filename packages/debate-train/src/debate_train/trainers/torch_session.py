@@ -498,13 +498,15 @@ class TorchTrainerSession:
         }
 
     def _learning_rates(self) -> dict[str, float]:
-        """Collect the present rates as metrics: the first one, and those of named adapters."""
+        """Collect the present rates as metrics: the common one, and those of named adapters."""
         names = {parameter: adapter_of(name) for name, parameter in self._parameters.items()}
-        rates = {"optim/learning_rate": float(self._optimizer.param_groups[0]["lr"])}
+        rates: dict[str, float] = {}
         for group in self._optimizer.param_groups:
             adapter = names[group["params"][0]]
-            if adapter in self._config.named_rates():
-                rates[f"optim/learning_rate/{adapter}"] = float(group["lr"])
+            is_named = adapter in self._config.named_rates()
+            metric = f"optim/learning_rate/{adapter}" if is_named else "optim/learning_rate"
+            rates.setdefault(metric, float(group["lr"]))
+        rates.setdefault("optim/learning_rate", float(self._optimizer.param_groups[0]["lr"]))
         return rates
 
     def score(self, batch: Batch) -> list[float]:

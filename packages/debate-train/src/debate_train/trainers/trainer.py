@@ -276,21 +276,19 @@ class TorchTrainer(TrainerSettings):
         return self.learning_rates
 
     def make_optimizer(self, parameters: "Mapping[str, Parameter]") -> "Optimizer":
-        """Make the optimizer, with parameter groups for adapters that have a rate of their own."""
-        optimizer = super().make_optimizer(parameters)
+        """Make the optimizer; with named rates, of a part for each adapter."""
         if not self.learning_rates:
-            return optimizer
-        adapters = {parameter: adapter_of(name) for name, parameter in parameters.items()}
-        groups = []
-        for group in optimizer.param_groups:
-            parameters_of_rate: dict[float, list[Parameter]] = {}
-            for parameter in group["params"]:
-                rate = self.learning_rates.get(adapters[parameter] or "", group["lr"])
-                parameters_of_rate.setdefault(rate, []).append(parameter)
-            for rate, rate_parameters in parameters_of_rate.items():
-                groups.append({**group, "params": rate_parameters, "lr": rate})
-        optimizer.param_groups = groups
-        return optimizer
+            return super().make_optimizer(parameters)
+        from debate_train.trainers.combined_optimizer import CombinedOptimizer
+
+        parameters_of_adapter: dict[str | None, dict[str, Parameter]] = {}
+        for name, parameter in parameters.items():
+            parameters_of_adapter.setdefault(adapter_of(name), {})[name] = parameter
+        parts = []
+        for adapter, adapter_parameters in parameters_of_adapter.items():
+            rate = self.learning_rates.get(adapter or "", self.learning_rate)
+            parts.append(self.optimizer.make(adapter_parameters, rate))
+        return CombinedOptimizer(parts)
 
     def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "TorchTrainerSession":
         """Open a session in this process."""
