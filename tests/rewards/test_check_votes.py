@@ -19,7 +19,7 @@ from tests.rewards.debates import (
 
 from debate_protocol.forms import Checked, DebateStart, same_words
 from debate_protocol.types import Question, Reply, Transcript, TurnRequest
-from debate_rewards import V2, BradleyTerry, TruthJudge, WinRate, get_reward
+from debate_rewards import V2, BradleyTerry, MajorityJudge, TruthJudge, WinRate, get_reward
 from debate_rewards.metrics import debate_metrics
 from debate_rewards.reward import RewardContext
 from debate_rewards.strengths import log_strengths
@@ -114,6 +114,31 @@ def test_judges_of_single_answers_have_an_accuracy() -> None:
     # Votes on (0, 1): = and >, on (0, 2) twice >; agent 0 is right: 3½ of 4.
     debate = checked_debate(["x", "y", "z"], VERDICTS, gold="x")
     assert debate_metrics([debate])["judge/accuracy"] == pytest.approx(7 / 8)
+
+
+# Judge 2 reads x, the right answer, and judge 3 reads y; -1/2 is the penalty of no verdict.
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        ("right right", "1 -1"),
+        ("wrong wrong", "-1 1"),
+        ("right wrong", "1 1"),
+        ("perhaps wrong", "-1/2 1"),
+    ],
+)
+def test_judges_of_one_answer_are_paid_for_the_truth_about_it(verdicts: str, expected: str) -> None:
+    debate = checked_debate(["x", "y"], verdicts.split(), gold="x")
+    score = score_of(TruthJudge(), debate)
+    assert round_values(score, 1, "judge") == numbers(expected)
+    assert turn_credits(score, "judge")[2, 1].penalty == ("perhaps" in verdicts)
+
+
+def test_judges_of_one_answer_are_paid_for_the_majority() -> None:
+    # Two of three answer x: judges 3 to 5 read x, x and y.
+    debate = checked_debate(["x", "x", "y"], ["right", "wrong", "right"])
+    score = score_of(MajorityJudge(verified=False), debate)
+    assert round_values(score, 1, "judge") == numbers("1 -1 -1")
+    assert score.metrics["majority_judge/votes"] == 3
 
 
 @pytest.mark.parametrize("name", ["v2", "win_rate", "bradley_terry"])

@@ -26,7 +26,7 @@ from debate_rewards.reward import (
     turn_credits,
 )
 from debate_rewards.v2 import JudgeSettings
-from debate_rewards.votes import JUDGE, Vote, VoteReward, all_votes, ballots
+from debate_rewards.votes import JUDGE, Vote, VoteReward, all_votes, ballots, judged_ballots
 
 _log = logging.getLogger(__name__)
 
@@ -144,7 +144,8 @@ def truth_values(votes: Sequence[Vote], right: Mapping[TurnKey, bool]) -> list[f
     """Compute +1 for a vote that names the right turn of a pair, −1 for the wrong one, 0 for `=`.
 
     `None` where both turns are right or both are wrong, as the truth does not say which is better,
-    and where it is not known of one of them.
+    and where it is not known of one of them. A verdict on one answer, right (`>`) or wrong (`<`),
+    is worth +1 if it is true and −1 if not.
 
     Args:
         votes: Counted votes of one debate.
@@ -154,7 +155,10 @@ def truth_values(votes: Sequence[Vote], right: Mapping[TurnKey, bool]) -> list[f
     for vote in votes:
         left_is_right = right.get(vote.left)
         right_is_right = right.get(vote.right)
-        if left_is_right is None or right_is_right is None or left_is_right == right_is_right:
+        is_on_one_answer = vote.left == vote.right
+        if left_is_right is None or right_is_right is None:
+            values.append(None)
+        elif left_is_right == right_is_right and not is_on_one_answer:
             values.append(None)
         elif vote.verdict == "=":
             # The chance level of a guess and not None: a judge who says `=` whenever in doubt
@@ -182,7 +186,7 @@ class YardstickJudge(JudgeSettings, VoteReward):
             right: Whether each judged turn counts as right; votes about turns that are missing
                 have no value.
         """
-        turn_ballots = ballots(debate)
+        turn_ballots = judged_ballots(debate, ballots(debate))
         values = truth_values(all_votes(turn_ballots), right)
         credits = self.judge_credits(debate, turn_ballots, values)
         metrics = {
@@ -198,8 +202,9 @@ class TruthJudge(YardstickJudge):
 
     A vote on a right and a wrong turn is worth +1 if it names the right one, −1 if it names the
     other, 0 if it is `=`; None where both are right or both wrong. A turn's value is the mean over
-    its valued votes, or `format_penalty` where comparisons were expected and none counted. Votes
-    and `judge_credit` are as in `v2`; unlike there, three agents are enough.
+    its valued votes, or `format_penalty` where comparisons were expected and none counted. A
+    verdict on one answer alone is worth +1 if it is true, −1 if not. Votes and `judge_credit` are
+    as in `v2`; unlike there, three agents are enough.
 
     A question whose own answer is missing or cannot be read has no signal, and a warning names it.
     Failed turns carry nothing: mix it with a reward for the generator, such as `verifiable`, or
