@@ -386,6 +386,8 @@ def test_recipe_changes_adds_and_removes_detectors() -> None:
         ("health.detectors.mine.type=entropi", "entropi"),
         ("health.detectors.entropi.above=1", "entropi without a metric.*did you mean 'entropy'"),
         ("health.window=1", "window"),
+        ("health.detectors.no_signal.share=0.5", "share: found 0.5, which no_signal does not read"),
+        ("health.detectors.one_winner.metric=a", "metric: found 'a', which one_winner does not"),
     ],
 )
 def test_recipe_refuses_what_is_not_watched(changes: str, message: str) -> None:

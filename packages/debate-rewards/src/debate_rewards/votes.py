@@ -347,8 +347,8 @@ class VoteReward(RewardConfig):
     """A reward made of votes."""
 
     removed_keys: ClassVar[Mapping[str, str]] = {
-        "duplicates": "none: repeated votes of an agent on a pair count once here",
-        "ties": "none: `=` is half a vote for each side here",
+        "duplicates": "no such key: repeated votes of an agent on a pair count once here",
+        "ties": "no such key: `=` is half a vote for each side here",
     }
 
     def needs(self) -> RewardNeeds:

@@ -47,7 +47,7 @@ class OpenAIEngine(EngineSettings):
     libraries: ClassVar[tuple[str, ...]] = ("httpx",)
     install: ClassVar[str] = "debate-rollout[openai]"
     removed_keys: ClassVar[Mapping[str, str]] = {
-        "longest_pause_s": "none: an endpoint that asks for more than 60 s ends the request"
+        "longest_pause_s": "no such key: an endpoint that asks for more than 60 s ends the request"
     }
 
     type: Literal["openai"] = "openai"

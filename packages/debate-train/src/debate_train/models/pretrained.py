@@ -63,7 +63,7 @@ class PretrainedModel(Config):
     """Most tokens of prompt and reply; None takes it from the model's configuration."""
 
     removed_keys: ClassVar[Mapping[str, str]] = {
-        "trust_remote_code": "none: code that comes with a checkpoint is never run"
+        "trust_remote_code": "no such key: code that comes with a checkpoint is never run"
     }
 
     @field_validator("dtype")

@@ -6,7 +6,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite, sqrt
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -437,6 +437,17 @@ class Detector(Config):
         return Finding(value, self.row.change(self, value, history))
 
 
+CHANGES = ("fall", "rise", "times", "share")
+"""Bounds on a change since the phase's start."""
+# Bounds that an alarm of its own kind does not read.
+UNREAD_BOUNDS: Mapping[Alarm, tuple[str, ...]] = {
+    strength_alarm: CHANGES[1:],
+    still_zero_alarm: CHANGES,
+    no_signal_alarm: CHANGES,
+    no_growth_alarm: CHANGES,
+}
+FIGURES_WITHOUT_METRIC = (largest_win_share, strength)
+
 if TYPE_CHECKING:
     MetricType = str
 else:
@@ -456,3 +467,16 @@ class Metric(Detector):
             return settings
         keys = Detector.model_fields.keys() - {"type"}
         return {key: getattr(row, key) for key in keys} | settings
+
+    @model_validator(mode="after")
+    def _refuse_unread_keys(self) -> Self:
+        unread_keys = list(UNREAD_BOUNDS.get(self.row.change, ()))
+        if self.row.figure in FIGURES_WITHOUT_METRIC:
+            unread_keys.append("metric")
+        for key in unread_keys:
+            value = getattr(self, key)
+            if value != getattr(self.row, key):
+                raise ValueError(
+                    f"{key}: found {value!r}, which {self.type} does not read; expected other keys"
+                )
+        return self

@@ -129,7 +129,7 @@ class Tracking(Config):
 
     removed_keys: ClassVar[Mapping[str, str]] = {
         "notes": "WANDB_NOTES in the environment",
-        "turns_every": "none: each tenth step sends a table",
+        "turns_every": "no such key: each tenth step sends a table",
     }
 
     wandb: bool = True

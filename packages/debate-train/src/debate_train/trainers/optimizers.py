@@ -144,7 +144,7 @@ class Muon(AdamBase):
     """
 
     type: Literal["muon"] = "muon"
-    removed_keys: ClassVar[Mapping[str, str]] = {"nesterov": "none: steps look ahead"}
+    removed_keys: ClassVar[Mapping[str, str]] = {"nesterov": "no such key: steps look ahead"}
     momentum: float = Field(0.95, ge=0, lt=1)
     """Decay of the mean of a matrix's gradients; a step looks ahead along it (Nesterov)."""
 

@@ -122,7 +122,7 @@ class TrainerSettings(Config):
     """Whether what the rows of several packs begin with is computed once for all of them."""
 
     removed_keys: ClassVar[Mapping[str, str]] = {
-        "max_skipped": "none: the run stops after 5 skipped updates in a row"
+        "max_skipped": "no such key: the run stops after 5 skipped updates in a row"
     }
 
     type: str = ""

@@ -111,9 +111,9 @@ class VllmSettings(EngineSettings):
     lowest_temperature: ClassVar[float] = LOWEST_TEMPERATURE
     removed_keys: ClassVar[Mapping[str, str]] = {
         "block_size": "vllm_args.block_size",
-        "max_connections": "none: 512 requests are sent at once to each server",
-        "log_file": "none: the log of a server that crashed stays in the temporary folder",
-        "load_timeout_s": "none: a refresh of weights may take 900 s",
+        "max_connections": "no such key: 512 requests are sent at once to each server",
+        "log_file": "no such key: the log of a server that crashed stays in the temporary folder",
+        "load_timeout_s": "no such key: a refresh of weights may take 900 s",
     }
 
     @property
