@@ -155,10 +155,9 @@ def truth_values(votes: Sequence[Vote], right: Mapping[TurnKey, bool]) -> list[f
     for vote in votes:
         left_is_right = right.get(vote.left)
         right_is_right = right.get(vote.right)
-        is_on_one_answer = vote.left == vote.right
-        if left_is_right is None or right_is_right is None:
-            values.append(None)
-        elif left_is_right == right_is_right and not is_on_one_answer:
+        is_unknown = left_is_right is None or right_is_right is None
+        is_level_pair = vote.left != vote.right and left_is_right == right_is_right
+        if is_unknown or is_level_pair:
             values.append(None)
         elif vote.verdict == "=":
             # The chance level of a guess and not None: a judge who says `=` whenever in doubt
