@@ -3,8 +3,9 @@
 Rows of a group may begin alike and not fit into one pack together. Their common beginning, the
 trunk, then goes forward first. The packs behind it run one after the other; they read its keys,
 values and hidden states, and add to the gradients of these. One backward pass takes the gradients
-through the trunk. So memory holds the activations of the trunk and of one pack, and no token is
-computed twice, but for a first run of the trunk that drops its activations and computes them again.
+through the trunk. So memory holds the activations of the trunk and of one pack, and no pack
+computes the trunk again. Its first run may drop its activations and compute them once more for its
+gradient.
 """
 
 from collections.abc import Callable
@@ -85,6 +86,8 @@ class TrunkPass:
             if products:
                 backward(torch.stack(products).sum())
             run.outputs.clear()
+            # Nothing reads this run any more; callers may hold the pass a little longer.
+            run.copies.clear()
 
     def _forward(self, index: int) -> None:
         run = self._trunk.runs[index]
