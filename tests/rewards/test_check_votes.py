@@ -94,6 +94,18 @@ def test_verdict_that_cannot_be_read_is_no_vote_and_has_its_price() -> None:
     assert credits[2, 1].value is None
 
 
+def test_verdict_that_cannot_be_read_is_counted_as_missing() -> None:
+    debate = checked_debate(["x", "y", "z"], [*VERDICTS[:5], "perhaps"], gold="x")
+    metrics = score_of(V2(), debate).metrics
+    assert metrics["v2/missing_comparisons"] == 1
+    assert metrics["v2/comparisons_made"] == pytest.approx(5 / 6)
+    figures = debate_metrics([debate])
+    assert figures["comparisons_made"] == pytest.approx(5 / 6)
+    # Nobody was shown two answers, but agent 0 wins all that is not level.
+    assert "judge/first_shown" not in figures
+    assert figures["judge/wins/agent_0"] == 1
+
+
 def test_judges_of_pairs_vote_as_in_other_debates() -> None:
     # Pairs (0, 1), (0, 2), (1, 2), then the same in the other order.
     lines = ["0 > 1", "0 > 2", "1 = 2", "0 > 1", "2 > 0", "1 > 2"]
@@ -105,7 +117,11 @@ def test_judges_of_pairs_vote_as_in_other_debates() -> None:
     # Who reads the first pair agrees, of the second not; `=` has no majority to follow.
     assert round_values(score, 1, "judge") == numbers("1 -1 none 1 -1 none")
     # Agent 0 alone is right: three of four verdicts on it name it.
-    assert debate_metrics([debate])["judge/accuracy"] == pytest.approx(3 / 4)
+    figures = debate_metrics([debate])
+    assert figures["judge/accuracy"] == pytest.approx(3 / 4)
+    # Four of the five verdicts that are not `=` name the lower number.
+    assert figures["judge/first_shown"] == pytest.approx(4 / 5)
+    assert figures["comparisons_made"] == 1
     paid = round_values(score_of(TruthJudge(), debate), 1, "judge")
     assert paid == numbers("1 1 none 1 -1 none")
 

@@ -236,12 +236,13 @@ def debate_metrics(
       `judge/strict_accuracy`: the same with `=` counting 0; `judge/owed_accuracy`: the same over
       all such pairs that a judge was shown, pairs left out or lost by a failed turn counting half;
       `judge/equal_share`: share of `=` among all votes; `comparisons_made`: counted pairs over
-      expected pairs.
+      expected pairs, or readable over expected checks of single answers.
     - `judged/…`, `speech/…`, of debates before a judge: see `add_judged`.
     - `judge/tpr`, `judge/fpr`: shares of votes on a right and a wrong turn that name the right one
       and the wrong one; `judge/error_correlation`: of the errors of two judges of such a pair.
     - `judge/first_shown`: share of verdicts other than `=` for the agent with the lower number,
-      whose turn is shown first; `judge/wins/agent_I`: share of verdicts about agent I that it wins.
+      whose turn is shown first, without checks of single answers; `judge/wins/agent_I`: share of
+      verdicts about agent I that it wins.
     - `unheard/named`: share of turns of the first round that name an agent they were not shown.
     - `reward/accuracy`, where `scores` are given: see `add_reward`.
     - `winner_truth_correlation`: correlation of a voted turn's vote value with its correctness;

@@ -335,7 +335,9 @@ class V2(JudgeSettings, PooledReward):
                 judge_credits = self.judge_credits(
                     debate, own_ballots, values, centred=self.centred
                 )
-            metrics = v2_metrics(debate, turn_ballots, generator_credits, judge_credits)
+            metrics = v2_metrics(
+                debate, turn_ballots, own_ballots, generator_credits, judge_credits
+            )
             # An agent's return is the mean over its generator credits.
             score = build_score(debate.transcript, generator_credits, metrics)
             scores.append(replace(score, credits=(*generator_credits, *judge_credits)))

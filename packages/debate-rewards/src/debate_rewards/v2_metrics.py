@@ -10,6 +10,7 @@ from debate_rewards.votes import Ballot, all_votes, by_pair
 def v2_metrics(
     debate: ReadDebate,
     turn_ballots: Mapping[TurnKey, Ballot],
+    own_ballots: Mapping[TurnKey, Ballot],
     generator_credits: Sequence[Credit],
     judge_credits: Sequence[Credit],
 ) -> dict[str, float | None]:
@@ -18,6 +19,7 @@ def v2_metrics(
     Args:
         debate: The debate.
         turn_ballots: The ballot of each turn.
+        own_ballots: The same with the checks of single answers, by judge (`judged_ballots`).
         generator_credits: Credits of turns.
         judge_credits: Credits of judges, of whole turns and of lines.
     """
@@ -36,7 +38,7 @@ def v2_metrics(
 
     num_expected = 0
     num_compared = 0
-    for ballot in turn_ballots.values():
+    for ballot in own_ballots.values():
         num_expected += ballot.num_expected
         if ballot.num_expected:
             # Repeated lines on a pair make one comparison.
@@ -52,7 +54,7 @@ def v2_metrics(
             len(parsed.comparisons) + parsed.invalid_lines + parsed.self_dropped + parsed.malformed
         )
 
-    all_ballots = turn_ballots.values()
+    all_ballots = own_ballots.values()
     sums = {
         "v2/total_votes": len(votes),
         "v2/missing_comparisons": sum(ballot.lacks_comparisons for ballot in all_ballots),

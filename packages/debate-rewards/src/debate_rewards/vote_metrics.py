@@ -12,7 +12,16 @@ from debate_rewards.answer_rewards import turn_verdicts
 from debate_rewards.estimates import Moments, Sums
 from debate_rewards.reward import ReadDebate, ReadTurn, Score, read_debate
 from debate_rewards.turn_rewards import critique_targets
-from debate_rewards.votes import Verdict, Vote, ballots, by_pair, expected_verdicts, tally
+from debate_rewards.votes import (
+    Verdict,
+    Vote,
+    ballots,
+    by_pair,
+    expected_verdicts,
+    judged_ballots,
+    reads_one_answer,
+    tally,
+)
 
 _MIRRORED: Mapping[Verdict, Verdict] = {">": "<", "<": ">", "=": "="}
 # Judge, and two judged agents of whom the first has the lower number, to the verdict.
@@ -222,14 +231,19 @@ def _add_votes(
     """Add the metrics of some agents' votes, under names that begin with `prefix`."""
     judges = {key: judge for key, judge in debate.judges.items() if key.agent in agents}
     turn_ballots = ballots(debate)
+    own_ballots = judged_ballots(debate, turn_ballots)
     votes: list[Vote] = []
+    num_compared = 0
     num_expected = 0
-    for key, judge in judges.items():
+    for key in judges:
         votes += turn_ballots[key].votes
-        num_expected += debate.expected_pairs(judge)
+        num_compared += len(own_ballots[key].votes)
+        num_expected += own_ballots[key].num_expected
     if num_expected:
-        sums.add(f"{prefix}comparisons_made", len(votes), num_expected)
-    _add_habits(sums, votes, prefix)
+        sums.add(f"{prefix}comparisons_made", num_compared, num_expected)
+    # Nobody was shown both turns of a vote that is made of two checks.
+    checkers = frozenset(key for key in judges if reads_one_answer(debate, key))
+    _add_habits(sums, votes, prefix, checkers)
     if right is not None:
         _add_judge_accuracy(sums, votes, right, prefix)
         _add_error_correlation(sums, votes, right, prefix)
@@ -239,20 +253,24 @@ def _add_votes(
     return votes
 
 
-def _add_habits(sums: Sums, votes: Sequence[Vote], prefix: str) -> None:
+def _add_habits(
+    sums: Sums, votes: Sequence[Vote], prefix: str, checkers: frozenset[TurnKey]
+) -> None:
     # Equal votes are added at once: N agents cast N³ votes, and few of them differ. An agent's
     # vote on its own turn is counted apart, as it is no win or loss of that agent.
-    equal_votes: Counter[tuple[TurnKey, TurnKey, Verdict, int | None]] = Counter()
+    equal_votes: Counter[tuple[TurnKey, TurnKey, Verdict, int | None, bool]] = Counter()
     for vote in votes:
         own_agent = vote.judge.agent if vote.is_own else None
-        equal_votes[vote.left, vote.right, vote.verdict, own_agent] += 1
-    for (left, right, verdict, own_agent), count in equal_votes.items():
+        is_check = vote.judge in checkers
+        equal_votes[vote.left, vote.right, vote.verdict, own_agent, is_check] += 1
+    for (left, right, verdict, own_agent, is_check), count in equal_votes.items():
         is_equal = verdict == "="
         sums.add(f"{prefix}judge/equal_share", count * is_equal, count)
         if prefix or is_equal:
             continue
         num_left_wins = count if verdict == ">" else 0
-        sums.add("judge/first_shown", num_left_wins, count)
+        if not is_check:
+            sums.add("judge/first_shown", num_left_wins, count)
         if left.agent != own_agent:
             sums.add(f"judge/wins/agent_{left.agent}", num_left_wins, count)
         if right.agent != own_agent:
