@@ -97,7 +97,10 @@ def test_seeds_are_those_of_a_t_test(effect: float, num_seeds: int) -> None:
 def test_deviation_of_sampling_is_that_of_two_arms_of_single_replies() -> None:
     # √(2 · ½ · ½ / 128) = 1/16
     assert sampling_deviation(0.5, 128) == pytest.approx(1 / 16)
-    assert sampling_deviation(1.0, 128) == 0.0
+    # √(2 · ⅛ · ⅞ / 8): an accuracy beyond 1 − 1/8 or below 1/8 is taken as that.
+    for accuracy in (1.08, 1.0, 0.0, 1 / 8):
+        assert sampling_deviation(accuracy, 8) == pytest.approx(7**0.5 / 16)
+    assert sampling_deviation(1.0, 1) == pytest.approx(0.5**0.5)
 
 
 def test_the_command_reads_a_run_directory_and_files(

@@ -236,6 +236,23 @@ def test_command_takes_the_pairs_of_guided_debates(preflight):
     assert figures["time/hours"] == pytest.approx(2 * figures["time/play_s"] / 3600)
 
 
+def votes_for_fewer_minus(answers):
+    """Script three agents with these first answers, whose votes prefer fewer minus signs."""
+    replies = {}
+    for agent, signs in enumerate(answers):
+        better, worse = sorted({0, 1, 2} - {agent}, key=lambda other: answers[other].count("-"))
+        replies[f"{agent}/0"] = (
+            f" <solution> {signs} </solution>"
+            "\n <evaluation> N/A </evaluation>\n <comparison> N/A </comparison>"
+        )
+        replies[f"{agent}/1"] = (
+            " <solution> + + + </solution>"
+            f"\n <evaluation> Agent {better} no Agent {worse} no </evaluation>"
+            f"\n <comparison> Agent {better} > Agent {worse} </comparison>"
+        )
+    return replies
+
+
 def test_command_says_how_far_votes_follow_the_truth(preflight, tmp_path, monkeypatch):
     # Scripted replies have no log-probabilities to train on, but their votes can be looked at.
     capabilities = frozenset({"tokens", "seeds", "logps"})
@@ -243,19 +260,8 @@ def test_command_says_how_far_votes_follow_the_truth(preflight, tmp_path, monkey
     rows = [{"question": f"make {n} Q 1 2 3 4", "answer": "+ + +"} for n in range(4)]
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    replies = {}
-    for agent, signs in enumerate(["+ + +", "- + +", "- - +"]):
-        low, high = sorted({0, 1, 2} - {agent})
-        replies[f"{agent}/0"] = (
-            f" <solution> {signs} </solution>"
-            "\n <evaluation> N/A </evaluation>\n <comparison> N/A </comparison>"
-        )
-        replies[f"{agent}/1"] = (
-            " <solution> + + + </solution>"
-            f"\n <evaluation> Agent {low} no Agent {high} no </evaluation>"
-            f"\n <comparison> Agent {low} > Agent {high} </comparison>"
-        )
-    engine = {"type": "scripted", "replies": replies}
+    answers = ["+ + +", "- + +", "- - +"]
+    engine = {"type": "scripted", "replies": votes_for_fewer_minus(answers)}
     changes = {
         "data": {"type": "questions", "path": str(data), "batch_size": 3, "kind": "text"},
         "rollout": {"engine": engine, "max_tokens": 64},
@@ -272,7 +278,14 @@ def test_command_says_how_far_votes_follow_the_truth(preflight, tmp_path, monkey
         "  v2: values follow the truth with R² 0.75: expect about 0.87 of what truth would gain "
         "(0.087); to see that takes 5 seeds of 128 test questions\n"
     ) in printed.out
-    # Without the deviation, that of sampling: agent 0 is always right, which leaves none.
-    _, printed, _ = preflight(changes, "--no-update", "--truth-gain", "0.1")
-    assert report["figures"]["eval/direct/accuracy"] == 1.0
-    assert "to see that takes 3 seeds of 128 test questions\n" in printed.out
+    # Without the deviation, that of sampling 4 · 4 · 2 replies. Agent 0 is now always wrong, so the
+    # gain alone is the accuracy: (2.8016 · √(2 · 0.0866 · 0.9134 / 32) / 0.0866)² + 1.92 = 7.09
+    engine["replies"] = votes_for_fewer_minus(answers[::-1])
+    changes["evaluation"] = {"questions": 4, "direct_samples": 4, "runs": 2}
+    _, printed, report = preflight(changes, "--no-update", "--truth-gain", "0.1")
+    assert report["figures"]["eval/direct/accuracy"] == 0.0
+    assert "to see that takes 8 seeds of 4 test questions\n" in printed.out
+    changes["evaluation"] = {"questions": 0}
+    code, printed, _ = preflight(changes, "--no-update", "--truth-gain", "0.1")
+    assert code == 2
+    assert "found evaluation.questions 0" in printed.err and "--seed-deviation" in printed.err

@@ -252,12 +252,20 @@ def write_r_squared(replay: RewardReplay) -> str:
     return f"{replay.truth.value**2:.3f} [{low:.3f}, {ends[1]:.3f}]{sign}"
 
 
-def sampling_deviation(accuracy: float, num_questions: int) -> float:
+def sampling_deviation(accuracy: float, num_replies: int) -> float:
     """Estimate the standard deviation over seeds of two arms' difference, √(2 p (1 − p) / M).
 
-    Each arm has one reply to each of M questions. What training adds is left out.
+    An upper bound of the part of sampling, because the arms of a seed share questions. What
+    training adds is left out.
+
+    Args:
+        accuracy: The expected accuracy p, taken as at least 1/M and at most 1 − 1/M: at 0 or 1
+            nothing would vary.
+        num_replies: M, an arm's replies to all questions together.
     """
-    return math.sqrt(2 * accuracy * (1 - accuracy) / num_questions)
+    smallest = 1 / max(2, num_replies)
+    p = min(max(accuracy, smallest), 1 - smallest)
+    return math.sqrt(2 * p * (1 - p) / num_replies)
 
 
 def seeds_needed(difference: float, deviation: float) -> int:

@@ -59,6 +59,12 @@ def _act(arguments: argparse.Namespace, checked: CheckedRecipe) -> int:
     phase_name, phase = _phase(checked.recipe, arguments.phase)
     # The whole recipe, because a phase may compare itself with one before it (keep_if.since).
     refuse(checked.recipe, Launch(is_here=True))
+    counts_by_sampling = arguments.truth_gain is not None and arguments.seed_deviation is None
+    if counts_by_sampling and not phase.evaluation.questions:
+        raise UsageError(
+            "--truth-gain: found evaluation.questions 0, which leaves no sampling to count seeds "
+            "by; expected --seed-deviation, too"
+        )
     policy = None if arguments.policy is None else named_policy(arguments.policy)
     policy_name = "the recipe's model" if policy is None else policy.source
     measured = measure(phase, arguments.questions, policy, with_update=not arguments.no_update)
@@ -132,13 +138,15 @@ def _signal_lines(
         return []
     text = f"text with an advantage: {replay.signal:.2f}"
     lines = [f"  {text}; questions without any: {replay.dead_questions:.2f}"]
-    num_questions = phase.evaluation.questions
+    evaluation = phase.evaluation
+    num_replies = evaluation.questions * evaluation.direct_samples * evaluation.runs
     accuracy = measured.figures.get(
         "eval/direct/accuracy", measured.figures.get("train/accuracy/round_0")
     )
-    if deviation is None and accuracy is not None and num_questions:
-        deviation = sampling_deviation(accuracy, num_questions)
-    truth_line = truth_advice(replay, truth_gain, deviation, num_questions or None)
+    if deviation is None and truth_gain is not None and accuracy is not None and replay.truth:
+        expected_gain = replay.truth.value * truth_gain
+        deviation = sampling_deviation(accuracy + expected_gain, num_replies)
+    truth_line = truth_advice(replay, truth_gain, deviation, evaluation.questions or None)
     if truth_line is not None:
         lines.insert(0, f"  {truth_line}")
     return lines
