@@ -161,7 +161,8 @@ def test_step_is_torchs_when_the_server_averages_or_sums(
     reference = TorchTrainer(max_grad_norm=float("inf"), **settings).open(twin, loss, 10)
     expected = reference.step(batch)
     assert metrics["optim/grad_norm"] == pytest.approx(expected["optim/grad_norm"], rel=CLOSE)
-    assert metrics["loss"] == pytest.approx(expected["loss"], rel=CLOSE, abs=CLOSE)
+    # A sum of signed terms: its rounding is that of the terms, of about 1 each.
+    assert metrics["loss"] == pytest.approx(expected["loss"], abs=10 * CLOSE)
     from peft import get_peft_model_state_dict
 
     state = get_peft_model_state_dict(twin.model)
