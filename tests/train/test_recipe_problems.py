@@ -123,7 +123,7 @@ def test_environment_value_is_not_shown_in_errors(tmp_path, monkeypatch, line):
         ("name=" + "n" * 300, "expected text that matches ^"),
         ("phases={../x: {}}", "phases"),
         ("tracking.notes=why", "tracking.notes: found a key of earlier releases; expected WANDB_"),
-        ("trainer.max_skipped=9", "expected no such key: the runfter 5 skipped updates in a row"),
+        ("trainer.max_skipped=9", "expected no such key: the run stops after 5 skipped updates"),
         ("reward={type: v2, format_penalty: -.inf}", "format_penalty: found -.inf; expected a "),
         ("data={type: questions}", "data.path: missing; expected a value for"),
     ],
