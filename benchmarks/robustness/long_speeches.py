@@ -14,7 +14,7 @@ from benchmarks.measurement import print_line
 from debate_protocol.forms import Conl, Judged, Simultaneous
 from debate_protocol.types import DebateRun, Gate, Question, Reply, Transcript
 from debate_rewards.metrics import debate_metrics, debate_statistics
-from debate_rewards.reward import score_debates
+from debate_rewards.reward import Score, score_debates
 from debate_rewards.rewards import REWARDS
 
 REPEATS = 3
@@ -49,13 +49,14 @@ def forms() -> Sequence[object]:
     return (Judged(private=("passage",)), Conl(), Simultaneous(num_agents=3, max_rounds=2))
 
 
-def value_speeches(form: object, text: str) -> None:
-    """Compute the figures and the reward of a debate in which everybody says one text."""
+def value_speeches(form: object, text: str) -> Score:
+    """Compute the figures and the scores of a debate in which everybody says one text."""
     transcript = play(form.start(QUESTION, seed=1), text)  # type: ignore[attr-defined]
     debate_metrics([transcript])
     debate_statistics([transcript])
     reward = REWARDS[REWARD_OF_FORM[form.type]]()  # type: ignore[attr-defined]
-    score_debates(reward, [transcript])
+    (score,) = score_debates(reward, [transcript])
+    return score
 
 
 def seconds(form: object, text: str) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import training as training
-from debate_train.batches.packs import Layout, PrefixForest, make_layout
+from debate_train.batches.prefix_forest import Layout, PrefixForest, make_layout
 
 ROOT = Path(__file__).parents[2]
 SMOKE = ("--cpu-smoke", "--workloads", "grpo")

@@ -519,8 +519,12 @@ def test_reading_takes_as_many_calls_as_the_text_is_long(piece: str) -> None:
 @pytest.mark.parametrize(
     "text", [*(REPEATED[name] for name in LONGEST), "".join(REPEATED.values())]
 )
-def test_reading_of_ten_megabytes_ends(text: str) -> None:
-    read_everyhow(text * (10_000_000 // len(text)))
+def test_ten_megabytes_are_read_and_made_plain(text: str) -> None:
+    long_text = text * (10_000_000 // len(text))
+    read_everyhow(long_text)
+    # What other agents are shown holds no section any more, at any length.
+    plain_text = neutralised(long_text, get_contract("five_section"))
+    assert parse(plain_text, "five_section").sections == {}
 
 
 @pytest.fixture(scope="module")

@@ -272,9 +272,10 @@ def test_repeated_text_takes_as_many_calls_as_it_is_long(unit: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize("unit", UNITS)
-def test_valuing_of_long_repeated_text_ends(unit: str) -> None:
+def test_long_repeated_text_has_values_in_range(unit: str) -> None:
     for form in forms():
-        value_speeches(form, "a" + unit * (60_000 // len(unit)))
+        score = value_speeches(form, "a" + unit * (60_000 // len(unit)))
+        assert all(-1 <= credit.value <= 1 for credit in score.credits if credit.value is not None)
 
 
 def test_the_center_has_figures_of_its_own() -> None:

@@ -23,7 +23,8 @@ from debate_rollout.engines import TransformersEngine
 from debate_train.batches import forward as fused_head
 from debate_train.batches import forward as logps
 from debate_train.batches.forward import TokenLogps, packed_attention, token_logps, varlen_attention
-from debate_train.batches.packs import Pack, PrefixForest, make_layout
+from debate_train.batches.packs import Pack
+from debate_train.batches.prefix_forest import PrefixForest, make_layout
 from debate_train.batches.row_types import Batch
 from debate_train.checkpoints.policy_files import save_policy
 from debate_train.losses import Dapo, Grpo, ImportanceSampling, Kl, Loss, PpoClip, Reinforce

@@ -20,8 +20,9 @@ from transformers import (
 )
 
 from arithmetic import assert_rounded, in_float64
-from debate_train.batches import forward, packs
-from debate_train.batches.packs import PrefixForest, make_layout, pack
+from debate_train.batches import forward, prefix_forest
+from debate_train.batches.packs import pack
+from debate_train.batches.prefix_forest import PrefixForest, make_layout
 from debate_train.batches.row_types import Batch, Row, lexicographic, shared_length, weigh
 from debate_train.losses import PpoClip
 from debate_train.models.loaded_model import LoadedModel, with_adapter
@@ -54,7 +55,7 @@ def grow_forest(sequences):
 
 
 def test_sequences_share_what_they_begin_with(monkeypatch):
-    monkeypatch.setattr(packs, "MIN_SHARED", 2)
+    monkeypatch.setattr(prefix_forest, "MIN_SHARED", 2)
     forest, positions = grow_forest([[1, 2, 3, 4], [1, 2, 3, 5, 6], [1, 2, 7], [8]])
     # 1 2 3 | 4 | 5 6 are there when 1 2 7 comes and cuts 1 2 from 3; 8 begins anew.
     assert positions == [[0, 1, 2, 3], [0, 1, 2, 4, 5], [0, 1, 6], [7]]
@@ -69,7 +70,7 @@ def test_sequences_share_what_they_begin_with(monkeypatch):
 
 
 def test_branch_that_saves_too_little_is_not_made():
-    start = list(range(10, 10 + packs.MIN_SHARED))
+    start = list(range(10, 10 + prefix_forest.MIN_SHARED))
     assert grow_forest([[*start, 1], [*start, 2]])[0].tokens == len(start) + 2
     assert grow_forest([[*start[1:], 1], [*start[1:], 2]])[0].tokens == 2 * len(start)
     # Below a shared beginning, too: the last two go on alike for less than is worth a node.
@@ -85,7 +86,7 @@ def test_branch_that_saves_too_little_is_not_made():
 )
 def test_every_path_spells_its_sequence(sequences, shortest):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packs, "MIN_SHARED", shortest)
+        patch.setattr(prefix_forest, "MIN_SHARED", shortest)
         order = lexicographic([np.array(sequence) for sequence in sequences])
         sequences = [sequences[index] for index in order]
         forest, positions = grow_forest(sequences)
@@ -395,7 +396,7 @@ def test_loss_and_gradient_are_those_of_rows_alone_when_packed_in_any_way(
     batch, budget, num_ranks, share, shortest, with_trunks
 ):
     with pytest.MonkeyPatch.context() as patch, in_float64():
-        patch.setattr(packs, "MIN_SHARED", shortest)
+        patch.setattr(prefix_forest, "MIN_SHARED", shortest)
         computed = compute_packed(NETWORK, batch, budget, num_ranks, share, with_trunks)
         assert_equal(computed, compute_by_rows(NETWORK, batch))
 
@@ -525,7 +526,7 @@ def test_equality_notices_a_wrong_layout(damage, monkeypatch):
 
 
 def test_copy_adds_nothing_and_a_beginning_comes_first(monkeypatch):
-    monkeypatch.setattr(packs, "MIN_SHARED", 1)
+    monkeypatch.setattr(prefix_forest, "MIN_SHARED", 1)
     sequences = [[1, 2, 3], [1, 2], [1, 2, 3], [1, 2]]
     order = lexicographic([np.array(sequence) for sequence in sequences])
     assert order == [1, 3, 0, 2]

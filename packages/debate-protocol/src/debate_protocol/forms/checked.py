@@ -8,6 +8,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from debate_protocol.forms.rounds import (
+    equal_requests,
+    first_view,
     new_turn_request,
     parsed_of,
     record_replies,
@@ -96,20 +98,8 @@ class Checked(SampledSettings):
     def debate(self, begin: DebateStart) -> DebateRun:
         """Play a debate."""
         rules = self.protocol()
-        view = View(
-            question=begin.question,
-            contract=self.contract_rules(),
-            agent=0,
-            round=0,
-            persona=None,
-            turns=(),
-            peers=(),
-        )
-        prompt = opening(self.style, view)
-        requests = [
-            new_turn_request(self, begin.seed, replace(view, agent=agent), prompt)
-            for agent in range(self.debaters)
-        ]
+        view = first_view(begin, self.contract_rules())
+        requests = equal_requests(self, begin, view, self.debaters)
         answers = record_replies(self, rules, requests, (yield requests))
         checked_turns = self._checked_turns(begin, answers)
         if len(checked_turns) < 2:

@@ -6,7 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from debate_protocol.forms.settings import DebateForm, DebateSettings, DebateStart
+from debate_protocol.forms.settings import (
+    DebateForm,
+    DebateSettings,
+    DebateStart,
+    SampledSettings,
+)
 from debate_protocol.parsing import Contract, Parsed, get_contract, parse, says_nothing
 from debate_protocol.prompts import SeenTurn, View, insertable, news, opening, without_comparison
 from debate_protocol.types import (
@@ -70,6 +75,30 @@ def new_turn_request(
         claims=claims(view),
         answers=view.answers,
     )
+
+
+def first_view(begin: DebateStart, contract: Contract) -> View:
+    """Build what agent 0 sees before anybody has spoken, without a persona."""
+    return View(
+        question=begin.question,
+        contract=contract,
+        agent=0,
+        round=0,
+        persona=None,
+        turns=(),
+        peers=(),
+    )
+
+
+def equal_requests(
+    form: SampledSettings, begin: DebateStart, view: View, num_agents: int
+) -> list[TurnRequest]:
+    """Build requests to the first agents, all with the prompt of one view."""
+    prompt = opening(form.style, view)
+    return [
+        new_turn_request(form, begin.seed, replace(view, agent=agent), prompt)
+        for agent in range(num_agents)
+    ]
 
 
 def claims(view: View) -> dict[int, str]:
@@ -420,15 +449,7 @@ class Direct(DebateForm):
     def debate(self, begin: DebateStart) -> DebateRun:
         """Request one answer."""
         rules = self.protocol()
-        view = View(
-            question=begin.question,
-            contract=self.contract_rules(),
-            agent=0,
-            round=0,
-            persona=self.persona(0),
-            turns=(),
-            peers=(),
-        )
+        view = replace(first_view(begin, self.contract_rules()), persona=self.persona(0))
         requests = [new_turn_request(self, begin.seed, view, opening(self.style, view))]
         (turn,) = record_replies(self, rules, requests, (yield requests))
         ended = "max_rounds" if turn.failure is None else "failed"

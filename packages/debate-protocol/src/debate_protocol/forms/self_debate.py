@@ -7,7 +7,14 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from debate_protocol.forms.rounds import new_turn_request, parsed_of, record_replies, shown_fields
+from debate_protocol.forms.rounds import (
+    equal_requests,
+    first_view,
+    new_turn_request,
+    parsed_of,
+    record_replies,
+    shown_fields,
+)
 from debate_protocol.forms.settings import MOST, DebateStart, SampledSettings
 from debate_protocol.prompts import SeenTurn, View, opening
 from debate_protocol.types import (
@@ -142,20 +149,8 @@ class SelfDebate(SampledSettings):
     def debate(self, begin: DebateStart) -> DebateRun:
         """Play a debate."""
         rules = self.protocol()
-        view = View(
-            question=begin.question,
-            contract=self.contract_rules(),
-            agent=0,
-            round=0,
-            persona=None,
-            turns=(),
-            peers=(),
-        )
-        prompt = opening(self.style, view)
-        requests = [
-            new_turn_request(self, begin.seed, replace(view, agent=agent), prompt)
-            for agent in range(self.first_turns)
-        ]
+        view = first_view(begin, self.contract_rules())
+        requests = equal_requests(self, begin, view, self.first_turns)
         first_turns = record_replies(self, rules, requests, (yield requests))
         gate = begin.transcript(rules, first_turns, "gate")
         if 0 in self.gate_after and (yield Gate(gate, "round_0")) == "keep":

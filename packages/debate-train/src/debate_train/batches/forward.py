@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from debate_train.batches.packs import Layout, Pack, Trunk, make_pack
+from debate_train.batches.packs import Pack, Trunk, make_pack
+from debate_train.batches.prefix_forest import Layout
 from debate_train.batches.row_types import Batch, Row, Share, let_speak
 from debate_train.batches.trunks import TrunkPass, language_model
 from debate_train.errors import ModelError, RecipeError, RunFailure
