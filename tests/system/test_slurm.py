@@ -143,6 +143,8 @@ def node_is_back() -> bool:
 def is_completed(job: str) -> bool:
     """Whether the job has ended; one that waits for its time, or is held, is started at once."""
     if state(job) == "PENDING":
+        # Each change makes SLURM's next look at the job later.
+        time.sleep(1)
         for soon in (["update", f"jobid={job}", "starttime=now"], ["release", job]):
             subprocess.run(["scontrol", *soon], capture_output=True, check=False)
     assert state(job) not in ("FAILED", "CANCELLED"), description(job)
@@ -169,6 +171,8 @@ def test_job_that_loses_a_node_goes_on_and_ends_as_one_that_did_not(
     # A job that is started again on a node where it still runs would be held.
     until(lambda: state(job) == "PENDING" and nothing_runs(job))
     until(node_is_back)
+    # A node refuses credentials of the second in which it ended the job: SLURM calls that FAILED.
+    time.sleep(2)
     until(lambda: is_completed(job))
     assert rows(tmp_path / "job") == rows(tmp_path / "calm")
     assert len(rows(tmp_path / "job")) == 8
