@@ -39,7 +39,7 @@ AGENTS, ROUNDS = 5, 3
 
 
 class Texts:
-    """Replies of about so many tokens, drawn from worked answers by an ask's seed."""
+    """Replies of about this many tokens, drawn from worked answers by a request's seed."""
 
     def __init__(self, tokenizer: Any, tokens: int) -> None:
         path = ROOT / "recipes" / "data" / "gsm8k_50.jsonl"
@@ -52,7 +52,7 @@ class Texts:
         self._encode, self._tokens = tokenizer.encode, tokens
 
     def reply(self, seed: int) -> list[int]:
-        """Return the token ids of a reply: three sections, of which the first two are long."""
+        """Return the token ids of a reply: three sections, the first two long."""
         rng, ids = random.Random(seed), list[int]()
         for name in ("solution", "evaluation"):
             ids += self._encode(f"<{name}>\n")
@@ -157,7 +157,7 @@ def cached(debate: Transcript) -> tuple[int, int]:
 
 
 def rank0(tokenizer: Any, tokens: int, questions: int, conversation: str) -> None:
-    """Print the seconds of each part of a step of so many questions."""
+    """Print the seconds of each part of a step of `questions` questions."""
     recipe, seconds = recipe_of(conversation=conversation), dict[str, float]()
     engine = Scripted(Renderer(tokenizer), Texts(tokenizer, tokens))
 

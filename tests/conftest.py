@@ -1,4 +1,4 @@
-"""What every test room shares: no network, no keys, and skips for hardware that is not there."""
+"""What all tests share: no network, no keys, and skips for hardware that is not there."""
 
 import gc
 import importlib.util

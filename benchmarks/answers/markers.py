@@ -23,7 +23,7 @@ PUZZLE = "puzzle"
 
 
 def debate_rewards() -> Mark:
-    """Mark with the build of debate-rewards that stands first on the path."""
+    """Mark with the build of debate-rewards that is first on the path."""
     from debate_protocol.types import Question
     from debate_rewards import check
 

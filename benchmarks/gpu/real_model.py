@@ -86,7 +86,7 @@ def run(runs: Path, jobs: int, smoke: bool) -> int:
 
 
 def timed(counts: list[int], smoke: bool) -> int:
-    """Print the milliseconds a token of so many processes at once; return 0."""
+    """Print the milliseconds a token while several processes run at once; return 0."""
     context = multiprocessing.get_context("spawn")
     os.environ["OMP_NUM_THREADS"] = "1"
     for count in counts:

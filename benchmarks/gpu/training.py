@@ -187,7 +187,7 @@ def run_case(root: Path, name: str, resumed: bool = False) -> dict[str, Any]:
 
 
 def planned(root: Path, own: Sequence[str]) -> list[str]:
-    """Return the lines of `--plan` that the recipe's stage stands in, one a phase."""
+    """List the lines of `--plan` for the recipe's stage, one a phase."""
     done = debate_train(root, *own, "--plan", "--gpus", "1", "--gpu-memory", "80")
     rows = re.findall(r"^ *[0-3]\*? .* (?:fits|too much).*$", done.stdout, re.MULTILINE)
     starred = [row for row in rows if "*" in row]

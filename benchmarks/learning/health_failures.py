@@ -1,4 +1,4 @@
-"""Rewards, references and pairs that make a run fail as the health watch should notice."""
+"""Rewards, references and pairs that make a run fail as the health monitor should notice."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -31,12 +31,12 @@ def ties(debate: Transcript) -> Values:
 
 
 def first_shown(debate: Transcript) -> Values:
-    """Pay votes for the turn that stands first, which is that of the lower number."""
+    """Pay votes for the turn shown first, which is that of the lower number."""
     return _paid_votes(debate, lambda vote: {">": 1.0, "=": 0.0, "<": -1.0}[vote.verdict])
 
 
 def agent_1(debate: Transcript) -> Values:
-    """Pay votes for agent 1, who stands first for agent 0 and second for agent 2."""
+    """Pay votes for agent 1, shown first to agent 0 and second to agent 2."""
 
     def worth(vote: Vote) -> float:
         sides = {">": vote.left.agent, "<": vote.right.agent}

@@ -1,4 +1,4 @@
-"""Which failures does the health watch notice? Runs that are made to fail, and runs that do well.
+"""Which failures does the health monitor notice? Runs that are made to fail, and runs that do well.
 
     python -m benchmarks.learning.health_runs --output runs/health
 

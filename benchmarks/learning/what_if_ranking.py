@@ -5,10 +5,10 @@
     python -m benchmarks.learning.what_if_ranking debates/transcripts.jsonl
 
 RUN is a from_nothing and N the last step of its phase `settle`, where self-play begins. The debates
-are scored by the reward of each arm of the study `incentives`, and √R² stands beside the arm's mean
-gain of direct accuracy (benchmarks/data/incentives.jsonl). The studies recorded no debates of their
-own. Study `own_judge` recorded how often its rewards were right: its first ten steps stand beside
-the gain of each arm and level.
+are scored by the reward of each arm of the study `incentives`, and √R² is shown beside the arm's
+mean gain of direct accuracy (benchmarks/data/incentives.jsonl). The studies recorded no debates of
+their own. Study `own_judge` recorded how often its rewards were right: its first ten steps are
+shown beside the gain of each arm and level.
 """
 
 import argparse

@@ -88,7 +88,7 @@ def prepare(root: Path) -> tuple[Path, Path, dict[str, Any]]:
 
 
 def chosen(found: list[Any], count: int, seed: int) -> list[Any]:
-    """Return so many in a seeded order, as many of each damaged file as there is room for."""
+    """Draw this many in a seeded order, of each damaged file as many as fit."""
     rng = random.Random(seed)
     groups: dict[tuple[str, str], list[Any]] = {}
     for one in found:

@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the command is to do: so many trials of a seed, in a folder, and where they are kept."""
+    """The trials of a command: their number, seed and folder, and the file that records them."""
 
     folder: Path
     count: int

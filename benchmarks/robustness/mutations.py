@@ -39,7 +39,7 @@ class TooLong(BaseException):
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise `TooLong` in the block after so many seconds of this process, or `CLOCK_S` in all."""
+    """Raise `TooLong` in the block after a limit of this process's seconds, or `CLOCK_S` in all."""
 
     def ring(number: int, frame: Any) -> None:
         raise TooLong
@@ -119,7 +119,7 @@ class Log:
                 print(f"{number + 1} of {len(trials)}", file=sys.stderr)
 
     def counts(self) -> dict[str, Any]:
-        """Return how many trials ended how, by group (what stands before the first colon)."""
+        """Count the trials by outcome and group (the text before the first colon)."""
         groups: dict[str, Counter[str]] = {}
         for one in self.outcomes:
             groups.setdefault(one.trial.split(":")[0], Counter())[one.ended] += 1

@@ -46,7 +46,7 @@ class Picture:
         self._parts.append(f'<path d="{steps}" class="{look}"/>')
 
     def head(self, x: float, y: float, look: str = "", *, turned: int = 0) -> None:
-        """Draw the head of an arrow that ends here, upward or turned by so many degrees."""
+        """Draw the head of an arrow that ends here, upward or turned by some degrees."""
         place = f'transform="translate({x:.4g} {y:.4g}) rotate({turned})"'
         self._parts.append(f'<path d="M0,0L4,8H-4Z" {place} class="head {look}"/>')
 

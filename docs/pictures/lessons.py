@@ -62,7 +62,7 @@ class Lesson:
 class Token:
     """A token of a turn: its text, where that begins, and what it earns, in all and by stream.
 
-    One of a prompt stands nowhere in the text of the turn.
+    One of a prompt is nowhere in the text of the turn.
     """
 
     text: str

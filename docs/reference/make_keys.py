@@ -60,7 +60,7 @@ def sections(path: str, place: Schema, shown: set[type[BaseModel]]) -> Iterator[
 
 
 def table(models: Sequence[type[BaseModel]], tags: dict[type[BaseModel], str]) -> Iterator[str]:
-    """Yield a row for each field; of several models those of which the same is said together."""
+    """Yield a row for each field; fields of several models with the same text share a row."""
     rows: dict[tuple[str, ...], list[type[BaseModel]]] = {}
     for model in models:
         for name, field in choices(model):

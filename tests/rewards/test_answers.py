@@ -1,4 +1,4 @@
-"""The room `answers`: a reply's final answer, the types of answers and the laws they keep."""
+"""The package `answers`: a reply's final answer, the types of answers and the laws they keep."""
 
 import itertools
 from typing import Any

@@ -125,7 +125,7 @@ def test_table_of_warnings_says_in_how_many_runs_and_from_when(tmp_path: Path) -
     ]
     table = printed(study_of(seeds=[0, 1, 2]), runs, tmp_path)
     assert table.splitlines()[-5:] == [
-        "| arm | the watch warned of | runs | first at step |",
+        "| arm | the monitor warned of | runs | first at step |",
         "|---|---|---|---|",
         "| grpo | collapse | 2 of 3 | 8 to 35 |",
         "| grpo | coverage | 1 of 3 | 40 to 40 |",

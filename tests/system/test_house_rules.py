@@ -159,7 +159,7 @@ def at_import(tree: ast.AST) -> Iterator[ast.AST]:
 
 def rooms() -> list[str]:
     """List the rooms of the table in ARCHITECTURE.md, from the ground up."""
-    table = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("| room |")[2]
+    table = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("| module |")[2]
     rows = re.findall(r"^\| (`[^|]*) \|", table.partition("\n\n")[0], re.MULTILINE)
     return re.findall(r"`([^`]+)`", "".join(rows))
 

@@ -1,4 +1,4 @@
-"""Rows of metrics, recorded and made up, and what the health watch says of them.
+"""Rows of metrics, recorded and made up, and what the health monitor says of them.
 
 `health_rows.json` holds what detectors read of some runs, as benchmarks/learning/health_runs.py
 writes it.
@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from debate_train.monitoring.health import HealthWatch, alarms_of, is_evaluation
+from debate_train.monitoring.health import HealthMonitor, alarms_of, is_evaluation
 from debate_train.recipe import Recipe
 from debate_train.running.step_metrics import facts_of
 from train.small_recipes import recipe_of
@@ -54,8 +54,8 @@ def recorded(name: str) -> Rows:
     return rows
 
 
-def watch_of(form: Recipe, rows: Rows, start: int) -> HealthWatch:
-    return HealthWatch("t", form.health, facts_of(form), rows, start)
+def watch_of(form: Recipe, rows: Rows, start: int) -> HealthMonitor:
+    return HealthMonitor("t", form.health, facts_of(form), rows, start)
 
 
 def watched(rows: Rows, form: Recipe | None = None) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The health watch: silent on good runs, notices bad ones and stops them, survives a resume."""
+"""The health monitor: silent on good runs, notices bad ones and stops them, survives a resume."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from debate_train.errors import RecipeError, RunFailure
 from debate_train.models.scratch import word_tokenizer
 from debate_train.monitoring.detectors import ROWS
 from debate_train.monitoring.figures import Facts
-from debate_train.monitoring.health import Health, HealthWatch, alarms_of, is_evaluation
+from debate_train.monitoring.health import Health, HealthMonitor, alarms_of, is_evaluation
 from debate_train.monitoring.preflight_checks import results
 from debate_train.recipe.scripted_debates import play_debate
 from debate_train.running.results import write_results
@@ -450,7 +450,7 @@ def test_run_stops_on_an_alarm_and_goes_on_past_it(tmp_path: Path) -> None:
 def test_run_in_which_no_token_is_moved_stops_with_the_cause(
     settings: dict[str, Any], zero_share: float, num_warnings: int, stops: bool
 ) -> None:
-    watch = HealthWatch("train", Health(window=3, **settings), Facts(), [], 0)
+    watch = HealthMonitor("train", Health(window=3, **settings), Facts(), [], 0)
     row = {"advantage/zero/share": zero_share, "judged/unread": 1.0}
     warnings = [warning for step in (1, 2, 3) for warning in watch.see(step, row)[1]]
     assert len(warnings) == num_warnings

@@ -1,4 +1,4 @@
-"""A detector of the health watch."""
+"""A detector of the health monitor."""
 
 from typing import Literal
 

@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser, package: str, *, part: bool = F
     said = "print results, warnings and errors alone"
     default = missing or False
     parser.add_argument("-q", "--quiet", action="store_true", default=default, help=said)
-    said = "log to standard error what is done; twice for details"
+    said = "log progress to standard error; twice for details"
     parser.add_argument("-v", "--verbose", action="count", default=missing or 0, help=said)
 
 

@@ -9,7 +9,7 @@ The entry point names a pydantic model with a field `type: Literal["devils_advoc
 group's protocol asks for. From then on recipes can name it like one of ours.
 
 A program hands over a variant of its own without an entry point: the class, an object of it, or a
-mapping whose `type` is one of them stands wherever a mapping of a file does.
+mapping whose `type` is one of them may replace any mapping of a file.
 """
 
 import re

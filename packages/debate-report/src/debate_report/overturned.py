@@ -116,7 +116,7 @@ def weigh(number: int, debate: Recorded) -> VotedDebate | None:
     if not sizes or (len(sizes) > 1 and sizes[0] == sizes[1]):
         return None
     majority_keys = max(keys_of_class.values(), key=len)
-    # The best turn of each answer stands for it, as in the decision by votes.
+    # The best turn of each answer represents it, as in the decision by votes.
     best_of_class = {
         number_of_class: max(standing_of[key] for key in class_keys)
         for number_of_class, class_keys in keys_of_class.items()

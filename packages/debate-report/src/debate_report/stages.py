@@ -49,7 +49,7 @@ class Stage:
 
     @property
     def span(self) -> tuple[float, float]:
-        """The steps on its axis; a measurement before the first step stands at the step before."""
+        """The steps on its axis; a measurement before the first step is one step earlier."""
         first, last = self.steps
         return (max(0.0, first - 1) if self.starts_measured else first), last
 

@@ -139,7 +139,7 @@ def answer_classes(
     for answer in read_answers:
         if answer is None:
             continue
-        # The first text in order stands for its key, whatever the order of the responses.
+        # The first text in order represents its key, whatever the order of the responses.
         representative = representatives.get(answer_id(answer))
         if representative is None or answer.text < representative.text:
             representatives[answer_id(answer)] = answer

@@ -15,7 +15,7 @@ def judges_of_a_pair(protocol: Protocol) -> tuple[int, int]:
     if protocol.topology == "all":
         return protocol.num_agents - 2, protocol.num_agents - 2
     # Agents of a ring are alike, and so are all but the center of `central`: the pairs of agents 0
-    # and 1 stand for all.
+    # and 1 represent all.
     num_agents = min(protocol.num_agents, _MAX_AGENTS_TO_COUNT)
     center = min(protocol.center or 0, num_agents - 1)
     protocol = replace(protocol, num_agents=num_agents, center=center)

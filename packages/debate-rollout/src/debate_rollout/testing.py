@@ -194,7 +194,7 @@ def check_stop(bench: Bench) -> None:
     """A reply ends with the token in which its first stop string ends."""
     for seed, reply in _replies(bench):
         # Not the first character, which a stop would reduce to an empty reply, and no replacement
-        # character, which stands for bytes that are not UTF-8.
+        # character, which replaces bytes that are not UTF-8.
         stop = re.search(r"(?<=.)[^�]{1,2}", reply.text, re.DOTALL)
         if stop is not None:
             _check_stops_at(bench, seed, stop[0])

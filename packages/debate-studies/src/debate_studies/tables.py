@@ -333,7 +333,7 @@ def _warnings(runs: Runs, arms: Sequence[str]) -> list[str]:
             rows.append([arm, detector, f"{len(steps)} of {num_runs}", step_range])
         num_silent = sum(not warnings for warnings in warnings_of_runs)
         rows.append([arm, "nothing", f"{num_silent} of {num_runs}", ""])
-    return table(["arm", "the watch warned of", "runs", "first at step"], rows)
+    return table(["arm", "the monitor warned of", "runs", "first at step"], rows)
 
 
 def _plot(study: Study, runs: Runs, arms: Sequence[str]) -> str:

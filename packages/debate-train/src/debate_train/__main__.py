@@ -37,7 +37,7 @@ ask = partial(_run, "ask", "ask")
 
 
 def train() -> int:
-    """Run `debate-train`, of which the list of recipes needs no library."""
+    """Run `debate-train`; listing recipes needs no library."""
     return _run("train", "recipe_list" if sys.argv[1:2] == ["recipes"] else "cli")
 
 

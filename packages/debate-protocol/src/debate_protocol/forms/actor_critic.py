@@ -303,7 +303,7 @@ class Exchange:
         if turn.failure is not None:
             return SeenTurn(turn.agent, turn.round, None)
         text = insertable(parsed_of(turn).spoken, self.contract, self.form.max_chars_per_field)
-        # The compact style reads what stands on a speaker's line under this name.
+        # The compact style reads a speaker's line under this name.
         return SeenTurn(turn.agent, turn.round, {"answer": text})
 
 

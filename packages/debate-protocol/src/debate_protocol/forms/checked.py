@@ -134,7 +134,7 @@ class Checked(SampledSettings):
         for judge in range(self.judges):
             num_earlier_checks, target_number = divmod(judge, len(targets))
             target = targets[target_number]
-            # What stands first must not decide a pair.
+            # The order on the page must not decide a pair.
             if num_earlier_checks % 2:
                 target = target[::-1]
             seen = [SeenTurn(turn.agent, 0, shown_fields(self, turn, tags)) for turn in target]

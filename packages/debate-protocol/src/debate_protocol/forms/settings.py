@@ -347,8 +347,8 @@ class DebateForm(SpeakingSettings):
         """Build rules with the settings of all forms.
 
         Args:
-            extra: Stands before these settings in `Protocol.extra`.
-            unusual: Stands behind them.
+            extra: Comes before these settings in `Protocol.extra`.
+            unusual: Comes after them.
             topology: Other fields of `Protocol`.
         """
         shared = {"style": self.recorded_style(), "think": self.think}
@@ -605,7 +605,7 @@ class DebateSettings(DebateForm):
         if silent or any(n >= self.max_rounds for n in named):
             raise ValueError(
                 f"roles: found rounds {sorted(named)}, in a debate of max_rounds "
-                f"{self.max_rounds}; expected rounds from 0 in each of which somebody speaks"
+                f"{self.max_rounds}; expected rounds from 0, and a speaker in each"
             )
         return self
 

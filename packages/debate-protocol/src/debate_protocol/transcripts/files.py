@@ -236,7 +236,7 @@ def write_transcripts(path: str | os.PathLike[str], transcripts: Iterable[Transc
 
 
 def to_json(transcript: Transcript) -> dict[str, object]:
-    """Return the transcript as it stands in a file; tokens are left out."""
+    """Convert the transcript to the JSON of a file, without tokens."""
     question = transcript.question
     extra = dict(transcript.extra)
     record: dict[str, object] = {

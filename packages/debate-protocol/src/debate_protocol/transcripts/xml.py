@@ -185,7 +185,7 @@ def _set_text(element: etree._Element, text: str) -> None:
 
 
 def _fields(element: etree._Element) -> _Fields:
-    """Return what a valid element holds, as it stands in JSON."""
+    """Convert the content of a valid element to JSON."""
     fields: _Fields = {
         key: value if key in _NOT_NUMBERS else int(value) for key, value in element.attrib.items()
     }

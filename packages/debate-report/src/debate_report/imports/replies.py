@@ -433,7 +433,7 @@ def _masked_mean(row: Record) -> float | None:
 
 
 def _known_numbers(values: Sequence[object]) -> list[float]:
-    # Lists have a number for each token: one that is plainly a number is not looked at again.
+    # Lists have a number for each token: plain numbers need no further check.
     known_numbers = [
         value if type(value) is float and abs(value) <= LARGEST_NUMBER else number(value)
         for value in values

@@ -83,7 +83,7 @@ class ImportedReply:
         logprob_gap: Mean distance of the trainer's and the sampler's log-probabilities of a token.
         is_cut: Whether the reply ended at its token limit.
         error: Why sampling failed.
-        num_replies: Replies of a conversation, of which this is the last.
+        num_replies: Replies of a conversation; this is the last.
         caveats: What a reader of the figures has to know of the file, in sentences.
     """
 

@@ -27,7 +27,7 @@ from debate_report.imports.values import (
 IDS_CAVEAT = "The file has token ids and no text: --tokenizer FILE decodes them."
 # Atropos' mask of a token that was not sampled.
 NOT_SAMPLED = -100
-# Measures of the trainer with a number for each token, of which the sampled ones count.
+# Measures of the trainer with a number for each token; only sampled ones count.
 EXPORTED_MEASURES = ("entropy", "mismatch_kl", "importance_ratio", "is_masked")
 
 

@@ -12,7 +12,7 @@ TokenTexts = Callable[[Sequence[int]], list[str]]
 
 
 def ids_as_texts(token_ids: Sequence[int]) -> list[str]:
-    """Write each id as a number, where no tokenizer says what it stands for."""
+    """Write each id as a number, where no tokenizer says what it means."""
     return [f"{token_id} " for token_id in token_ids]
 
 

@@ -1,4 +1,4 @@
-"""What stands in other programs' rows: numbers, texts, messages and right answers."""
+"""Values in other programs' rows: numbers, texts, messages and right answers."""
 
 import math
 import re

@@ -21,7 +21,7 @@ MAX_TURNS = 64
 PromptLine = dict[str, str | int | bool]
 """`text` alone, or `before` and the place after it: `question`, or `section` of a turn.
 
-With `answers` the line stands for its turn, and reads `failed` where no answer could be read.
+With `answers` the line represents its turn, and reads `failed` where no answer could be read.
 """
 
 

@@ -88,7 +88,7 @@ _OPEN_BEFORE = re.compile(
 _SIGN_IN_WORDS = re.compile(r"\W*(?:minus|negative)\s+", re.IGNORECASE)
 
 VAGUE = "¤"
-"""Stands for a named number other than the answer's value, as in `almost 5`."""
+"""Represents a named number other than the answer's value, as in `almost 5`."""
 
 # Denied numbers and parts of a calculation or name say nothing of the answer, so they are dropped.
 _DENIED_BEFORE = (

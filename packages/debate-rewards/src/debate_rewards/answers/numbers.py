@@ -1,6 +1,6 @@
 r"""Exact numbers as they are written: integers, decimals, fractions, mixed and repeating numbers.
 
-A decimal of at least six places stands for the rounded value. `0.333333` is one third: the
+A decimal of at least six places means the rounded value. `0.333333` is one third: the
 simplest fraction in its range, if it has far fewer digits than the decimal. Any other
 long decimal is rounded to six places (four digits where it is small). So every number has an exact
 value, and equal values are equal numbers, in whatever order they are compared.
@@ -88,7 +88,7 @@ def decimal_value(value: Fraction) -> Fraction:
     # decimals; with one of a third of that size it is rare.
     if 9 * simplest.denominator**2 <= 10**num_places:
         return simplest
-    # The rounded decimal may itself stand for a simpler fraction.
+    # The rounded decimal may itself mean a simpler fraction.
     rounded = rounded_value(value)
     return rounded if rounded == value else decimal_value(rounded)
 

@@ -1,4 +1,4 @@
-r"""Where a reply's final answer stands.
+r"""Where a reply's final answer is.
 
 Only the solution section counts where there are sections, and only the text behind the end
 of the thinking. There the later of the last `\boxed{…}` and the last line `Answer: …` counts.

@@ -54,7 +54,7 @@ class OpenAIEngine(EngineSettings):
     model: str | None = Field(None, min_length=1)
     """The endpoint's name of the model; None is the name that the engine is opened with."""
     base_url: str = "https://api.openai.com/v1"
-    """What stands before `/chat/completions`."""
+    """The URL before `/chat/completions`."""
     api_key_env: str | None = "OPENAI_API_KEY"
     """Environment variable of the key, whose name fits the host; None sends no key."""
     api_key_host: str | None = None

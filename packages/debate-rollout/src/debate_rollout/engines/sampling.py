@@ -152,7 +152,7 @@ class StopStrings:
     ) -> None:
         self._encoded = tuple(stop.encode() for stop in stops if stop)
         self._longest = max((len(stop) for stop in self._encoded), default=0)
-        # A token may have no bytes, so more tokens than bytes are looked at.
+        # A token may have no bytes, so more tokens than bytes are read.
         self.tail = self._longest + _MARGIN_TOKENS
         """Number of last tokens of a reply that `completed` needs."""
         self._pieces = piece_bytes(tokenizer)

@@ -39,7 +39,7 @@ class Delay(Config):
     spread: float = Field(1.0, ge=0)
     """Standard deviation of the logarithm; 0 makes all replies take the same time."""
     slots: int = Field(256, ge=1)
-    """Most replies under way at once; further requests stand in line."""
+    """Most replies under way at once; further requests wait."""
 
     def seconds(self, request: Request) -> float:
         """Compute the duration of a reply."""
@@ -115,7 +115,7 @@ class ScriptedEngine(EngineSettings):
 
     type: Literal["scripted"] = "scripted"
     replies: tuple[str, ...] | dict[str, str] = ()
-    """A list, of which each turn's seed draws one; or by `agent/round`, `agent/*`, `*/round` and
+    """A list, from which each turn's seed draws; or by `agent/round`, `agent/*`, `*/round` and
     `*`."""
     context_window: int | None = Field(None, ge=1)
     """Most tokens of prompt and reply; null is no limit."""

@@ -345,7 +345,7 @@ def stream_credit(
         covers_ST[number] = weight_T != 0
         for component in dict.fromkeys(advantage.component for advantage in in_stream):
             in_component = [a for a in in_stream if a.component == component]
-            # Longest first: the turn's own value, then ever shorter spans, each of which replaces
+            # Longest first: the turn's own value, then ever shorter spans; each replaces
             # the longer ones' values on its tokens. Components add up.
             in_component.sort(key=lambda advantage: -_span_length(advantage))
             value_T = np.zeros(num_tokens, np.float32)

@@ -167,7 +167,7 @@ def ask(
             raise UsageError("--until-agreed: found it before judges, who decide in the last round")
         form = form.changed({"gate_after": list(range(form.max_rounds - 1))})
 
-    # transformers' bars and notes about loaded weights would stand between the printed turns.
+    # transformers' bars and notes about loaded weights would come between the printed turns.
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     seed = zlib.crc32(f"{recipe.seed}/ask".encode())

@@ -385,7 +385,7 @@ def print_equal_tokens(console: Console, results: PolicyResults) -> None:
     by_budget = curves_at_equal_tokens(results)
     if not by_budget:
         return
-    table = Table(title=f"{results['name']}: accuracy within so many sampled tokens an answer")
+    table = Table(title=f"{results['name']}: accuracy by sampled tokens an answer")
     table.add_column("", justify="left")
     for budget in by_budget:
         table.add_column(f"{budget:,}", justify="right")

@@ -26,7 +26,7 @@ PLAN_GPU_MEMORY = 80.0
 
 _EXIT_CODES = """\
 exit codes:
-  0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, what is done is kept"""
+  0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, finished steps saved"""
 
 _TRAIN = """\
 Train a language model through debate, as a recipe says.
@@ -102,7 +102,7 @@ _PREFLIGHT = """\
 Measure whether a recipe's start can learn from its debates, on some training questions.
 
 Debates are played with the recipe's engine and model, scored by its reward, and one update is
-made, of which nothing is kept. Each figure is green, amber or red, with what to do about it."""
+made, and nothing is saved. Each figure is green, amber or red, with what to do about it."""
 
 _PREFLIGHT_NOTES = """\
 example: debate-preflight quickstart --policy runs/first --json preflight.json
@@ -110,7 +110,7 @@ example: debate-preflight quickstart --policy runs/first --json preflight.json
 The exit code is 0 where nothing is red, 1 where something is."""
 
 TRAIN_PARTS = {
-    "recipes": "List the recipes that a name stands for, each with its first sentences.",
+    "recipes": "List the recipes that have a name, each with its first sentences.",
     "init": "Write a commented recipe to begin with, made of one that ships.",
     "import": "Print rollouts of TRL, verl, verifiers or prime-rl as transcripts: `… > FILE`.",
     "fetch": (
@@ -322,7 +322,7 @@ def part_parser(name: str) -> argparse.ArgumentParser:
     parser = plain_parser(f"{TRAIN} {name}", TRAIN_PARTS[name])
     add = parser.add_argument
     if name == "recipes":
-        add("word", nargs="?", default="", help="only those that this stands in")
+        add("word", nargs="?", default="", help="only those that contain this")
     elif name == "init":
         add("file", type=Path, metavar="FILE", help="the recipe to write, new")
         add_overrides(parser)

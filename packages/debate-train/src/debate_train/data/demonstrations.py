@@ -162,7 +162,7 @@ def _check_claims(request: TurnRequest, answer: str) -> dict[int, _Check]:
         meta.pop("accept", None)
         meta.pop(TASK, None)
         question = replace(question, answer=answer, meta=meta)
-    # The two stand side by side: a small model learns to compare what is near.
+    # The two are side by side: a small model learns to compare what is near.
     truth = f" it is {answer}," if len(answer) <= MAX_REPEATED else ""
     verdicts = check_many([(question, claim) for claim in request.claims.values()])
     checks = {}

@@ -81,7 +81,7 @@ class RowSettings(DataSettings):
     batch_size: int = Field(16, ge=1)
     """Questions a step."""
     limit: int | None = Field(None, ge=1)
-    """Use only this many training questions, drawn by `seed` wherever they stand in the file."""
+    """Use only this many training questions, drawn by `seed` from the whole file."""
     first_rows: int | None = Field(None, ge=1)
     """Read only this many rows of each file; of a hub data set no more is downloaded."""
     holdout: float = Field(0.1, gt=0, lt=0.5)

@@ -80,7 +80,7 @@ class Health(Config):
         return self
 
 
-class HealthWatch:
+class HealthMonitor:
     """Monitors a phase, without a state on disk: a resumed phase reads the rows again.
 
     Imitating phases have no monitor.

@@ -375,7 +375,7 @@ def harm_of(counts: Mapping[str, int], contract: str) -> str | None:
     """
     if counts["turns"] and counts["failed"] == counts["turns"]:
         return (
-            f"found {counts['turns']:,} demonstrated turns, none of which holds an answer that "
+            f"found {counts['turns']:,} demonstrated turns, and no answer in them that "
             f"contract {contract} can read, so there is nothing to imitate; expected "
             "demonstrations in the form of debate.contract, and room for them in rollout.max_tokens"
         )

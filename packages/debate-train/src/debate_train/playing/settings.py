@@ -47,7 +47,7 @@ class Rollout(Config):
     """Single-turn replies to each question beside its debates, prompted as a debate begins."""
     other_forms: tuple[FormConfig, ...] = ()
     """Further forms that the questions of a step are debated in, in turn: question n of a step in
-    form n mod (1 + their number), of which `debate` is the first."""
+    form n mod (1 + their number); `debate` is the first."""
     select: GateRule | None = None
     """Answers the gates of the debates: which go on, end, or are left out; all go on without."""
     oversample: int = Field(1, ge=1)

@@ -20,7 +20,7 @@ CHARS_PER_TOKEN = 3
 ASSUMED_QUESTION_TOKENS = 512
 # Characters of the note that marks a clipped field.
 CLIP_MARK_CHARS = 24
-# Private characters of Unicode: each stands for a text whose tokens are counted once.
+# Private characters of Unicode: each replaces a text whose tokens are counted once.
 REPLY_MARK = "\ue000"
 QUESTION_MARK = "\ue001"
 PASSAGE_MARK = "\ue002"
@@ -168,7 +168,7 @@ def longest_prompt(
             question_tokens = sum(tokens_by_mark.values())
             longest = Longest(num_tokens, request.agent, request.round, question_tokens)
         turn_contract = request.contract or contract
-        # One mark stands for all tokens of an answer, and answers differ by agent.
+        # One mark replaces all tokens of an answer, and answers differ by agent.
         answer = f"{REPLY_MARK} {request.agent}"
         sections = {}
         if not turn_contract.answers:

@@ -289,7 +289,7 @@ def template(shipped: str, name: str, overrides: Sequence[str]) -> str:
     comments = [f"# {line}".rstrip() for line in [*opening(loaded.path), ""]]
     if overrides:
         changes = ", ".join(overrides)
-        comments.append(f"# Not as in {shipped}, of which the above speaks: {changes}")
+        comments.append(f"# The above describes {shipped}; changed here: {changes}")
     comments += ["# debate-train FILE --explain KEY says what a key means.", ""]
     content = yaml.safe_dump(loaded.reading.values, sort_keys=False)
     return "\n".join(comments) + "\n" + content

@@ -61,7 +61,7 @@ def train(
             # Evaluation draws random numbers, too: a resumed run goes on with the states after it.
             saving.note_random_states()
             phase.refuse_endless_skips(step)
-            saving.watch.refuse_alarms()
+            saving.monitor.refuse_alarms()
             # The end of a phase has a checkpoint of its own.
             if saving.is_due() and phase.ended(state) is None:
                 saving.checkpoint()

@@ -88,7 +88,7 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
         if name in state.starts:
             start_step, start_means = state.starts[name]
             if start_step == state.phase_start:
-                saving.watch.know_start(start_means)
+                saving.monitor.know_start(start_means)
         examples = None
         if recipe.offline is not None and (recipe.steps or recipe.exit_criterion is not None):
             examples = open_examples(run, phase)

@@ -27,7 +27,7 @@ from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.monitoring.figures import Due
-from debate_train.monitoring.health import HealthWatch
+from debate_train.monitoring.health import HealthMonitor
 from debate_train.monitoring.progress import Progress, timed
 from debate_train.monitoring.throughput import Speed
 from debate_train.monitoring.tracking import Tracker
@@ -365,7 +365,7 @@ class Saving:
         )
         # The rows of a resumed run: detectors look back over steps before the resume.
         earlier_rows = run.directory.metrics.rows()
-        self.watch = HealthWatch(
+        self.monitor = HealthMonitor(
             phase.name, recipe.health, facts_of(recipe), earlier_rows, run.state.phase_start
         )
 
@@ -439,7 +439,7 @@ class Saving:
         """Write a row with the health monitor's additions; return the new alarms."""
         name = self._phase.name
         step = self._state.step
-        health_metrics, alarms = self.watch.see(step, metrics, due)
+        health_metrics, alarms = self.monitor.see(step, metrics, due)
         self._run.directory.metrics.log(name, step, metrics | health_metrics)
         self._run.tracker.log(name, step, metrics | health_metrics, trained)
         return alarms

@@ -11,7 +11,7 @@ from debate_train.batches.row_types import Floats, Row, needed_tokens
 from debate_train.errors import RunFailure
 
 ROWS_AT_ONCE = 16
-"""Rows are sent in multiples of so many: servers compile for each number."""
+"""Rows are sent in multiples of this number: servers compile for each count."""
 _PADDING = types.Datum(
     model_input=types.ModelInput.from_ints([0]),
     loss_fn_inputs={

@@ -142,7 +142,7 @@ class TrainerSettings(Config):
     epochs: int = Field(1, ge=1)
     """Passes over each batch; an update for each minibatch of each pass."""
     minibatch_size: int | None = Field(None, ge=1)
-    """Rows of an update: a batch is split at random into parts of about so many; null: all."""
+    """Rows of an update: a batch is split at random into parts of about this size; null: all."""
     tokens_per_micro_batch: int = Field(8192, ge=1)
     """Most tokens in one forward and backward pass; changes speed and memory, not results.
 

@@ -316,7 +316,7 @@ class VllmServerEngine(VllmSettings):
     url: ServerUrl | None = None
     """A running server, such as `http://10.0.0.7:8000`; None starts one for this run."""
     urls: tuple[ServerUrl, ...] = ()
-    """Running servers that share the debates, each of which stays with one; in place of `url`."""
+    """Running servers that share the debates; each debate stays with one. In place of `url`."""
     servers: int = Field(1, ge=1)
     """Servers that are started for this run, each on its share of `devices`."""
     min_servers: int = Field(1, ge=1)

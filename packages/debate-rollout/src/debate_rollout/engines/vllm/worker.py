@@ -35,7 +35,7 @@ class NothingToInit(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM is un
 
 @dataclass
 class FileUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """Where the weights are, and whether they are only looked at."""
+    """Where the weights are, and whether they are only read."""
 
     path: str
     only_check: bool = False
