@@ -34,7 +34,7 @@ TOPICS = {
     "Methods": ("methods", "methods_updates"),
     "Votes without labels": (
         "quickstart_start", "quickstart_five_priced", "quickstart_five", "quickstart_five_plain",
-        "quickstart_five_adamw", "incentives", "incentives_long", "labels", "own_judge",
+        "quickstart_five_adamw", "controls", "incentives", "incentives_long", "labels", "own_judge",
     ),
     "Other debates": ("conl", "acc", "sdrl", "judged", "hidden", "hidden_invented", "shared"),
     "A real model": ("smollm2", "smollm2_methods"),
