@@ -294,3 +294,19 @@ def test_centered_advantages_of_any_debates_sum_to_zero(drawn):
 def test_center_needs_something_that_is_shuffled():
     with pytest.raises(ValidationError, match="center: found true without a shuffle"):
         V2Control(center=True)
+
+
+@given(drawn_debates())
+@settings(max_examples=50, deadline=None)
+def test_judged_only_leaves_pooled_values_to_turns_that_were_compared(drawn):
+    debate = drawn.transcript()
+    by_agent = credited(debate, consensus="none")
+    pooled = credited(debate, consensus="none", pool="answer")
+    judged = credited(debate, consensus="none", pool="answer", judged_only=True)
+    expected = {key: pooled[key] if by_agent[key] is not None else None for key in judged}
+    assert judged == expected
+
+
+def test_judged_only_needs_pooled_answers():
+    with pytest.raises(ValidationError, match="judged_only: found true with pool: agent"):
+        V2Control(judged_only=True)

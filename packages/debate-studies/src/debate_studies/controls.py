@@ -107,6 +107,9 @@ class V2Control(V2):
     said: judges who agree earn more together. Peer prediction has no baseline that would remove it,
     so its shuffled values teach agreement. `center` removes the mean before the shuffle: whatever
     the texts say, each value is then 0 on average over the permutations.
+
+    `judged_only` drops values of turns that nobody compared from `pool: answer`, so the turns with a
+    value are those of `pool: agent`.
     """
 
     type: Literal["v2_control"] = "v2_control"  # type: ignore[assignment]
@@ -117,6 +120,8 @@ class V2Control(V2):
     center: bool = False
     """Subtract the mean of each debate and round before a shuffle, so that it teaches nothing on
     average."""
+    judged_only: bool = False
+    """With `pool: answer`, value only turns that were themselves compared."""
     votes_from: VotesFrom | None = None
     """Draw the votes from error rates in the place of what agents said."""
 
@@ -125,6 +130,15 @@ class V2Control(V2):
         if self.center and not (self.shuffle_votes or self.shuffle_verdicts):
             raise ValueError(
                 "center: found true without a shuffle; expected shuffle_votes or shuffle_verdicts"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_judged_only(self) -> Self:
+        if self.judged_only and self.pool != "answer":
+            raise ValueError(
+                "judged_only: found true with pool: agent; expected pool: answer, as agent values "
+                "no other turns"
             )
         return self
 
@@ -164,7 +178,17 @@ class V2Control(V2):
     def generator_credits(self, debate: ReadDebate, votes: Sequence[Vote] | None) -> list[Credit]:
         """Compute the credits of a debate's turns; `shuffle_votes` shuffles the values."""
         credits = super().generator_credits(debate, votes)
-        if votes is None or not self.shuffle_votes:
+        if votes is None:
+            return credits
+        if self.judged_only:
+            judged = {turn for vote in votes for turn in vote.pair}
+            credits = [
+                credit
+                if credit.penalty or TurnKey(credit.agent, credit.round) in judged
+                else replace(credit, value=None)
+                for credit in credits
+            ]
+        if not self.shuffle_votes:
             return credits
         return shuffled_credits(credits, debate.transcript.id, center=self.center)
 
