@@ -4,11 +4,12 @@ python docs/make_results.py
 """
 
 import re
+from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 
-from debate_studies.lines import Lines
-from debate_studies.study_file import read_study
+from debate_studies.lines import FinishedRun, Lines
+from debate_studies.study_file import Study, read_study
 from debate_studies.tables import summary
 from debate_train.recipe_names import opening
 
@@ -22,14 +23,23 @@ before its first run. `docs/make_results.py` writes this page from the runs in `
 - A row is a difference paired by seed, with its 95 % interval (Student's t). *− start* is after
   minus before training. **Bold** survives Holm's correction for all tests of the study.
 - Seeds are those whose start met its exit criterion; a row with fewer says how many.
-- `debate study FILE --tables` prints all comparisons, measures, levels, p values and alarms;
-  without `--tables` it runs what is missing ([studies](studies.md)).
+- Tables have the main comparisons. `debate study FILE --tables` prints all of them, with all
+  measures, p values and alarms; without `--tables` it runs what is missing ([studies](studies.md)).
 """
-LEFT_OUT = {
-    "labels": r"(votes|answers|random)_(3|30) − (random|truth).*|(votes|answers)_(3|30) .*",
-    "own_judge": r"(frozen|random|fixed)_.*|.* − (random|frozen)_.*",
+WITHOUT_TABLE = {
+    "acc", "hidden_invented", "incentives_long", "labels", "methods_updates", "quickstart_five",
+    "quickstart_five_adamw", "quickstart_five_plain", "sdrl", "shared", "smollm2",
+    "smollm2_methods",
+}  # fmt: skip
+"""Studies that the page sums up in words alone; most have their figures on another page."""
+SHOWN = {
+    "conl": r"(rises|peer|leave_one_out|shuffled) − start|(accepted|own_ranking) − rises, .*",
+    "hidden": r"debate − consultancy|untrained − .*|.*_learns? − untrained|.*_learns? − .*_alone",
+    "incentives": r"(majority|truth|certainty) − start|(peer_prediction|truth_single) − .*",
+    "methods": r".* − untrained",
+    "own_judge": r"live_.* − start|shuffled_.*5 − start",
 }
-"""Comparisons that only the study's own tables show."""
+"""Comparisons of long studies that the page shows; the study's own tables have the others."""
 TOPICS = {
     "Methods": ("methods", "methods_updates"),
     "Votes without labels": (
@@ -57,15 +67,20 @@ def section(file: Path) -> list[str]:
     assert study.results is not None, file
     finished_runs = Lines(file.parent / study.results).read()
     question = " ".join(takewhile(str.strip, opening(file)))
-    left_out = re.compile(rf"\| ({LEFT_OUT.get(study.name, '(?!)')}) \|")
     link = f"[Arms and rules](../benchmarks/studies/{file.name})"
     return [
         f"### {study.name}\n",
         f"{question} {link}.\n",
         f"{study.about.strip()}\n",
-        *(line for line in summary(study, finished_runs) if not left_out.match(line)),
-        "",
+        *(table_of(study, finished_runs) if study.name not in WITHOUT_TABLE else []),
     ]
+
+
+def table_of(study: Study, finished_runs: Sequence[FinishedRun]) -> list[str]:
+    """List the lines of the table of a study's main comparisons, and an empty one."""
+    header, rule, *rows = summary(study, finished_runs)
+    shown = re.compile(rf"\| ({SHOWN.get(study.name, '.*')})( \(\d+\))? \|")
+    return [header, rule, *(row for row in rows if shown.match(row)), ""]
 
 
 if __name__ == "__main__":
