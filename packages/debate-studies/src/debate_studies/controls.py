@@ -108,8 +108,8 @@ class V2Control(V2):
     so its shuffled values teach agreement. `center` removes the mean before the shuffle: whatever
     the texts say, each value is then 0 on average over the permutations.
 
-    `judged_only` drops values of turns that nobody compared from `pool: answer`, so the turns with a
-    value are those of `pool: agent`.
+    `judged_only` drops values of turns that nobody compared from `pool: answer`. The turns with a
+    value are then those of `pool: agent`.
     """
 
     type: Literal["v2_control"] = "v2_control"  # type: ignore[assignment]
