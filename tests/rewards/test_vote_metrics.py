@@ -230,6 +230,9 @@ def test_a_reward_is_accurate_where_the_winner_is_right() -> None:
     debates = (right, level, wrong)
     assert [reward_accuracy(V2(), debate) for debate in debates] == [1.0, 0.5, 0.0]
     assert reward_accuracy(V2(), *debates) == 0.5
+    # One of three first turns is right: a reward that says nothing puts it first in a third.
+    chance = debate_metrics(debates, scores=V2()(debates))["reward/chance"]
+    assert chance == pytest.approx(1 / 3)
     assert reward_accuracy(get_reward("verifiable"), *debates) == 1.0
 
 

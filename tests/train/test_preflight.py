@@ -257,7 +257,7 @@ def test_command_says_how_far_votes_follow_the_truth(preflight, tmp_path, monkey
     # Scripted replies have no log-probabilities to train on, but their votes can be looked at.
     capabilities = frozenset({"tokens", "seeds", "logps"})
     monkeypatch.setattr(ScriptedEngine, "capabilities", capabilities)
-    rows = [{"question": f"make {n} Q 1 2 3 4", "answer": "+ + +"} for n in range(4)]
+    rows = [{"question": f"make {n} Q 1 2 3 4", "answer": "+ + +"} for n in range(40)]
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     answers = ["+ + +", "- + +", "- - +"]
@@ -278,6 +278,9 @@ def test_command_says_how_far_votes_follow_the_truth(preflight, tmp_path, monkey
         "  v2: values follow the truth with R² 0.75: expect about 0.87 of what truth would gain "
         "(0.087); to see that takes 5 seeds of 128 test questions\n"
     ) in printed.out
+    _, printed, report = preflight(changes, "--no-update", "--split", "dev")
+    assert "dev questions, the recipe's model" in printed.out
+    assert report["figures"]["signal/truth"] == pytest.approx(0.75**0.5)
     # Without the deviation, that of sampling 4 · 4 · 2 replies. Agent 0 is now always wrong, so the
     # gain alone is the accuracy: (2.8016 · √(2 · 0.0866 · 0.9134 / 32) / 0.0866)² + 1.92 = 7.09
     engine["replies"] = votes_for_fewer_minus(answers[::-1])

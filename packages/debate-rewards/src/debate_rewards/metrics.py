@@ -244,7 +244,7 @@ def debate_metrics(
       whose turn is shown first, without checks of single answers; `judge/wins/agent_I`: share of
       verdicts about agent I that it wins.
     - `unheard/named`: share of turns of the first round that name an agent they were not shown.
-    - `reward/accuracy`, where `scores` are given: see `add_reward`.
+    - `reward/accuracy`, `reward/chance`, where `scores` are given: see `add_reward`.
     - `winner_truth_correlation`: correlation of a voted turn's vote value with its correctness;
       `rank_truth_correlation`: Spearman's of the ranking of a round, see `add_judging`.
     - `turns`, `rounds`, `failed_turns`: per debate; `unverifiable`: share of debates whose

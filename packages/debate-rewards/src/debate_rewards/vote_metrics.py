@@ -377,7 +377,7 @@ def _add_error_correlation(
 
 
 def add_reward(sums: Sums, right: Mapping[TurnKey, bool], score: Score) -> None:
-    """Add whether the turns with the highest reward of a round are right.
+    """Add whether the turns with the highest reward of a round are right, and the share of right.
 
     Rounds count in which both a right and a wrong turn have a value; equal values share the first
     place. The parts of a mixed reward are added with their weights. Penalties do not count.
@@ -396,6 +396,7 @@ def add_reward(sums: Sums, right: Mapping[TurnKey, bool], score: Score) -> None:
             highest = max(round_values.values())
             best_keys = [key for key, value in round_values.items() if value == highest]
             sums.add("reward/accuracy", sum(right[key] for key in best_keys) / len(best_keys))
+            sums.add("reward/chance", sum(right[key] for key in round_values) / len(round_values))
 
 
 def pass_at(right: int, samples: int, k: int) -> float:

@@ -304,8 +304,10 @@ def preflight_parser() -> argparse.ArgumentParser:
     add("--phase", metavar="NAME", help=first)
     weights = "other weights than the recipe's: RUN_DIR[@STEP] or a checkpoint of its model"
     add("--policy", metavar="POLICY", help=weights)
-    count = f"training questions (default: {PREFLIGHT_QUESTIONS})"
+    count = f"how many questions (default: {PREFLIGHT_QUESTIONS})"
     add("--questions", type=positive, default=PREFLIGHT_QUESTIONS, metavar="N", help=count)
+    split = "whose questions: train (default), or dev, which may have labels that training lacks"
+    add("--split", choices=("train", "dev"), default="train", help=split)
     add("--no-update", action="store_true", help="leave out the update")
     gain = "expected gain of verified answers, to count seeds"
     add("--truth-gain", type=float, metavar="D", help=gain)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from debate_train.commands.preflight_measuring import Measured
     from debate_train.recipe import Recipe
 
+QUESTIONS_OF = {"train": "training", "dev": "dev"}
 # Prefixes of figures without bounds in any check.
 _UNBOUNDED = (
     "offline/",
@@ -67,7 +68,13 @@ def _act(arguments: argparse.Namespace, checked: CheckedRecipe) -> int:
         )
     policy = None if arguments.policy is None else named_policy(arguments.policy)
     policy_name = "the recipe's model" if policy is None else policy.source
-    measured = measure(phase, arguments.questions, policy, with_update=not arguments.no_update)
+    measured = measure(
+        phase,
+        arguments.questions,
+        policy,
+        with_update=not arguments.no_update,
+        split=arguments.split,
+    )
     check_results = list(results(facts_of(phase), measured.figures, measured.intervals))
     worst = verdict(check_results)
 
@@ -75,7 +82,7 @@ def _act(arguments: argparse.Namespace, checked: CheckedRecipe) -> int:
     counts = ", ".join(f"{statuses.count(status)} {status}" for status in ("red", "amber", "green"))
     print(
         f"{'no-go' if worst == 'red' else 'go'}: {counts}; preflight of phase {phase_name}: "
-        f"{measured.questions} training questions, {policy_name}"
+        f"{measured.questions} {QUESTIONS_OF[arguments.split]} questions, {policy_name}"
     )
     signal_lines = _signal_lines(measured, phase, arguments.truth_gain, arguments.seed_deviation)
     check_lines = [_check_line(result) for result in check_results]
@@ -86,6 +93,7 @@ def _act(arguments: argparse.Namespace, checked: CheckedRecipe) -> int:
             "phase": phase_name,
             "policy": policy_name,
             "questions": measured.questions,
+            "split": arguments.split,
             "verdict": worst,
             "checks": [asdict(result) for result in check_results],
             "figures": measured.figures,

@@ -1,4 +1,4 @@
-"""Measurements of a preflight: debates on some training questions, direct replies, an update."""
+"""Measurements of a preflight: debates on some questions, direct replies, an update."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from debate_protocol.types import DebateRun, Transcript
+from debate_protocol.types import DebateRun, Question, Transcript
 from debate_rewards.metrics import debate_statistics
 from debate_rewards.reward import Score, score_debates
 from debate_rewards.what_if import RewardReplay, what_if
@@ -18,7 +18,8 @@ from debate_train.batches.rows import Step, build_batch
 from debate_train.checkpoints.policy_files import load_policy, refuse_other_base
 from debate_train.checkpoints.trainer_state import seed_all
 from debate_train.commands.evaluation_files import NamedPolicy
-from debate_train.data import DataSource
+from debate_train.data import DataSource, Split
+from debate_train.errors import UsageError
 from debate_train.evaluation.measuring import evaluate
 from debate_train.evaluation.settings import DIRECT
 from debate_train.losses import divide_gradient
@@ -36,6 +37,24 @@ from debate_train.running.open_engines import open_engine
 from debate_train.running.step_metrics import step_metrics
 
 
+class SplitQuestions(DataSource):
+    """The questions of one split as a single batch: a run without labels may have some there."""
+
+    def __init__(self, source: DataSource, name: Split, num_questions: int) -> None:
+        self._source = source
+        self._questions = source.split(name, num_questions)
+        if not self._questions:
+            raise UsageError(f"--split: found {name}, which is empty; expected one with questions")
+
+    def batch(self, step: int) -> list[Question]:
+        """List the questions at step 0; later batches, for dynamic sampling, are empty."""
+        return self._questions if step == 0 else []
+
+    def split(self, name: Split, size: int) -> list[Question]:
+        """Select questions of a split as the source does."""
+        return self._source.split(name, size)
+
+
 @dataclass(slots=True)
 class Measured:
     """Figures of a start by name, with intervals for means over questions."""
@@ -48,19 +67,30 @@ class Measured:
 
 
 def measure(
-    phase: Recipe, num_questions: int, policy: NamedPolicy | None, *, with_update: bool
+    phase: Recipe,
+    num_questions: int,
+    policy: NamedPolicy | None,
+    *,
+    with_update: bool,
+    split: Split = "train",
 ) -> Measured:
-    """Play, score and learn from some training questions of a phase, without saving.
+    """Play, score and learn from some questions of a phase, without saving.
 
     Args:
         phase: Plays debates with the policy.
-        num_questions: Training questions to play.
+        num_questions: Questions to play.
         policy: The weights to measure, by default the recipe's.
         with_update: Make an update, to measure memory and time.
+        split: The split of the questions.
+
+    Raises:
+        UsageError: The split is empty.
     """
     data = phase.data.model_copy(update={"batch_size": num_questions})
     small_phase = phase.model_copy(update={"data": data})
     source = small_phase.data.open(small_phase.seed)
+    if split != "train":
+        source = SplitQuestions(source, split, num_questions)
     loaded = small_phase.model.load(small_phase.seed)
     if policy is not None and policy.model is not None:
         refuse_other_base(Path(policy.model), loaded)
