@@ -22,6 +22,10 @@ def puzzle_answer(question: Question, is_right: bool) -> str:
     return next(signs for signs in ("+ + +", "- - -") if signs not in accepted)
 
 
+def answer_by_seed(request: TurnRequest) -> str:
+    return f"<solution> {'+ + +' if request.seed % 2 else '- - -'} </solution>"
+
+
 class ScriptedEvaluation:
     """An engine that answers by a script, and the requests and replies of its evaluations.
 
@@ -51,6 +55,10 @@ class ScriptedEvaluation:
         return [turn_request.seed for turn_request in self.turn_requests]
 
     def measure(
-        self, setup: Setup, questions: Sequence[Question] = QUESTIONS, split: str = "dev"
+        self,
+        setup: Setup,
+        questions: Sequence[Question] = QUESTIONS,
+        split: str = "dev",
+        **options: Any,
     ) -> Measures:
-        return evaluate(setup, self.engine, list(questions), split)
+        return evaluate(setup, self.engine, list(questions), split, **options)

@@ -1,22 +1,20 @@
 """Tasks of reasoning-gym: every one of them, their splits, and their own verifiers."""
 
+import ast
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("reasoning_gym")
-import ast
-import inspect
-import textwrap
-from dataclasses import replace
-
-import pytest
 from reasoning_gym.factory import DATASETS
 
 from debate_protocol.types import Question
@@ -116,9 +114,6 @@ def test_levels_are_those_of_the_librarys_curriculum() -> None:
 def test_what_the_library_does_not_have_is_refused(tasks: dict[str, Any], said: str) -> None:
     with pytest.raises(DataError, match=said):
         source(tasks)
-
-
-pytest.importorskip("reasoning_gym")
 
 
 EVALUATORS = {"eval", "exec", "compile", "parse_expr", "sympify", "lambdify", "literal_eval"}

@@ -18,9 +18,6 @@ from debate_protocol.types import (
     TurnRequest,
     roles_by_agent,
 )
-from debate_rollout.engines import ScriptedEngine
-from debate_train.data import SignsPuzzle
-from debate_train.data.signs_puzzle import read_puzzle, solutions
 from debate_train.errors import RecipeError
 from debate_train.evaluation import (
     MODES,
@@ -31,7 +28,7 @@ from debate_train.evaluation import (
     debate_curves,
     reply_curves,
 )
-from debate_train.evaluation.measuring import Measures, evaluate
+from debate_train.evaluation.measuring import Measures
 from debate_train.evaluation.modes import CurvePoint
 from debate_train.evaluation.settings import Setup
 from debate_train.models.scratch import word_tokenizer
@@ -39,7 +36,7 @@ from debate_train.playing import Rollout, direct_form
 from debate_train.recipe import Recipe
 from debate_train.recipe.files import load_recipe
 from debate_train.recipe.policies import used_policies
-from train.evaluated_puzzles import QUESTIONS, ScriptedEvaluation
+from train.evaluated_puzzles import QUESTIONS, ScriptedEvaluation, answer_by_seed, puzzle_answer
 from train.small_recipes import recipe_of, write
 
 BASE = """\
@@ -74,10 +71,6 @@ def figures_of(measures: Measures, mode: str) -> dict[str, float]:
     return {name.removeprefix(prefix): m for name, m in means.items() if name.startswith(prefix)}
 
 
-def by_seed(request: TurnRequest) -> str:
-    return f"<solution> {'+ + +' if request.seed % 2 else '- - -'} </solution>"
-
-
 def with_answers(answers: Mapping[tuple[int, int], str]) -> ScriptedEvaluation:
     """Answers by agent and round; 5 where none is known."""
 
@@ -110,28 +103,10 @@ class OddSeeds(EvaluationMode):
         return figures
 
 
-def test_modes_share_first_turns_and_part_later() -> None:
-    evaluation = ScriptedEvaluation(by_seed)
-    ring = recipe("ring: {type: debate, topology: ring}").evaluated()
-    measures = evaluation.measure(ring, QUESTIONS[:2])
-    # Of each question 2 direct replies, 4 agents x 2 rounds, and the second round on the ring.
-    assert len(evaluation.requests) == 2 * (2 + 4 * 2 + 4)
-    for plain, on_ring in zip(measures.played["debate"], measures.played["ring"], strict=True):
-        assert on_ring.protocol.topology == "ring"
-        assert plain.turns[:4] == on_ring.turns[:4]
-        assert [len(turn.shown or ()) for turn in plain.turns[4:]] == [3] * 4
-        assert [len(turn.shown or ()) for turn in on_ring.turns[4:]] == [2] * 4
-    means = measures.means()
-    assert means["eval/pass@k"] == means["eval/ring/pass@k"]
-    without_ring = ScriptedEvaluation(by_seed).measure(recipe().evaluated(), QUESTIONS[:2])
-    others = {name: m for name, m in measures.found.items() if "/ring/" not in name}
-    assert others == without_ring.found
-
-
 def test_mode_of_another_package_gives_figures_for_each_question_and_run() -> None:
     form = recipe().debate
     modes = {"odd": OddSeeds(), "direct": MODES.make("direct", {})}
-    evaluation = ScriptedEvaluation(by_seed)
+    evaluation = ScriptedEvaluation(answer_by_seed)
     measures = evaluation.measure(Setup(form, modes, Rollout(), runs=2), QUESTIONS[:2])
     # Copies 0 to 4 of 2 questions in 2 runs; those of `direct` are the first four of them.
     assert len(evaluation.seeds) == len(set(evaluation.seeds)) == 5 * 2 * 2
@@ -226,6 +201,10 @@ def test_topologies_share_their_first_turns_and_part_in_whom_agents_see() -> Non
         "wide": [4] * 5,
         "star": [1, 4, 1, 1, 1],
     }
+    # Figures of the debate itself are those of an evaluation without the other modes.
+    other_modes = tuple(f"eval/{mode}/" for mode in ("ring", "sparse", "wide", "star"))
+    figures = {name: m for name, m in measures.found.items() if not name.startswith(other_modes)}
+    assert figures == with_answers({}).measure(boxed().evaluated(), [FOUR]).found
 
 
 def test_agents_listen_to_their_peers_to_strangers_or_to_nobody() -> None:
@@ -440,30 +419,21 @@ def test_rounds_of_a_debate_stand_beside_all_tokens_until_then() -> None:
     assert [point.tokens for point in curves["debate/majority"]] == [30, 90, 180]
 
 
-TWO_QUESTIONS = SignsPuzzle().open().split("dev", 2)
 # The policy is right on both questions, its opponents only on the first.
-EASY, HARD = (question.id for question in TWO_QUESTIONS)
+EASY, HARD = (question.id for question in QUESTIONS[:2])
 OTHER = {"other": {"type": "engine", "engine": {"type": "openai", "model": "m"}}}
+THREE_AGENTS = {"num_agents": 3, "max_rounds": 2, "style": "compact", "personas": "none"}
 
 
-def make_recipe(opponents=(), **changes):
-    seats = {"type": "opponents", **dict(opponents)}
-    settings = {
-        "name": "t",
-        "steps": 1,
-        "model": {"type": "scratch"},
-        "data": {"type": "signs_puzzle", "batch_size": 2},
-        "debate": {"num_agents": 3, "max_rounds": 2, "style": "compact", "personas": "none"},
-        "evaluation": {"direct_samples": 1, "modes": {"debate": None, "seats": seats}},
-    }
-    return Recipe.model_validate(settings | changes)
+def seats_recipe(opponent="", debate=THREE_AGENTS, **sections):
+    mode = f"{{type: opponents{opponent and f', opponent: {opponent}'}}}"
+    changes = f"evaluation.direct_samples=1 evaluation.modes='{{debate: null, seats: {mode}}}'"
+    return recipe_of(BASE, changes, debate=debate, **sections)
 
 
 def make_reply(request, is_right, vote):
-    accepted = solutions(*read_puzzle(request.question))
-    wrong = next(signs for signs in ("+ + +", "- - -") if signs not in accepted)
-    signs = accepted[0] if is_right else wrong
-    return f"<solution> {signs} </solution> <comparison> {vote} </comparison>"
+    solution = puzzle_answer(request.question, is_right)
+    return f"<solution> {solution} </solution> <comparison> {vote} </comparison>"
 
 
 def peers_of(request):
@@ -478,19 +448,14 @@ def prefer_the_policy(request):
     return make_reply(request, is_policy or request.question.id == EASY, vote)
 
 
-def measure(recipe, script=prefer_the_policy):
-    requests = []
-
-    def note(request):
-        requests.append(request)
-        return script(request)
-
-    engine = ScriptedEngine().open(None, word_tokenizer(), script=note)
-    return requests, evaluate(recipe.evaluated(), engine, TWO_QUESTIONS, "dev")
+def measure_seats(script=prefer_the_policy):
+    evaluation = ScriptedEvaluation(script, word_tokenizer())
+    measures = evaluation.measure(seats_recipe().evaluated(), QUESTIONS[:2])
+    return evaluation.turn_requests, measures
 
 
 def test_policy_has_each_seat_once_and_first_turns_are_sampled_once():
-    requests, measures = measure(make_recipe())
+    requests, measures = measure_seats()
     seats = []
     for debate in measures.played["seats"]:
         policies = [role.policy for role in roles_by_agent(debate.protocol)]
@@ -509,7 +474,7 @@ def test_policy_has_each_seat_once_and_first_turns_are_sampled_once():
 
 
 def test_figures_of_both_sides_are_means_over_the_seats():
-    _, measures = measure(make_recipe())
+    _, measures = measure_seats()
     expected = {
         "learned/accuracy": {EASY: 1.0, HARD: 1.0},
         "opponent/accuracy": {EASY: 1.0, HARD: 0.0},
@@ -542,7 +507,7 @@ def test_pairs_of_opponents_that_the_policy_leaves_out_count_half():
         vote = f"Agent {low} > Agent {high}" if votes else "N/A"
         return make_reply(request, is_policy or request.agent == 0, vote)
 
-    _, measures = measure(make_recipe(), leave_out_in_seat_2)
+    _, measures = measure_seats(leave_out_in_seat_2)
     for question in (EASY, HARD):
         values = measures.values
         assert values["eval/seats/learned/judge/owed_accuracy"][question] == (0.5 + 1) / 2
@@ -556,8 +521,7 @@ def test_roles_of_a_recipe_are_seats_and_keep_their_settings():
         "guest": {"policy": "start"},
     }
     debate = {"roles": roles, "max_rounds": 2, "style": "compact", "personas": "none"}
-    opponents = {"opponent": "other"}
-    recipe = make_recipe(opponents, debate=debate, rollout={"policies": OTHER})
+    recipe = seats_recipe("other", debate, rollout={"policies": OTHER})
     plays = Opponents(opponent="other").plays(recipe.debate)
     assert [[play.form.policy_of(agent) for agent in range(4)] for play in plays] == [
         ["trained", "trained", "other", "start"],
@@ -571,13 +535,13 @@ def test_roles_of_a_recipe_are_seats_and_keep_their_settings():
 
 
 @pytest.mark.parametrize(
-    ("opponents", "changes", "message"),
+    ("opponent", "debate", "message"),
     [
-        ({"opponent": "strat"}, {}, r"policy: found 'strat'.*did you mean 'start'"),
-        ({"opponent": "trained"}, {}, r"modes\.seats: opponent: found 'trained', which is the"),
-        ({}, {"debate": {"type": "direct"}}, "nothing to play: opponents with a debate of type"),
+        ("strat", THREE_AGENTS, r"policy: found 'strat'.*did you mean 'start'"),
+        ("trained", THREE_AGENTS, r"modes\.seats: opponent: found 'trained', which is the"),
+        ("", {"type": "direct"}, "nothing to play: opponents with a debate of type"),
     ],
 )
-def test_policy_that_cannot_be_an_opponent_is_refused(opponents, changes, message):
+def test_policy_that_cannot_be_an_opponent_is_refused(opponent, debate, message):
     with pytest.raises(ValueError, match=message):
-        make_recipe(opponents, **changes)
+        seats_recipe(opponent, debate)

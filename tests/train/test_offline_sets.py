@@ -2,11 +2,9 @@
 
 import itertools
 import json
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 
 import numpy as np
 import pytest
@@ -14,12 +12,8 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from debate_protocol.forms import ActorCritic
 from debate_protocol.transcripts.files import from_json
-from debate_protocol.types import Branch, Message, Question, Reply, Transcript, Turn, TurnRequest
-from debate_rewards.turn_rewards import StateValue, state_values
-from debate_rollout.drivers import play
-from debate_rollout.engines import ScriptedEngine
+from debate_protocol.types import Branch, Message, Reply
 from debate_train.commands.cli import main
 from debate_train.offline import (
     AnswerPairs,
@@ -352,90 +346,27 @@ def test_examples_are_read_as_they_were_written(tmp_path):
         read_examples(path)
 
 
-NUM_QUESTIONS, NUM_ROLLOUTS = 100, 20
-ODDS = {"plain": 0.5, "helpful": 0.8, "harmful": 0.2}
-"""How likely the actor's next answer is right, by the critic's last word."""
-
-
-def reply_by_odds(request: TurnRequest) -> str:
-    """Draw an answer by the odds after the critic's last word; a guided critic is so inclined."""
-    news = request.messages[-1]["content"]
-    if request.agent == 1:
-        guide = news.rsplit("\n\n", 1)[-1]
-        word = "plain"
-        if guide.startswith("Let your"):
-            word = "helpful" if " yes" in guide else "harmful"
-        return f"It is {word}."
-    word = next((word for word in ODDS if f"It is {word}." in news), "plain")
-    is_right = random.Random(request.seed).random() < ODDS[word]
-    return f"\\boxed{{{'yes' if is_right else 'no'}}}"
-
-
-@pytest.fixture(scope="module")
-def debates() -> list[Transcript]:
-    form = ActorCritic(max_rounds=2, guided=True, guide_round_zero=True, continuations=NUM_ROLLOUTS)
-    runs = []
-    for number in range(NUM_QUESTIONS):
-        question = Question(f"q{number}", f"Is it so ({number})?", "yes", {"kind": "yes_no"})
-        runs.append(form.start(question, seed=number))
-    return play(runs, ScriptedEngine().open(script=reply_by_odds), max_tokens=64)
-
-
-def states_after_critic(debates: Sequence[Transcript], guide: str | None) -> list[StateValue]:
-    """The states after the critic's replies with this guide."""
-    return [
-        state
-        for states in state_values(debates)
-        for state in states
-        if state.key.agent == 1 and state.guide == guide
-    ]
-
-
+# A difference is clear beyond two standard errors: 2 · √(.03² + .04²) = .1.
 @pytest.mark.parametrize(
-    ("guide", "odds"), [(None, 0.5), ("yes", 0.8), ("no", 0.2)], ids=["natural", "right", "wrong"]
+    ("values", "is_doubted"),
+    [
+        ((0.72, 0.61, 0.5), False),
+        ((0.7, 0.61, 0.5), True),
+        ((0.72, 0.61, 0.52), True),
+        ((0.5, 0.61, 0.72), True),
+    ],
+    ids=["clear", "right unclear", "wrong unclear", "turned round"],
 )
-def test_values_are_as_near_to_the_odds_as_their_errors(
-    debates: list[Transcript], guide: str | None, odds: float
-) -> None:
-    states = states_after_critic(debates, guide)
-    assert [state.rollouts for state in states] == [NUM_ROLLOUTS] * NUM_QUESTIONS
-    values = [state.value for state in states if state.value is not None]
-    errors = [state.standard_error for state in states if state.standard_error is not None]
-    assert len(values) == len(errors) == NUM_QUESTIONS
-    # The mean over all roll-outs, of deviation sqrt(p(1 - p)/2000), at most 0.011.
-    variance = odds * (1 - odds) / NUM_ROLLOUTS
-    assert abs(fmean(values) - odds) < 3 * (variance / NUM_QUESTIONS) ** 0.5
-    # The square of an error estimates the variance of a value without bias: n - 1 below p(1 - p).
-    assert fmean(error**2 for error in errors) == pytest.approx(variance, rel=0.1)
-    # So do the squares of what the values are off by; chi-square of 100 has deviation 0.14.
-    assert fmean((value - odds) ** 2 for value in values) == pytest.approx(variance, rel=0.45)
-    num_outside = sum(abs(v - odds) > 2 * error for v, error in zip(values, errors, strict=True))
-    assert num_outside <= 15  # 5 are expected of a normal value, more of one of 21.
-
-
-def with_tokens(debates: Sequence[Transcript]) -> list[Transcript]:
-    """Give the debates their texts' bytes as tokens: the script samples none."""
-
-    def sampled(turn: Turn) -> Turn:
-        reply = Reply(turn.text, "end", (1,), tuple(turn.text.encode()))
-        branches = tuple(Branch(branch.guide, sampled(branch.turn)) for branch in turn.branches)
-        return replace(turn, reply=reply, branches=branches)
-
-    return [replace(debate, turns=tuple(map(sampled, debate.turns))) for debate in debates]
-
-
-def test_pairs_of_known_odds_are_those_of_their_gains(debates: list[Transcript]) -> None:
-    # Gains of .3 either way: nearly all states have a pair at .1, few at .6.
-    sampled = with_tokens(debates)
-    many = GuidedPairs(role="critic", threshold=0.1).take(sampled)
-    assert many.counts["kept/toward_right"] > 0.8 * NUM_QUESTIONS
-    few = GuidedPairs(role="critic", threshold=0.6).take(sampled)
-    assert sum(few.counts.values()) == NUM_QUESTIONS
-    assert few.counts["left_out/below_threshold"] > 0.8 * NUM_QUESTIONS
-    for example in many.examples:
-        assert "helpful" in example.chosen.text or "plain" in example.chosen.text
-    metrics = {f"offline/{name}": fmean(values) for name, values in many.measures.items()}
-    assert GuidedPairs(role="critic").doubt(metrics) is None
+def test_guidance_is_doubted_unless_values_clearly_fall(values, is_doubted):
+    metrics = {}
+    errors = (0.03, 0.04, 0.03)
+    names = ("guided_right", "natural", "guided_wrong")
+    for name, value, error in zip(names, values, errors, strict=True):
+        metrics[f"offline/value_{name}"] = value
+        metrics[f"offline/value_{name}_standard_error"] = error
+    doubt = GuidedPairs(role="critic").doubt(metrics)
+    assert (doubt is not None) == is_doubted
+    assert doubt is None or f"natural {values[1]:.3f} (0.040)" in doubt
 
 
 PROMPT_IDS: Message = {"role": "user", "content": "?"}

@@ -406,8 +406,6 @@ def test_spoilt_file_ends_in_one_message(harm: str, tmp_path: Path) -> None:
     text = lines.read_text()
     if harm == "torn":
         lines.write_text(text[: len(text) // 2])
-    elif harm == "short":
-        lines.write_text("".join(text.splitlines(keepends=True)[:-1]))
     else:
         lines.write_text('{"loss": 1}\n[]\n')
     with pytest.raises(UsageError, match=r"lookahead\.jsonl cannot be read"):

@@ -1,18 +1,15 @@
 """Debates of a step: which questions debate, in which forms, and which turns are trained on."""
 
 from collections import Counter
-from functools import partial
 from itertools import count
 
 import numpy as np
 import pytest
 
 from arithmetic import UNIT
-from debate_protocol.forms import ActorCritic, Judged, SelfDebate
-from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn, TurnKey, TurnRequest
-from debate_rewards import AtMost, Informative, InOrder, JudgedReward, PartialTrajectory, Verifiable
-from debate_rewards.reward import Credit, Score
-from debate_rollout.drivers import play
+from debate_protocol.forms import Judged
+from debate_protocol.types import Question, Reply, Transcript, TurnRequest
+from debate_rewards import JudgedReward
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.rendering import TokenText
 from debate_train.advantages import Grouped, Stream
@@ -109,33 +106,6 @@ def test_a_step_without_enough_debates_plays_those_it_has(num_debating, batches,
     debates = play_step(make_self_debate(num_debating), Batches(*batches), 0, engine())
     assert count_turns(debates) == expected
     assert counts(debates)["missing"] == 3 - len(expected)
-
-
-def credit(agent, round, value):
-    return Credit(agent, round, "generator", value)
-
-
-@pytest.mark.numeric
-@pytest.mark.parametrize(
-    ("rounds", "first_turns_stay"),
-    [((1,), True), ((0, 1), False)],
-)
-def test_turns_without_an_advantage_leave_where_the_recipe_says(rounds, first_turns_stay):
-    keys = [TurnKey(0, 0), TurnKey(1, 0), TurnKey(2, 1), TurnKey(3, 1)]
-    turns = tuple(Turn(*key, "x") for key in keys)
-    protocol = Protocol(4, max_rounds=2)
-    debates = [Transcript(name, Question(name, "?"), protocol, turns) for name in ("a", "b")]
-    scores = [
-        Score((credit(0, 0, 1.0), credit(1, 0, 1.0), credit(2, 1, 1.0), credit(3, 1, -1.0))),
-        Score((credit(0, 0, 1.0), credit(1, 0, -1.0), credit(2, 1, 1.0), credit(3, 1, None))),
-    ]
-    config = Grouped(baseline="question_round", leave_out_zeros=rounds, streams=STREAMS)
-    left = config.compute(debates, scores, {}).trained_turns(debates)
-    # First turns of `a` are 0. Of `b` the second turn with a value has no other in its group, so
-    # 0, and the other has no value.
-    first, second = left
-    assert [turn.key for turn in first.turns] == (keys if first_turns_stay else keys[2:])
-    assert [turn.key for turn in second.turns] == keys[:2]
 
 
 @pytest.fixture
@@ -321,42 +291,3 @@ def test_what_a_judge_is_paid_reaches_its_decision(said: str, paid: str) -> None
 
     question = Question("q", "?", "0", {"kind": "number"})
     assert paid_text(play_debate(Judged(judges=1).start(question, seed=0), say), 2) == paid
-
-
-def question(id: str) -> Question:
-    return Question(id, f"{id}?", "4", {"kind": "number"})
-
-
-def say(request: TurnRequest) -> str:
-    """Right for `easy`, wrong for `hard`, by turns for the others; a critic only comments."""
-    if request.agent == 1 and "critic" in request.question.id:
-        return "Add again."
-    is_right = {"easy": True, "hard": False}.get(request.question.id, request.agent % 2 == 0)
-    return f"\\boxed{{{4 if is_right else 5}}}"
-
-
-ENGINE = ScriptedEngine().open(script=say)
-NAMES = ("easy", "split-1", "hard", "split-2", "split-3")
-
-
-def test_self_debates_are_filtered_and_drawn_when_rules_answer_their_gates() -> None:
-    form = SelfDebate(first_turns=4, second_turns=2)
-    select = partial(InOrder(rules=(Informative(), AtMost(go_on=2))), seed=5)
-    runs = [form.start(question(name), seed=i) for i, name in enumerate(NAMES)]
-    debates = play(runs, ENGINE, max_tokens=9, select=select)
-    assert [debate.id for debate in debates] == ["split-1", "split-2", "split-3"]
-    ended = [(debate.meta["ended"], len(debate.turns)) for debate in debates]
-    # Of three informative questions two debate; the third is kept with its 4 first turns.
-    assert sorted(ended) == [("gate", 4), ("max_rounds", 6), ("max_rounds", 6)]
-    scores = Verifiable()(debates)
-    for debate, score in zip(debates, scores, strict=True):
-        assert [c.value for c in score.credits[:4]] == [1.0, -1.0, 1.0, -1.0]
-        assert len(score.credits) == len(debate.turns)
-
-
-def test_actor_critic_debates_are_valued_when_played_through_the_driver() -> None:
-    form = ActorCritic(max_rounds=3, guided=True, continuations=2)
-    (debate,) = play([form.start(question("critic"), seed=0)], ENGINE, max_tokens=9)
-    (score,) = PartialTrajectory()([debate])
-    # The script's actor is always right, so is every roll-out; round 0 is not valued.
-    assert [c.value for c in score.credits] == [None, None, 1.0, 1.0, 1.0]
