@@ -25,6 +25,7 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any, Literal
@@ -269,18 +270,22 @@ def main() -> None:
     parser.add_argument("--runs", nargs="+", help="only these, such as ties-0 or good-100")
     parser.add_argument("--tables", action="store_true", help="tables of finished runs alone")
     arguments = parser.parse_args()
+    hacked_names = [f"{hole}-{seed}" for seed in SEEDS for hole in HOLES]
+    good_names = [f"good-{seed}" for seed in GOOD_SEEDS]
     names = arguments.runs or [
-        *(f"good-{seed}" for seed in GOOD_SEEDS),
-        *(f"{hole}-{seed}" for seed in SEEDS for hole in HOLES),
+        *chain(*zip(good_names, hacked_names, strict=False)),
+        *hacked_names[20:],
     ]
     if not arguments.tables:
         arguments.output.mkdir(parents=True, exist_ok=True)
+        ROWS.write_text("", encoding="utf-8")
         # A fresh process for each run: runs of one process share caches and threads.
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(arguments.jobs, context, max_tasks_per_child=1) as pool:
-            list(pool.map(train_run, names, [arguments.output] * len(names)))
-        lines = [json.dumps(row_of(name, arguments.output)) for name in names]
-        ROWS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            finished = pool.map(train_run, names, [arguments.output] * len(names))
+            for name, _ in zip(names, finished, strict=True):
+                with ROWS.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row_of(name, arguments.output)) + "\n")
     print_tables()
 
 
