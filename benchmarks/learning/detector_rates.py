@@ -25,7 +25,6 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any, Literal
