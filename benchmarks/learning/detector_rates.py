@@ -271,10 +271,7 @@ def main() -> None:
     arguments = parser.parse_args()
     hacked_names = [f"{hole}-{seed}" for seed in SEEDS for hole in HOLES]
     good_names = [f"good-{seed}" for seed in GOOD_SEEDS]
-    names = arguments.runs or [
-        *chain(*zip(good_names, hacked_names, strict=False)),
-        *hacked_names[20:],
-    ]
+    names = arguments.runs or [*good_names[:4], *hacked_names, *good_names[4:]]
     if not arguments.tables:
         arguments.output.mkdir(parents=True, exist_ok=True)
         ROWS.write_text("", encoding="utf-8")
