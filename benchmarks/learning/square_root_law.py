@@ -9,6 +9,7 @@ questions, and the reward of each arm values them. R is the correlation of value
 over all turns, both centered within their debate; a turn without a value has 0. Rows go to
 benchmarks/data/square_root_law.jsonl. Without it, prints R, the mean gain of each arm, and their
 rank correlation over the arms of a level; `majority` is left out of it, as the study's head says.
+Both print the differences of arms that decide: the mean over the levels, paired by seed.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from debate_protocol.command_line import transcripts_in
 from debate_rewards.answer_rewards import usable_verdicts
 from debate_rewards.reward import Score, read_debate, score_debates
 from debate_rewards.what_if_command import named_rewards
+from debate_studies.lines import with_interval
 
 ROWS = DATA / "square_root_law.jsonl"
 REWARDS = {
@@ -40,6 +42,7 @@ REWARDS = {
     "truth": "verifiable:values=plus_minus",
 }
 LEVELS = ("55", "65", "75")
+DECIDING = (("pooled", "votes"), ("pooled_all", "pooled"), ("votes", "shuffled"))
 
 
 def main() -> None:
@@ -51,6 +54,30 @@ def main() -> None:
         rows = list(measured_starts(arguments.runs))
         ROWS.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     print_rankings()
+    print_differences()
+
+
+def print_differences() -> None:
+    """Print differences in direct accuracy between arms, with a 95 % t interval over seeds."""
+    gains: dict[tuple[str, int], float] = {}
+    for row in rows_of("estimators"):
+        if row["start_met"]:
+            gains[row["arm"], row["seed"]] = row["after"]["direct"] - row["before"]["direct"]
+    for arm, other in DECIDING:
+        differences = []
+        for seed in sorted({seed for _, seed in gains}):
+            pairs = [((f"{arm}_{level}", seed), (f"{other}_{level}", seed)) for level in LEVELS]
+            at_levels = [gains[a] - gains[b] for a, b in pairs if a in gains and b in gains]
+            if at_levels:
+                differences.append(fmean(at_levels))
+        settings = {
+            "arms": f"{arm} - {other}",
+            "seeds": len(differences),
+            "interval": with_interval(differences),
+        }
+        print_line(
+            "square_root_law/difference", [fmean(differences)], "1", "higher", settings, PACKAGES
+        )
 
 
 def measured_starts(runs: Path) -> Iterator[dict[str, Any]]:
