@@ -224,7 +224,9 @@ def full_opening(view: View) -> tuple[Message, ...]:
     paragraphs = [question_text(view)]
     if view.turns:
         paragraphs.append(f"The debate so far:\n\n{turn_blocks(view.turns)}")
-    paragraphs += [_identity(view), task(view)]
+    persona = "." if view.persona is None else f", the {view.persona.name}. {view.persona.style}"
+    identity = f"You are Agent {view.agent}{persona}".rstrip()
+    paragraphs += [identity, task(view)]
     return chat(rules(view), "\n\n".join(paragraphs))
 
 
@@ -295,11 +297,6 @@ def _section_rule(view: View, section: str, form: str) -> str:
         usual = _OPEN_SOLUTION if question_kind(view.question) == "text" else _SOLUTION
     rule = f"- {section}: {view.contract.instructions.get(section, usual)}"
     return f"{rule} {form}".rstrip() if is_answer else rule
-
-
-def _identity(view: View) -> str:
-    persona = "." if view.persona is None else f", the {view.persona.name}. {view.persona.style}"
-    return f"You are Agent {view.agent}{persona}".rstrip()
 
 
 def _comment_task(view: View) -> str:

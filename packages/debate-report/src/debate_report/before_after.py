@@ -198,9 +198,12 @@ def _cells(row: ResultRow, are_shares: bool, axis: Axis | None) -> dict[str, obj
     if axis is not None:
         ends = interval or MeanInterval(row.difference, row.difference, row.difference)
         plot = {"low": axis.at(ends.low), "at": axis.at(row.difference), "high": axis.at(ends.high)}
+    # Endings such as `direct/accuracy` are explained; other measures show their name alone.
+    matches = [text for ending, text in MEANINGS.items() if row.name.endswith(f"/{ending}")]
+    meaning = matches[0] if matches else ""
     return {
         "measure": row.label,
-        "meaning": _meaning(row.name),
+        "meaning": meaning,
         "cells": [_mean_cell(row.before, are_shares), _mean_cell(row.after, are_shares)],
         "change": change_text(row.difference, are_shares),
         "interval": _change_ends(interval, are_shares),
@@ -208,12 +211,6 @@ def _cells(row: ResultRow, are_shares: bool, axis: Axis | None) -> dict[str, obj
         "plot": plot,
         "beyond": row.is_beyond_chance,
     }
-
-
-def _meaning(name: str) -> str:
-    """Find what a measure such as `eval/direct/accuracy` means; empty where it is not known."""
-    matches = [text for ending, text in MEANINGS.items() if name.endswith(f"/{ending}")]
-    return matches[0] if matches else ""
 
 
 def _mean_cell(interval: MeanInterval, are_shares: bool) -> tuple[str, str]:

@@ -61,7 +61,12 @@ class Browser:
 def blocks_of(debates: Debates) -> Blocks:
     """Pack the debates of a run into an index and blocks."""
     recorded = debates.found
-    credited_ids = _credited_ids(recorded)
+    # Few debates show tokens' advantages: evenly spread over all that have any.
+    credited = [debate for debate in recorded if debate.has_token_credit]
+    if len(credited) > MOST_CREDITED:
+        positions = [number * len(credited) // MOST_CREDITED for number in range(MOST_CREDITED)]
+        credited = [credited[position] for position in positions]
+    credited_ids = {id(debate) for debate in credited}
     parts = [recorded[start : start + BLOCK] for start in range(0, len(recorded), BLOCK)]
 
     def debates_of(block: Sequence[Recorded]) -> object:
@@ -91,15 +96,6 @@ def blocks_of(debates: Debates) -> Blocks:
     num_debates_left_out = len(recorded) - len(shown)
     num_prompts_left_out = len(texts) - len(prompts)
     return Blocks(index, texts, prompts, (num_debates_left_out, num_prompts_left_out))
-
-
-def _credited_ids(recorded: Sequence[Recorded]) -> set[int]:
-    """Select the debates with tokens' advantages, evenly spread over all that have any."""
-    credited = [debate for debate in recorded if debate.has_token_credit]
-    if len(credited) > MOST_CREDITED:
-        positions = [number * len(credited) // MOST_CREDITED for number in range(MOST_CREDITED)]
-        credited = [credited[position] for position in positions]
-    return {id(debate) for debate in credited}
 
 
 def _pack_while_room(

@@ -45,7 +45,16 @@ def shared_setting(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
 def comparison(runs: Sequence[RunFiles]) -> Markup:
     """Render the keys in which runs differ, and their results; of seeds of one recipe the mean."""
     run_names = [run.name for run in runs]
-    differences = _differing_keys(runs)
+    recipes = [dict(_leaves(recipe_of(run))) for run in runs]
+    all_keys: dict[str, None] = {}
+    for recipe in recipes:
+        all_keys.update(dict.fromkeys(recipe))
+    # Keys at the top of the recipe say most.
+    keys = sorted(all_keys, key=lambda key: key.count("."))
+    differences = []
+    for key in keys:
+        if len({recipe.get(key) for recipe in recipes}) > 1:
+            differences.append([key[:80], *(recipe.get(key, "–")[:60] for recipe in recipes)])
     are_seeds = all(row[0] in SEED_KEYS for row in differences)
     columns = ["measure", *run_names]
     if are_seeds:
@@ -67,21 +76,6 @@ def _leaves(value: object, dotted_key: str = "") -> Iterator[tuple[str, str]]:
             yield from _leaves(part, f"{dotted_key}.{key}" if dotted_key else str(key))
     else:
         yield dotted_key, str(value)
-
-
-def _differing_keys(runs: Sequence[RunFiles]) -> list[list[str]]:
-    """List the keys in which recipes differ, with a cell for each run."""
-    recipes = [dict(_leaves(recipe_of(run))) for run in runs]
-    all_keys: dict[str, None] = {}
-    for recipe in recipes:
-        all_keys.update(dict.fromkeys(recipe))
-    # Keys at the top of the recipe say most.
-    keys = sorted(all_keys, key=lambda key: key.count("."))
-    rows = []
-    for key in keys:
-        if len({recipe.get(key) for recipe in recipes}) > 1:
-            rows.append([key[:80], *(recipe.get(key, "–")[:60] for recipe in recipes)])
-    return rows
 
 
 def _compared_results(runs: Sequence[RunFiles], *, with_mean: bool) -> Iterator[list[str]]:

@@ -52,7 +52,13 @@ def study(arguments: argparse.Namespace) -> int:
         return DONE
     if problems:
         raise UsageError("\n".join(problems))
-    _refuse_other_settings(chosen, lines)
+    # Finished runs of other settings would count as runs of this study.
+    for run in lines.read():
+        if run.arm in chosen.arms and run.made_by not in (None, made_by(chosen, run.arm)):
+            raise UsageError(
+                f"{lines.file}: arm {run.arm}, seed {run.seed} was run with other settings; "
+                "expected another name for the arm, or this line and its run directory removed"
+            )
     failures = []
     if not arguments.tables:
         failures = _run(chosen, selected, lines, root, arguments)
@@ -148,16 +154,6 @@ def _run(
     if skipped:
         messages.append(f"left out, as what they need failed: {'; '.join(skipped)}")
     return messages
-
-
-def _refuse_other_settings(chosen: Study, lines: Lines) -> None:
-    """Refuse finished runs of other settings."""
-    for run in lines.read():
-        if run.arm in chosen.arms and run.made_by not in (None, made_by(chosen, run.arm)):
-            raise UsageError(
-                f"{lines.file}: arm {run.arm}, seed {run.seed} was run with other settings; "
-                "expected another name for the arm, or this line and its run directory removed"
-            )
 
 
 def _tasks(

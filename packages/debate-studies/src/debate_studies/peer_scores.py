@@ -54,7 +54,8 @@ def determinant_scores(first: Counts, second: Counts) -> Scores:
     Source: Kong (2020), DMI-Mechanism, by marginal contributions.
     """
     # Frequencies are counts over their total: a determinant has three factors, a cofactor two.
-    scale = 3**5 * _determinant(second) / sum(map(sum, second)) ** 3 / sum(map(sum, first)) ** 2
+    determinant = sum(second[0][j] * _cofactor(second, 0, j) for j in range(3))
+    scale = 3**5 * determinant / sum(map(sum, second)) ** 3 / sum(map(sum, first)) ** 2
     scores = []
     for i in range(3):
         scores.append([scale * _cofactor(first, i, j) for j in range(3)])
@@ -186,7 +187,3 @@ def _cofactor(m: Counts, i: int, j: int) -> int:
     c = (j + 1) % 3
     d = (j + 2) % 3
     return m[a][c] * m[b][d] - m[a][d] * m[b][c]
-
-
-def _determinant(m: Counts) -> int:
-    return sum(m[0][j] * _cofactor(m, 0, j) for j in range(3))

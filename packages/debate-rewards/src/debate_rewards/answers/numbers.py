@@ -78,7 +78,17 @@ def _unsigned_value(groups: dict[str, str | None]) -> Fraction:
 
 def decimal_value(value: Fraction) -> Fraction:
     """Find the value behind a decimal, as the module says."""
-    num_places = _num_places(value)
+    # A denominator of 2^a 5^b divides 10^max(a, b), and no lower power of ten.
+    num_twos = 0
+    num_fives = 0
+    denominator = value.denominator
+    while denominator % 2 == 0:
+        num_twos += 1
+        denominator //= 2
+    while denominator % 5 == 0:
+        num_fives += 1
+        denominator //= 5
+    num_places = max(num_twos, num_fives)
     if num_places < PLACES:
         return value
     num_leading_zeros = max(0, -_as_decimal(value).adjusted())
@@ -109,20 +119,6 @@ def rounded_value(value: Fraction | Decimal) -> Fraction:
 def _as_decimal(value: Fraction) -> Decimal:
     # Its denominator divides a power of ten, so this is exact up to the precision of decimals.
     return Decimal(value.numerator) / Decimal(value.denominator)
-
-
-def _num_places(value: Fraction) -> int:
-    # A denominator of 2^a 5^b divides 10^max(a, b), and no lower power of ten.
-    num_twos = 0
-    num_fives = 0
-    denominator = value.denominator
-    while denominator % 2 == 0:
-        num_twos += 1
-        denominator //= 2
-    while denominator % 5 == 0:
-        num_fives += 1
-        denominator //= 5
-    return max(num_twos, num_fives)
 
 
 def _simplest_fraction(value: Fraction, half_width: Fraction) -> Fraction:

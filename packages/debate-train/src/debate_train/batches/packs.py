@@ -361,7 +361,13 @@ def divide(plan: PackPlan, token_budget: int) -> list[PackPlan]:
         if shared > len(trunk_tokens):
             trunk_tokens = tokens[:shared]
     depths = [trunk_depth(trunk_tokens, tokens) for tokens in inputs]
-    units = _units_behind_trunk(plan, depths)
+    # Rows that share most with the trunk come first; rows of a pair stay together.
+    rows_of_unit: dict[int, list[int]] = {}
+    for number in sorted(range(len(depths)), key=lambda number: -depths[number]):
+        pair = plan.rows[number].pair
+        # Negative keys, below those of pairs, are free for rows of no pair.
+        rows_of_unit.setdefault(pair if pair >= 0 else -1 - number, []).append(number)
+    units = list(rows_of_unit.values())
     unit_sizes = [sum(len(inputs[row]) - depths[row] for row in rows) for rows in units]
 
     # Packs far smaller than their trunk save little memory, and each costs a pass.
@@ -383,16 +389,6 @@ def divide(plan: PackPlan, token_budget: int) -> list[PackPlan]:
         rows_of_packs[-1] += rows
         size += unit_size
     return [_select(plan, rows, depths, trunk) for rows in rows_of_packs]
-
-
-def _units_behind_trunk(plan: PackPlan, depths: Sequence[int]) -> list[list[int]]:
-    """Order rows for packs behind a trunk, by falling depth; rows of a pair stay together."""
-    rows_of_unit: dict[int, list[int]] = {}
-    for number in sorted(range(len(depths)), key=lambda number: -depths[number]):
-        pair = plan.rows[number].pair
-        # Negative keys, below those of pairs, are free for rows of no pair.
-        rows_of_unit.setdefault(pair if pair >= 0 else -1 - number, []).append(number)
-    return list(rows_of_unit.values())
 
 
 def _make_trunk(tokens: "Ints", num_recomputed: int, adapter: str | None) -> Trunk:

@@ -56,7 +56,19 @@ class PrefixForest:
                 path.append(node)
                 continue
             if shared_in_node >= MIN_SHARED:
-                path.append(self._split(node, shared_in_node))
+                # The old node becomes the lower half: its children keep their parent unchanged.
+                upper = Node(
+                    parent=node.parent,
+                    start=node.start,
+                    depth=node.depth,
+                    length=shared_in_node,
+                )
+                node.parent = upper
+                node.start += shared_in_node
+                node.depth += shared_in_node
+                node.length -= shared_in_node
+                self.nodes.append(upper)
+                path.append(upper)
             break
         parent = None
         depth = 0
@@ -98,21 +110,6 @@ class PrefixForest:
     def in_order(self) -> list[Node]:
         """Sort the nodes by their start in the flat sequence; parents come before children."""
         return sorted(self.nodes, key=lambda node: node.start)
-
-    def _split(self, node: Node, prefix_length: int) -> Node:
-        # The old node becomes the lower half: its children keep their parent unchanged.
-        upper = Node(
-            parent=node.parent,
-            start=node.start,
-            depth=node.depth,
-            length=prefix_length,
-        )
-        node.parent = upper
-        node.start += prefix_length
-        node.depth += prefix_length
-        node.length -= prefix_length
-        self.nodes.append(upper)
-        return upper
 
 
 @dataclass(frozen=True, slots=True)

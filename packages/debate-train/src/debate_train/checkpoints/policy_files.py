@@ -126,7 +126,13 @@ def save_policy(directory: Path, loaded: LoadedModel, file_size: str = FILE_SIZE
         if name:
             # The folder of a named adapter is a policy of its own.
             loaded.tokenizer.save_pretrained(directory / name)
-        _sort_sets(directory / name / "adapter_config.json")
+        path = directory / name / "adapter_config.json"
+        # peft writes these lists from sets, in another order in each process.
+        config = json.loads(path.read_text(encoding="utf-8"))
+        for key, value in config.items():
+            if isinstance(value, list) and all(isinstance(item, str) for item in value):
+                config[key] = sorted(value)
+        path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
     if loaded.lora is not None:
         # peft writes a model card that says nothing.
         (directory / "README.md").unlink(missing_ok=True)
@@ -137,15 +143,6 @@ def _adapter_folders(loaded: LoadedModel) -> tuple[str, ...]:
     if loaded.lora is None:
         return ()
     return loaded.lora.adapters or ("",)
-
-
-def _sort_sets(path: Path) -> None:
-    """Sort the lists that peft writes from sets, in another order in each process."""
-    config = json.loads(path.read_text(encoding="utf-8"))
-    for key, value in config.items():
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            config[key] = sorted(value)
-    path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def refuse_other_base(directory: Path, loaded: LoadedModel) -> None:

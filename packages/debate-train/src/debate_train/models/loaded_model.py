@@ -105,7 +105,12 @@ def with_adapter(loaded: LoadedModel, seed: int) -> LoadedModel:
     import torch
 
     if sys.platform == "linux" and not torch.cuda.is_available():
-        _keep_freed_memory()
+        # Let the C library keep freed memory: the kernel zeros each fresh page.
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):
+            # 32 MB is the highest threshold: larger tensors go back to the kernel.
+            libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)
+            libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
     if loaded.lora is None or hasattr(loaded.model, "peft_config"):
         return loaded
     from peft import get_peft_model
@@ -132,15 +137,6 @@ def with_adapter(loaded: LoadedModel, seed: int) -> LoadedModel:
     adapted = replace(loaded, model=model)
     freeze_others(adapted)
     return adapted
-
-
-def _keep_freed_memory() -> None:
-    """Let the C library keep the memory of freed tensors: the kernel zeros each fresh page."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        # 32 MB is the highest threshold: larger tensors go back to the kernel.
-        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)
-        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def lora_config(lora: Lora):  # type: ignore[no-untyped-def]

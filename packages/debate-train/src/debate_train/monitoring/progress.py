@@ -108,7 +108,10 @@ def steady_streams() -> Iterator[None]:
     Closed descriptors from 0 to 2 are opened onto the null device first: otherwise a file of the
     run could get such a descriptor and take the prints of libraries.
     """
-    _occupy_standard_descriptors()
+    # A new descriptor is the lowest that is free. Those up to 2 stay open.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
     stdout_before = sys.stdout
     stderr_before = sys.stderr
     steady_stdout = SteadyStream(sys.stdout)
@@ -122,13 +125,6 @@ def steady_streams() -> Iterator[None]:
         steady_stderr.settle()
         sys.stdout = stdout_before
         sys.stderr = stderr_before
-
-
-def _occupy_standard_descriptors() -> None:
-    # A new descriptor is the lowest that is free. Those up to 2 stay open.
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
 
 
 class Progress:

@@ -241,7 +241,9 @@ class ChosenReplies(OfflineSettings):
             example_set.leave_out("other_answer", len(replies.others))
             vote_shares: dict[TurnKey, float] | None = None
             if self.weight == "votes":
-                vote_shares = _vote_shares(replies.debate)
+                vote_shares = {}
+                for key, votes in tally(all_votes(ballots(replies.debate))).items():
+                    vote_shares[key] = votes.up / (votes.up + votes.down)
             for turn in replies.chosen[: self.replies_per_debate]:
                 weight = 1.0 if vote_shares is None else vote_shares.get(turn.key)
                 if not weight:
@@ -330,14 +332,6 @@ def _wrong_turns(transcript: Transcript) -> set[TurnKey]:
             answers[turn.key] = answer
     checks = check_many([(transcript.question, answer) for answer in answers.values()])
     return {key for key, check in zip(answers, checks, strict=True) if check.verdict == "wrong"}
-
-
-def _vote_shares(debate: ReadDebate) -> dict[TurnKey, float]:
-    """Compute the share of won votes of each judged turn of a debate."""
-    shares = {}
-    for key, votes in tally(all_votes(ballots(debate))).items():
-        shares[key] = votes.up / (votes.up + votes.down)
-    return shares
 
 
 def _build_example(

@@ -262,7 +262,12 @@ class Rollouts:
         """
         began = time.perf_counter()
         if self._max_staleness > 0 and self._ahead is None:
-            self._play_ahead(range(step, self._border(step)))
+            steps = range(step, self._border(step))
+            self._ahead = Prefetcher(
+                self._play, self._engine, steps, self._max_staleness, self._known
+            )
+            self._known = {}
+            self._ahead.offer(steps.start, self._weights)
         rollout_s = None
         if self._ahead is not None:
             transcripts, rollout_s = self._ahead.take(step)
@@ -319,11 +324,6 @@ class Rollouts:
     def load(self, directory: Path) -> None:
         """Read the debates of `save`."""
         self._known = read_lookahead(directory)
-
-    def _play_ahead(self, steps: range) -> None:
-        self._ahead = Prefetcher(self._play, self._engine, steps, self._max_staleness, self._known)
-        self._known = {}
-        self._ahead.offer(steps.start, self._weights)
 
     def _close(self) -> None:
         ahead = self._ahead
