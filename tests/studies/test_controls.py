@@ -18,11 +18,12 @@ from tests.rewards.debates import (
     score_of,
 )
 from tests.rewards.second_reading import drawn_debates
+from tests.rewards.test_learnability import proposed_debate, values_of
 
-from debate_rewards import V2
+from debate_rewards import V2, Learnability
 from debate_rewards.reward import read_debate
 from debate_rewards.votes import all_votes, ballots
-from debate_studies.controls import V2Control, VotesFrom
+from debate_studies.controls import LearnabilityControl, V2Control, VotesFrom
 from debate_train.advantages import Grouped
 
 TRUE_S0 = {"answer": "s0"}
@@ -310,3 +311,23 @@ def test_judged_only_leaves_pooled_values_to_turns_that_were_compared(drawn):
 def test_judged_only_needs_pooled_answers():
     with pytest.raises(ValidationError, match="judged_only: found true with pool: agent"):
         V2Control(judged_only=True)
+
+
+def test_control_deals_the_values_of_a_step_to_other_questions() -> None:
+    answers = ["xxxx", "xxxy", "xxyz"] * 8
+    debates = [proposed_debate(f"q{i}", text, id=f"d{i}") for i, text in enumerate(answers)]
+    debates += [proposed_debate("bad"), proposed_debate("held out")]
+    own = values_of(Learnability(repetition=0), debates)
+    control = LearnabilityControl(repetition=0)
+    shuffled = values_of(control, debates)
+    assert shuffled != own
+    assert sorted(shuffled[:-2]) == sorted(own[:-2])  # type: ignore[type-var]
+    # What is no learnability stays: a penalty, and no signal.
+    assert shuffled[-2:] == [-1, None]
+    assert values_of(control, debates) == shuffled
+    # Another step is dealt otherwise.
+    renamed = [replace(debate, id=f"next/{debate.id}") for debate in debates]
+    assert values_of(control, renamed) != shuffled
+    # An agent's return is that of its turn.
+    for debate, value, score in zip(debates, shuffled, control(debates), strict=True):
+        assert score.agents[debate.protocol.num_agents - 1] == value

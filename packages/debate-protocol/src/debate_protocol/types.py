@@ -303,6 +303,8 @@ JUDGE = "judge"
 """The role of those who decide between agents 0 and 1, or whether agent 0 is right."""
 VERDICT = "verdict"
 """The section in which a judge says whether the one answer that it reads is right or wrong."""
+QUESTION = "question"
+"""The section of a question, written by a proposer for other agents."""
 _CHOICES = (
     (0, re.compile(r"[\W_]*+(?ai:agent 0|0)[\W_]*+")),
     (1, re.compile(r"[\W_]*+(?ai:agent 1|1)[\W_]*+")),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from debate_rewards.estimates import bootstrap_interval as bootstrap_interval
     from debate_rewards.estimates import paired as paired
     from debate_rewards.judged import JudgedReward as JudgedReward
+    from debate_rewards.learnability import Learnability as Learnability
     from debate_rewards.metrics import debate_metrics as debate_metrics
     from debate_rewards.metrics import debate_statistics as debate_statistics
     from debate_rewards.metrics import question_values as question_values

@@ -20,6 +20,7 @@ from debate_rewards.answer_rewards import (
 )
 from debate_rewards.conl import ConlReward
 from debate_rewards.judged import JudgedReward
+from debate_rewards.learnability import Learnability
 from debate_rewards.reward import (
     Credit,
     FunctionReward,
@@ -45,7 +46,7 @@ SINGLE_REWARDS: Variants[RewardConfig] = Variants(
     V2, WinRate, WinMinusLoss, BradleyTerry,
     Verifiable, TruthJudge, Majority, MajorityJudge,
     Certainty, Persuasion, Overlong, PartialTrajectory,
-    ConlReward, JudgedReward,
+    ConlReward, JudgedReward, Learnability,
     of=FunctionReward.of,
 )  # fmt: skip
 SingleReward = Annotated[RewardConfig, SINGLE_REWARDS]

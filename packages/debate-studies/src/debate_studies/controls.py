@@ -10,13 +10,13 @@ from typing import Literal, Self, TypeVar
 from pydantic import Field, model_validator
 
 from debate_protocol.plugins import Config
-from debate_protocol.types import TurnKey
-from debate_rewards import V2
+from debate_protocol.types import Transcript, TurnKey
+from debate_rewards import V2, Learnability
 from debate_rewards.answer_rewards import usable_verdicts
 from debate_rewards.answers.questions import read_answer
 from debate_rewards.answers.reply import Unreadable
 from debate_rewards.group_advantages import group_mean
-from debate_rewards.reward import Credit, ReadDebate, RewardNeeds
+from debate_rewards.reward import Credit, ReadDebate, RewardNeeds, Score, build_score
 from debate_rewards.votes import Verdict, Vote
 
 _Value = TypeVar("_Value")
@@ -191,6 +191,37 @@ class V2Control(V2):
         if not self.shuffle_votes:
             return credits
         return shuffled_credits(credits, debate.transcript.id, center=self.center)
+
+
+class LearnabilityControl(Learnability):
+    """`learnability` with a control: the values of a step are dealt to its questions at random.
+
+    The values keep their distribution and say nothing about a question. The penalty of an invalid
+    question stays.
+    """
+
+    type: Literal["learnability_control"] = "learnability_control"  # type: ignore[assignment]
+
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Score a batch of debates, in order."""
+        scores = super().__call__(transcripts)
+        valued_indices = []
+        for index, score in enumerate(scores):
+            if any(credit.value is not None and not credit.penalty for credit in score.credits):
+                valued_indices.append(index)
+        name = "\n".join(transcript.id for transcript in transcripts)
+        # Each of these scores has a single credit, the proposer's.
+        credits = [score.credits[0] if score.credits else None for score in scores]
+        dealt = _shuffled(credits, {0: valued_indices}, name)
+        shuffled_scores = list(scores)
+        for index in valued_indices:
+            dealt_credit = dealt[index]
+            assert dealt_credit is not None
+            credit = replace(scores[index].credits[0], value=dealt_credit.value)
+            shuffled_scores[index] = build_score(
+                transcripts[index], [credit], scores[index].metrics
+            )
+        return shuffled_scores
 
 
 def shuffled_credits(

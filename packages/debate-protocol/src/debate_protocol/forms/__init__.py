@@ -9,9 +9,12 @@ from debate_protocol.forms.judged import Judged
 from debate_protocol.forms.rounds import DebateState, Direct, Sequential, Simultaneous, turn_seed
 from debate_protocol.forms.self_debate import SelfDebate
 from debate_protocol.forms.settings import (
+    CheckProposal,
     DebateForm,
     DebateSettings,
     DebateStart,
+    Proposal,
+    ProposalProblem,
     SameAnswer,
     SpeakingSettings,
     same_words,
@@ -39,6 +42,7 @@ FormConfig = Annotated[DebateForm, FORMS]
 __all__ = [
     "FORMS",
     "ActorCritic",
+    "CheckProposal",
     "Checked",
     "Conl",
     "DebateForm",
@@ -48,6 +52,8 @@ __all__ = [
     "Direct",
     "FormConfig",
     "Judged",
+    "Proposal",
+    "ProposalProblem",
     "SameAnswer",
     "SelfDebate",
     "Sequential",

@@ -243,6 +243,21 @@ def _boxed(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Proposal:
+    """A question of an agent, accepted by a checker."""
+
+    question: Question
+    same_answer: SameAnswer = same_words
+    """Whether two answers to it are the same."""
+
+
+ProposalProblem = Literal["invalid_question", "held_out_question"]
+"""Reason against an agent's question: it has no answer, or must not be trained on."""
+CheckProposal = Callable[[str], Proposal | ProposalProblem]
+"""Checks the text of an agent's question."""
+
+
+@dataclass(frozen=True, slots=True)
 class DebateStart:
     """Inputs of a debate's start."""
 
@@ -254,6 +269,8 @@ class DebateStart:
     """Another question and its debate's seed, for forms whose agents are shown that debate."""
     shared_seed: int | None = None
     """The same for all copies of a question's debate in a training step; None elsewhere."""
+    check_proposal: CheckProposal | None = None
+    """Checks questions of agents; with None the given question is debated."""
 
     def transcript(self, rules: Protocol, turns: Iterable[Turn], ended: str) -> Transcript:
         """Return the record; `meta` holds the seed and why the debate ended."""
@@ -299,6 +316,11 @@ class DebateForm(SpeakingSettings):
         """Whether copies of a question's debate in a training step have some turns in common."""
         return False
 
+    @property
+    def proposes(self) -> bool:
+        """Whether an agent writes the question, for the data's checker to accept."""
+        return False
+
     @abstractmethod
     def debate(self, begin: DebateStart) -> DebateRun:
         """Play a debate."""
@@ -316,6 +338,7 @@ class DebateForm(SpeakingSettings):
         same_answer: SameAnswer = same_words,
         other: tuple[Question, int] | None = None,
         shared_seed: int | None = None,
+        check_proposal: CheckProposal | None = None,
     ) -> DebateRun:
         """Begin a debate.
 
@@ -326,9 +349,19 @@ class DebateForm(SpeakingSettings):
             same_answer: Decides whether answers agree, where the form asks.
             other: As in `DebateStart`.
             shared_seed: As in `DebateStart`.
+            check_proposal: As in `DebateStart`.
         """
         name = question.id if debate_id is None else debate_id
-        return self.debate(DebateStart(question, seed, name, same_answer, other, shared_seed))
+        begin = DebateStart(
+            question=question,
+            seed=seed,
+            debate_id=name,
+            same_answer=same_answer,
+            other=other,
+            shared_seed=shared_seed,
+            check_proposal=check_proposal,
+        )
+        return self.debate(begin)
 
     def contracts(self) -> tuple[str | Contract, ...]:
         """Return the contract of each round, where they differ."""

@@ -25,7 +25,7 @@ from debate_train.commands.recipe_command import (
 from debate_train.errors import UsageError
 from debate_train.interrupts import interruptible
 from debate_train.monitoring.progress import Progress
-from debate_train.playing import named_debates
+from debate_train.playing import check_of, named_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check_collecting
 from debate_train.recipe.refusals import refuse_absent_devices
@@ -131,9 +131,11 @@ def collect(recipe: Recipe, resolved_yaml: str, output: Path) -> None:
     """
     refuse_absent_devices(recipe)
     source = recipe.data.open(recipe.seed)
-    steps = [
-        named_debates(recipe, source.batch(step), f"rollout/{step}") for step in range(recipe.steps)
-    ]
+    steps = []
+    for number in range(recipe.steps):
+        questions = source.batch(number)
+        name = f"rollout/{number}"
+        steps.append(named_debates(recipe, questions, name, check_proposal=check_of(source)))
     num_debates = sum(map(len, steps))
     with Collection(output, resolved_yaml) as collection, Progress() as progress:
         missing = []

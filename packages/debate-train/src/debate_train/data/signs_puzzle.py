@@ -10,13 +10,14 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations, product
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from debate_protocol.forms import ProposalProblem
 from debate_protocol.forms.judged import CHOICE
 from debate_protocol.parsing import Contract
-from debate_protocol.types import VERDICT, Question, TurnRequest
+from debate_protocol.types import QUESTION, VERDICT, Question, TurnRequest
 from debate_train.data.demonstrations import vote_line
 from debate_train.data.drawn_source import DrawnSource
 from debate_train.data.source import DataSettings, Seeds
@@ -27,6 +28,8 @@ WORDS = ("Answer:", "toward")
 """Words that a word-level tokenizer needs in addition to its own (`model.extra_words`)."""
 ANSWER_LINE = re.compile(r"Answer: ([-+ ]*[-+])")
 NUMBER = re.compile(r"-?[0-9]{1,4}")
+PUZZLE = re.compile(r"make (0|[1-9][0-9]?) Q ([1-9](?: [1-9]){2,3})")
+"""A puzzle as `draw` writes it: the total, then the digits."""
 
 
 def running_totals(digits: Sequence[int], signs: Sequence[str]) -> list[int]:
@@ -68,6 +71,8 @@ def read_puzzle(question: Question) -> tuple[tuple[int, ...], int]:
 
 class SignsPuzzle(DataSettings):
     """Puzzles made as needed; the text of a question decides the split, so splits never meet."""
+
+    checks_proposals: ClassVar[bool] = True
 
     type: Literal["signs_puzzle"] = "signs_puzzle"
     num_digits: int = Field(4, ge=3, le=4)
@@ -113,8 +118,29 @@ class SignsPuzzleSource(DrawnSource):
         """Whether turns can be worked by rule: puzzles always can."""
         return True
 
+    def check_proposal(self, text: str) -> Question | ProposalProblem:
+        """Read an agent's puzzle: its digits are allowed and some signs reach its total."""
+        config = self._puzzles
+        # Only the exact words count: another spelling would hide a puzzle from its split.
+        puzzle = PUZZLE.fullmatch(" ".join(text.split()))
+        if puzzle is None:
+            return "invalid_question"
+        digits = tuple(int(digit) for digit in puzzle[2].split())
+        if len(digits) != config.num_digits or max(digits) > config.largest_digit:
+            return "invalid_question"
+        num_solutions = len(solutions(digits, int(puzzle[1])))
+        if num_solutions == 0 or (config.one_answer and num_solutions > 1):
+            return "invalid_question"
+        if self.split_rule(puzzle[0]) != "train":
+            return "held_out_question"
+        return _question(puzzle[0])
+
     def demonstrate(self, request: TurnRequest, *, errors: bool = True) -> str:
-        """Write a worked turn: see `demonstration`."""
+        """Write a worked turn: a training puzzle for a proposer, else see `demonstration`."""
+        if request.contract is not None and QUESTION in request.contract.sections:
+            rng = random.Random(f"turn/{request.seed}")
+            (question,) = self._draw_distinct(rng, "train", 1)
+            return f"<{QUESTION}> {question.text} </{QUESTION}>"
         return demonstration(request, errors=errors)
 
 

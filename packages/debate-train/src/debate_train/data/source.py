@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
+from debate_protocol.forms import ProposalProblem
 from debate_protocol.plugins import Config
 from debate_protocol.types import Question, TurnRequest
 from debate_train.data.demonstrations import worked_turn
@@ -107,6 +108,14 @@ class DataSource(ABC):
         """Whether `demonstrate` writes turns for this source's questions."""
         return all(question.answer is not None for question in self.batch(0))
 
+    def check_proposal(self, text: str) -> Question | ProposalProblem:
+        """Read an agent's question, or say why it is refused.
+
+        Raises:
+            DataError: The settings do not say `checks_proposals`.
+        """
+        raise DataError(f"data: {type(self).__name__} cannot check questions that agents write")
+
     def demonstrate(self, request: TurnRequest, *, errors: bool = True) -> str:
         """Write a turn to imitate.
 
@@ -126,6 +135,9 @@ class DataSettings(Config):
     type: str = ""
     batch_size: int = Field(64, ge=1)
     """Questions a step."""
+
+    checks_proposals: ClassVar[bool] = False
+    """Whether the source checks questions of agents (`DataSource.check_proposal`)."""
 
     @abstractmethod
     def open(self, run_seed: int = 0) -> DataSource:

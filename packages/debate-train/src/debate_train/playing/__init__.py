@@ -1,6 +1,7 @@
 """Which debates a step plays and how: the keys `rollout` and `pipeline`, and over-sampling."""
 
 from debate_train.playing.seeded_debates import StepRecipe as StepRecipe
+from debate_train.playing.seeded_debates import check_of as check_of
 from debate_train.playing.seeded_debates import named_debates as named_debates
 from debate_train.playing.seeded_debates import start_debates as start_debates
 from debate_train.playing.settings import Pipeline as Pipeline

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from debate_protocol.forms import DebateForm
+from debate_protocol.forms import CheckProposal, DebateForm, Proposal, ProposalProblem
 from debate_protocol.types import DebateRun, Question
 from debate_rewards.answer_checking import same_answer
-from debate_train.data import DataSettings
+from debate_train.data import DataSettings, DataSource
 from debate_train.playing.settings import Rollout, direct_form
 from debate_train.playing.shared_turns import SharedTurns
 
@@ -33,13 +33,36 @@ class StepRecipe(Protocol):
         """The seed of all debates."""
 
 
-def start_debates(recipe: StepRecipe, questions: Sequence[Question], name: str) -> list[DebateRun]:
+def check_of(source: DataSource) -> CheckProposal:
+    """Build the checker of agents' questions, by their source of data."""
+
+    def check_proposal(text: str) -> Proposal | ProposalProblem:
+        question = source.check_proposal(text)
+        if not isinstance(question, Question):
+            return question
+        # Answers are compared by the kind of the new question, not of the given one.
+        return Proposal(question, partial(same_answer, question))
+
+    return check_proposal
+
+
+def start_debates(
+    recipe: StepRecipe,
+    questions: Sequence[Question],
+    name: str,
+    check_proposal: CheckProposal | None = None,
+) -> list[DebateRun]:
     """Start the debates of questions, each with a seed from the recipe's and its name."""
-    return [run for _, run in named_debates(recipe, questions, name)]
+    named_runs = named_debates(recipe, questions, name, check_proposal=check_proposal)
+    return [run for _, run in named_runs]
 
 
 def named_debates(
-    recipe: StepRecipe, questions: Sequence[Question], name: str, first: int = 0
+    recipe: StepRecipe,
+    questions: Sequence[Question],
+    name: str,
+    first: int = 0,
+    check_proposal: CheckProposal | None = None,
 ) -> list[tuple[str, DebateRun]]:
     """Start the debates of each question, seeded by their ids.
 
@@ -48,6 +71,7 @@ def named_debates(
         questions: one group of debates each.
         name: begins the ids, such as `train/3`.
         first: number of the first question.
+        check_proposal: checks the questions of agents.
 
     Returns:
         The id and the run of each debate, by question; single replies after a question's debates.
@@ -69,6 +93,7 @@ def named_debates(
                 debate_id=debate_id,
                 same_answer=partial(same_answer, question),
                 shared_seed=zlib.crc32(f"{recipe.seed}/{name}/{number}".encode()),
+                check_proposal=check_proposal,
             )
             if shared_turns is not None and form.shares_turns:
                 run = shared_turns.over(run)

@@ -21,7 +21,12 @@ from debate_protocol.types import DebateRun, Gate, GateDecision, Question, Trans
 from debate_rewards.decisions import Answers, GateRule, checked, divided
 from debate_rollout.engine import Engine
 from debate_train.data import DataSource
-from debate_train.playing.seeded_debates import StepRecipe, named_debates
+from debate_train.playing.seeded_debates import (
+    StepRecipe,
+    check_of,
+    named_debates,
+    start_debates,
+)
 from debate_train.playing.waiting_debates import WaitingDebate, go_on, stop_at_gate
 
 METRIC_PREFIX = "sampling/"
@@ -71,7 +76,7 @@ def play_step(
     rollout = recipe.rollout
     name = f"train/{step}"
     if rollout.select is None:
-        runs = [run for _, run in named_debates(recipe, source.batch(step), name)]
+        runs = start_debates(recipe, source.batch(step), name, check_of(source))
         return StepDebates(rollout.play(wrap(runs), engine))
     batch_numbers = range(step * rollout.oversample, (step + 1) * rollout.oversample)
     sampling = _DynamicSampling(recipe, rollout.select, name, map(source.batch, batch_numbers))

@@ -19,6 +19,7 @@ def conflicts_of(phase: "Recipe") -> Iterator[str]:
     yield from _metric_conflicts(phase)
     yield from _role_conflicts(phase)
     yield from _other_form_conflicts(phase)
+    yield from _proposal_conflicts(phase)
     yield from _update_conflicts(phase)
     yield from served_conflicts(phase)
 
@@ -96,6 +97,18 @@ def _other_form_conflicts(phase: "Recipe") -> Iterator[str]:
     for number, form in enumerate(phase.rollout.other_forms):
         if not debate_adapters.issuperset(trained_adapters(phase.model.lora, form)):
             yield (f"rollout.other_forms.{number}.roles: expected adapters that debate trains, too")
+
+
+def _proposal_conflicts(phase: "Recipe") -> Iterator[str]:
+    """Yield forms with questions of agents, without a checker in the data."""
+    if phase.data.checks_proposals:
+        return
+    for key, form in phase.forms_by_key().items():
+        if form.proposes:
+            yield (
+                f"{key}.type: found {form.type}, whose agents write questions, with data.type "
+                f"{phase.data.type}, which cannot check them; expected data.type: signs_puzzle"
+            )
 
 
 def _update_conflicts(phase: "Recipe") -> Iterator[str]:

@@ -8,7 +8,7 @@ from debate_train.data.demonstrations import is_bare
 from debate_train.data.splits import identity
 from debate_train.offline.example_set import harm_of, look_at_demonstrations, read_debates
 from debate_train.offline.offline_set import PLAYED, OfflineSettings
-from debate_train.playing import named_debates
+from debate_train.playing import check_of, start_debates
 from debate_train.recipe.context import TokenCounter
 from debate_train.recipe.recipe import Recipe
 from debate_train.recipe.scripted_debates import play_debate
@@ -116,7 +116,8 @@ def check_demonstrations(
     num_turns = max(form.turn_count() for form in phase.forms)
     num_questions = max(len(phase.forms), NUM_DEMONSTRATED_TURNS // num_turns)
     questions = source.batch(0)[:num_questions]
-    debates = [play_debate(run, reply_to) for _, run in named_debates(one_copy, questions, "check")]
+    runs = start_debates(one_copy, questions, "check", check_of(source))
+    debates = [play_debate(run, reply_to) for run in runs]
 
     turn_counts = look_at_demonstrations(debates)
     error = harm_of(turn_counts, str(phase.debate.contract_rules()))

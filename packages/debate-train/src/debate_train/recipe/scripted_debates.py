@@ -4,9 +4,11 @@ import random
 from collections.abc import Callable
 from itertools import combinations
 
+from debate_protocol.forms import Proposal
 from debate_protocol.forms.judged import CHOICE
 from debate_protocol.parsing import Contract, get_contract
 from debate_protocol.types import (
+    QUESTION,
     VERDICT,
     DebateRun,
     Gate,
@@ -82,9 +84,16 @@ def scripted_step(recipe: Recipe, number: int, *, answers: bool) -> list[Transcr
     """
     num_questions = min(recipe.data.batch_size, _num_questions(recipe))
     questions = scripted_questions(num_questions, answers=answers)
+
+    # Every question is valid: the check looks for values of its solvers.
+    def accept(text: str) -> Proposal:
+        answer = RIGHT_ANSWER if answers else None
+        return Proposal(Question(text, text, answer, {"kind": "number"}))
+
+    named_runs = named_debates(recipe, questions, f"check/{number}", check_proposal=accept)
     return [
         play_debate(run, ScriptedAgents(recipe.rollout.max_tokens, name))
-        for name, run in named_debates(recipe, questions, f"check/{number}")
+        for name, run in named_runs
     ]
 
 
@@ -143,6 +152,7 @@ class ScriptedAgents:
         if chance.random() < 0.2:
             verdict = chance.choice(("right", "wrong"))
         return {
+            QUESTION: f"question {chance.random()}",
             "decision": decision,
             VERDICT: verdict,
             "evaluation": " ".join(evaluations),

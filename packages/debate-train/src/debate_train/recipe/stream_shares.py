@@ -14,7 +14,7 @@ from debate_train.advantages import Advantage
 from debate_train.batches.rows import stream_credit, turn_tokens
 from debate_train.data import DataSource
 from debate_train.errors import errors_only
-from debate_train.playing import named_debates
+from debate_train.playing import check_of, start_debates
 from debate_train.recipe.recipe import Recipe
 from debate_train.recipe.scripted_debates import (
     play_debate,
@@ -138,7 +138,7 @@ def _playable_debates(
             "demonstrated",
             [
                 play_debate(run, lambda request: Reply(source.demonstrate(request, errors=True)))
-                for _, run in named_debates(small, questions, "check")
+                for run in start_debates(small, questions, "check", check_of(source))
             ],
         )
     scripted: list[Transcript] = []

@@ -31,7 +31,7 @@ from debate_train.offline.example_set import (
     text_ids,
 )
 from debate_train.offline.offline_set import MADE_FROM, PLAYED, Completion, counted, summed
-from debate_train.playing import start_debates
+from debate_train.playing import check_of, start_debates
 from debate_train.recipe import Recipe
 from debate_train.running.run_context import Phase, RunContext
 
@@ -206,7 +206,8 @@ class _Maker:
         num_questions = self._offline.questions or PLAYED
         questions = phase.source.batch(run.state.phase_start + number)
         questions = questions[: num_questions - num_earlier]
-        debates = start_debates(recipe, questions, f"offline/{phase.name}/{number}")
+        name = f"offline/{phase.name}/{number}"
+        debates = start_debates(recipe, questions, name, check_of(phase.source))
         max_turns = max(form.turn_count() for form in recipe.forms)
         watched = run.progress.watch(debates, max_turns, "turns")
         engine = phase.demonstrator or run.engine
