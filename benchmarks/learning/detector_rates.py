@@ -207,6 +207,13 @@ def row_of(name: str, output: Path) -> dict[str, Any]:
     }
 
 
+def recorded_rows() -> list[dict[str, Any]]:
+    """Read the rows of the runs that have ended."""
+    if not ROWS.exists():
+        return []
+    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+
+
 def onset_of(filled: Sequence[float]) -> int | None:
     """Find the first step, from 1, at which the hole is visibly filled; `None` if never."""
     before = filled[4 : FROM_STEP - 1]
@@ -221,7 +228,7 @@ def onset_of(filled: Sequence[float]) -> int | None:
 
 def print_tables() -> None:
     """Print what each detector caught and what it warned of for nothing."""
-    rows = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+    rows = recorded_rows()
     good_rows = [row for row in rows if row["hole"] == "good"]
     hacked = []
     for row in rows:
@@ -274,12 +281,13 @@ def main() -> None:
     names = arguments.runs or [*good_names[:4], *hacked_names, *good_names[4:]]
     if not arguments.tables:
         arguments.output.mkdir(parents=True, exist_ok=True)
-        ROWS.write_text("", encoding="utf-8")
+        recorded = {row["run"] for row in recorded_rows()}
+        missing = [name for name in names if name not in recorded]
         # A fresh process for each run: runs of one process share caches and threads.
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(arguments.jobs, context, max_tasks_per_child=1) as pool:
-            finished = pool.map(train_run, names, [arguments.output] * len(names))
-            for name, _ in zip(names, finished, strict=True):
+            finished = pool.map(train_run, missing, [arguments.output] * len(missing))
+            for name, _ in zip(missing, finished, strict=True):
                 with ROWS.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row_of(name, arguments.output)) + "\n")
     print_tables()

@@ -58,26 +58,37 @@ def main() -> None:
 
 
 def print_differences() -> None:
-    """Print differences in direct accuracy between arms, with a 95 % t interval over seeds."""
-    gains: dict[tuple[str, int], float] = {}
-    for row in rows_of("estimators"):
-        if row["start_met"]:
-            gains[row["arm"], row["seed"]] = row["after"]["direct"] - row["before"]["direct"]
-    for arm, other in DECIDING:
-        differences = []
-        for seed in sorted({seed for _, seed in gains}):
-            pairs = [((f"{arm}_{level}", seed), (f"{other}_{level}", seed)) for level in LEVELS]
-            at_levels = [gains[a] - gains[b] for a, b in pairs if a in gains and b in gains]
-            if at_levels:
-                differences.append(fmean(at_levels))
-        settings = {
-            "arms": f"{arm} - {other}",
-            "seeds": len(differences),
-            "interval": with_interval(differences),
-        }
-        print_line(
-            "square_root_law/difference", [fmean(differences)], "1", "higher", settings, PACKAGES
-        )
+    """Print differences in gains between arms, with a 95 % t interval over seeds."""
+    for measure in ("direct", "last round"):
+        gains: dict[tuple[str, int], float] = {}
+        for row in rows_of("estimators"):
+            if row["start_met"]:
+                gains[row["arm"], row["seed"]] = row["after"][measure] - row["before"][measure]
+        for arm, other in DECIDING:
+            differences = mean_differences(gains, arm, other)
+            settings = {
+                "measure": measure,
+                "arms": f"{arm} - {other}",
+                "seeds": len(differences),
+                "interval": with_interval(differences),
+            }
+            name = "square_root_law/difference"
+            print_line(name, [fmean(differences)], "1", "higher", settings, PACKAGES)
+
+
+def mean_differences(gains: dict[tuple[str, int], float], arm: str, other: str) -> list[float]:
+    """Average the difference of two arms over the levels, for each seed."""
+    differences = []
+    for seed in sorted({seed for _, seed in gains}):
+        at_levels = []
+        for level in LEVELS:
+            gain = gains.get((f"{arm}_{level}", seed))
+            other_gain = gains.get((f"{other}_{level}", seed))
+            if gain is not None and other_gain is not None:
+                at_levels.append(gain - other_gain)
+        if at_levels:
+            differences.append(fmean(at_levels))
+    return differences
 
 
 def measured_starts(runs: Path) -> Iterator[dict[str, Any]]:
