@@ -252,7 +252,7 @@ commands = json.loads(sys.argv[2])
 print([main(["score", sys.argv[1], "--reward", *arguments]) for arguments in commands])
 """
 # Rewards of debate-studies, where it is installed.
-STUDIES = {"v2_control", "v2_peer_scores"}
+STUDIES = {"learnability_control", "v2_control", "v2_peer_scores"}
 
 
 def install(site: Path, package: str, module: str, entry: str) -> None:
