@@ -38,10 +38,10 @@ class Learnability(RewardConfig):
 
     An invalid question is worth −1. A held-out question has no value.
 
-    Source: R-Zero (Huang et al., arXiv 2508.05004), section 3.2: p is the share of answers equal to
-    the majority's (`solved_by: majority`). Deviations: questions repeat by their text, not by
-    BLEU, and an invalid question is worth −1, not 0. Absolute Zero (Zhao et al., arXiv 2505.03335)
-    pays 1 − p where 0 < p < 1, with p by a verifier (`solved_by: truth`).
+    Source: the challenger's reward of R-Zero (Huang et al., arXiv 2508.05004), where p is the share
+    of answers equal to the majority's (`solved_by: majority`). Deviations: questions repeat by
+    their text, not by BLEU, and an invalid question is worth −1, not 0. Absolute Zero (Zhao et al.,
+    arXiv 2505.03335) pays 1 − p where 0 < p < 1, with p by a verifier (`solved_by: truth`).
     """
 
     type: Literal["learnability"] = "learnability"
