@@ -66,13 +66,17 @@ class Stream(Config):
     def section_weights(self, name: str, sections: Iterable[str]) -> dict[str, float | None]:
         """Look up the weight of sections' tokens in a stream of this name; `None`: not covered."""
         selection = SECTIONS.get(name) if self.sections is None else self.sections
-        if selection is None:
-            # All sections, except that judging is not a generator's work.
-            skipped = JUDGING if name == "generator" else ()
-            return {section: None if section in skipped else 1.0 for section in sections}
         if isinstance(selection, dict):
             return {section: selection.get(section) for section in sections}
-        return {section: 1.0 if section in selection else None for section in sections}
+        weights: dict[str, float | None] = {}
+        for section in sections:
+            if selection is None:
+                # All sections, except that judging is not a generator's work.
+                is_covered = name != "generator" or section not in JUDGING
+            else:
+                is_covered = section in selection
+            weights[section] = 1.0 if is_covered else None
+        return weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +143,19 @@ class Advantages:
         """
         metrics = {f"{METRIC}{name}": value for name, value in self.baselines.items()}
         trained_turns: list[tuple[str, Sequence[Advantage]]] = []
+        informative_questions: set[str] = set()
         for transcript, debate_advantages in zip(transcripts, self.turns, strict=True):
+            question = transcript.question.id
             for turn in transcript.turns:
-                if is_trained_on(transcript.protocol, turn.agent):
-                    turn_advantages = debate_advantages.get(turn.key, [])
-                    trained_turns.append((transcript.question.id, turn_advantages))
+                if not is_trained_on(transcript.protocol, turn.agent):
+                    continue
+                turn_advantages = debate_advantages.get(turn.key, [])
+                trained_turns.append((question, turn_advantages))
+                if has_signal(turn_advantages):
+                    informative_questions.add(question)
         if not trained_turns:
             return metrics
 
-        informative_questions = {
-            question for question, advantages in trained_turns if has_signal(advantages)
-        }
         num_turns = {"no_value": 0, "no_contrast": 0, "at_baseline": 0}
         for question, advantages in trained_turns:
             if has_signal(advantages):
@@ -247,8 +253,11 @@ class Member:
         for credit in self.credits:
             if credit.value is None:
                 continue
-            values = turn_values if credit.span is None else span_values
-            values.append(credit.value)
+            if credit.span is None:
+                turn_values.append(credit.value)
+            else:
+                span_values.append(credit.value)
+        # Spans are parts of the turn: beside a value of the whole turn they would count twice.
         values = turn_values or span_values
         return fmean(values) if values else None
 
@@ -284,18 +293,29 @@ class Member:
 
 def members(debate: int, transcript: Transcript, score: Score) -> list[Member]:
     """List the members of a debate; in stream `return` an agent is one member, not each turn."""
-    credits_of: dict[tuple[Hashable, ...], list[Credit]] = defaultdict(list)
+    credits_of: dict[tuple[str, str, int, int], list[Credit]] = defaultdict(list)
     for credit in score.credits:
+        # Not the round for a return: the agent's turns would otherwise be members one by one, and
+        # an agent with more turns would weigh more in the mean.
         round_key = -1 if credit.stream == RETURN else credit.round
-        credits_of[credit.component, credit.stream, credit.agent, round_key].append(credit)
+        member_key = (credit.component, credit.stream, credit.agent, round_key)
+        credits_of[member_key].append(credit)
     members = []
     for (component, stream, _, _), credits in credits_of.items():
-        turns = tuple(dict.fromkeys(TurnKey(credit.agent, credit.round) for credit in credits))
+        # Without repetition: a turn has a credit for each of its spans.
+        turns = dict.fromkeys(TurnKey(credit.agent, credit.round) for credit in credits)
         if stream == RETURN:
             # Every turn of the agent repeats the same return; its penalty may be in any of them.
             was_penalized = any(credit.penalty for credit in credits)
             credits = [replace(credits[0], penalty=was_penalized)]
-        members.append(Member(debate, turns, str(stream), str(component), tuple(credits)))
+        member = Member(
+            debate=debate,
+            turns=tuple(turns),
+            stream=stream,
+            component=component,
+            credits=tuple(credits),
+        )
+        members.append(member)
     return members + _silent_agents(debate, transcript, score)
 
 
@@ -305,15 +325,24 @@ def _silent_agents(debate: int, transcript: Transcript, score: Score) -> list[Me
     return_credits = {c.component: c for c in reversed(score.credits) if c.stream == RETURN}
     speakers = {turn.agent for turn in transcript.turns}
     speakers |= {credit.agent for credit in score.credits}
+    silent_agents = set(range(transcript.protocol.num_agents)) - speakers
     members = []
     for component, example in return_credits.items():
         returns = score.returns_of(component)
-        for agent in set(range(transcript.protocol.num_agents)) - speakers:
-            agent_return = returns[agent] if agent < len(returns) else None
-            credit = replace(
-                example, agent=agent, value=agent_return or 0.0, penalty=False, span=None
+        for agent in silent_agents:
+            # A reward may give no return to an agent without turns: then its return is 0.
+            agent_return = 0.0
+            if agent < len(returns):
+                agent_return = returns[agent] or 0.0
+            credit = replace(example, agent=agent, value=agent_return, penalty=False, span=None)
+            member = Member(
+                debate=debate,
+                turns=(),
+                stream=RETURN,
+                component=component,
+                credits=(credit,),
             )
-            members.append(Member(debate, (), RETURN, component, (credit,)))
+            members.append(member)
     return members
 
 
@@ -321,11 +350,12 @@ def sum_equal(advantages: Sequence[Advantage]) -> list[Advantage]:
     """Add up the advantages of one turn with equal stream, component and span."""
     totals: dict[tuple[str, tuple[int, int] | None, str], float] = defaultdict(float)
     for advantage in advantages:
-        totals[advantage.stream, advantage.span, advantage.component] += advantage.value
-    return [
-        Advantage(stream, value, span, component)
-        for (stream, span, component), value in totals.items()
-    ]
+        key = (advantage.stream, advantage.span, advantage.component)
+        totals[key] += advantage.value
+    summed = []
+    for (stream, span, component), total in totals.items():
+        summed.append(Advantage(stream, total, span, component))
+    return summed
 
 
 class Grouped(AdvantageConfig):
@@ -370,9 +400,9 @@ class Grouped(AdvantageConfig):
     ) -> Advantages:
         """Compute the advantages of each turn; there are no running baselines."""
         groups: dict[tuple[str, str, Baseline, Hashable], list[Member]] = defaultdict(list)
-        compares_prompts = self.baseline == "prompt" or any(
-            stream.baseline == "prompt" for stream in self.streams.values()
-        )
+        # Keys of prompts hold whole conversations: built only where some stream compares them.
+        baselines = [self.baseline, *(stream.baseline for stream in self.streams.values())]
+        compares_prompts = "prompt" in baselines
         for debate, (transcript, score) in enumerate(zip(transcripts, scores, strict=True)):
             prompts: dict[TurnKey, Hashable] = {}
             if compares_prompts:
@@ -381,9 +411,12 @@ class Grouped(AdvantageConfig):
                 stream = self.streams.get(member.stream)
                 if stream is None or stream.weight == 0:
                     continue
-                baseline = stream.baseline or ("none" if member.centred else self.baseline)
+                # A baseline that the stream names comes before what the reward says of a credit.
+                default_baseline = "none" if member.centred else self.baseline
+                baseline = stream.baseline or default_baseline
                 group = _group_key(baseline, transcript.question.id, member, prompts)
-                groups[member.component, member.stream, baseline, group].append(member)
+                group_key = (member.component, member.stream, baseline, group)
+                groups[group_key].append(member)
 
         advantages: list[TurnAdvantages] = [{} for _ in transcripts]
         for (_, _, baseline, _), group_members in groups.items():
@@ -394,6 +427,7 @@ class Grouped(AdvantageConfig):
                 for key in member.turns:
                     turn_advantages = advantages[member.debate].setdefault(key, [])
                     turn_advantages.extend(member.advantages(mean, factor))
+        # A turn may have several credits of one stream and component.
         for debate_advantages in advantages:
             for key, turn_advantages in debate_advantages.items():
                 debate_advantages[key] = sum_equal(turn_advantages)
@@ -409,11 +443,19 @@ class Grouped(AdvantageConfig):
         self, group: Sequence[Member], baseline: Baseline
     ) -> tuple[float, float]:
         """Compute the mean and the factor of A = (value - mean) · factor in one group."""
-        values = [member.value for member in group if member.value is not None]
+        values: list[float] = []
+        has_penalty = False
+        num_expected_without_value = 0
+        for member in group:
+            if member.value is not None:
+                values.append(member.value)
+                has_penalty = has_penalty or member.penalty
+            elif member.expected:
+                num_expected_without_value += 1
         # A lone penalty would be its own mean. Valid turns without a value, from which one was
         # expected, join as 0, so that the penalty stays below the mean.
-        if any(member.penalty for member in group if member.value is not None):
-            values += [0.0 for member in group if member.value is None and member.expected]
+        if has_penalty:
+            values += [0.0] * num_expected_without_value
         if not values:
             return 0.0, 0.0
         mean = 0.0
@@ -431,14 +473,18 @@ def _group_key(
 ) -> Hashable:
     first_turn = member.turns[0] if member.turns else None
     if baseline == "question_round":
-        return (question, 0 if first_turn is None else first_turn.round)
+        # A return has no round of its own; the round of the agent's first turn counts.
+        round = 0 if first_turn is None else first_turn.round
+        return (question, round)
     if baseline == "prompt":
         # The prompt of an agent that never spoke is not known: the agent is a group of its own.
         unique_key = (member.debate, first_turn, member.credits[0].agent)
         if first_turn is None:
             return (question, unique_key)
         return (question, prompts.get(first_turn, unique_key))
-    return member.debate if baseline == "debate" else None
+    if baseline == "debate":
+        return member.debate
+    return None
 
 
 def _prompt_key(debate: int, turn: Turn) -> Hashable:
@@ -484,9 +530,12 @@ class RoleEma(AdvantageConfig):
                 if stream is None or stream.weight == 0 or value is None:
                     continue
                 role = role_of(transcript.protocol, member.credits[0].agent)
-                name = "/".join(filter(None, (member.component, member.stream, role.name)))
+                # Rewards without components, and forms without named roles, leave parts empty.
+                name_parts = (member.component, member.stream, role.name)
+                name = "/".join(part for part in name_parts if part)
                 # The paper updates first: the advantage is against the new baseline.
-                baseline = self.decay * baselines.get(name, 0.0) + (1 - self.decay) * value
+                old_baseline = baselines.get(name, 0.0)
+                baseline = self.decay * old_baseline + (1 - self.decay) * value
                 baselines[name] = baseline
                 for turn in member.turns:
                     debate_advantages[turn] += member.advantages(mean=baseline, factor=1.0)

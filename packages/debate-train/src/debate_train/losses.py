@@ -265,6 +265,7 @@ class Kl(Config):
 
     def __call__(self, logps_A: "Tensor", reference_logps_A: "Tensor") -> "Tensor":
         """Compute k3 of each action, shape (A,), without the weight."""
+        # k3 is at least 0 for every sample; k1 = -r has the same mean, but either sign.
         log_ratio_A = reference_logps_A - logps_A
         return log_ratio_A.exp() - log_ratio_A - 1
 
@@ -483,7 +484,10 @@ class Dpo(Loss):
         from torch.nn.functional import logsigmoid
 
         pairs = preference_pairs(x, self.beta)
-        losses_P = -logsigmoid(pairs.margins_P) - self.nll_weight * pairs.chosen_logps_P
+        # logsigmoid, not log of sigmoid: a margin far below 0 would give the log of 0.
+        preference_losses_P = -logsigmoid(pairs.margins_P)
+        chosen_losses_P = -self.nll_weight * pairs.chosen_logps_P
+        losses_P = preference_losses_P + chosen_losses_P
         return (losses_P * pairs.weights_P).sum()
 
     def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":

@@ -95,30 +95,38 @@ class ExchangeTemplates(Config):
     @field_validator("*")
     @classmethod
     def _places_are_known(cls, text: str | None, info: ValidationInfo) -> str | None:
-        answer_places = () if info.field_name in ("system", "first", "guided_first") else _SAID
-        target = ("target",) if str(info.field_name).startswith("guided_") else ()
-        known_places = (*QUESTION_PLACES, *answer_places, *target)
-        return text if text is None else with_known_places(text, known_places)
+        if text is None:
+            return None
+        name = str(info.field_name)
+        known_places = list(QUESTION_PLACES)
+        # Before the first answers nobody has said anything.
+        if name not in ("system", "first", "guided_first"):
+            known_places += _SAID
+        if name.startswith("guided_"):
+            known_places.append("target")
+        return with_known_places(text, tuple(known_places))
 
     @model_validator(mode="after")
     def _agents_are_shown_what_they_need(self) -> Self:
-        question, responses = ("question", "text"), ("responses", "response")
+        # Of each template: groups of places, and one place of each group must be there.
+        question = ("question", "text")
+        responses = ("responses", "response")
         needs: dict[str, list[tuple[str, ...]]] = {
             "first": [question],
             "actor": [question, responses, ("responses", "feedback")],
             "critic": [question, responses],
         }
-        needs |= {
-            f"guided_{name}": [*alternatives, ("target",)] for name, alternatives in needs.items()
-        }
+        for name in list(needs):
+            needs[f"guided_{name}"] = [*needs[name], ("target",)]
         for key, alternatives in needs.items():
-            template_places = {*places(getattr(self, key) or ""), *places(self.system)}
-            missing = [
-                either for either in alternatives if not template_places.intersection(either)
-            ]
-            if missing and getattr(self, key) is not None:
-                expected = " or ".join(f"${name}" for name in missing[0])
-                raise ValueError(f"{key}: expected {expected} in it")
+            template = getattr(self, key)
+            if template is None:
+                continue
+            template_places = {*places(template), *places(self.system)}
+            for either in alternatives:
+                if not template_places.intersection(either):
+                    expected = " or ".join(f"${name}" for name in either)
+                    raise ValueError(f"{key}: expected {expected} in it")
         return self
 
     def single(self) -> PromptTemplates:
@@ -126,32 +134,49 @@ class ExchangeTemplates(Config):
         return PromptTemplates(system=self.system, opening=f"{self.first}\n\n$debate")
 
     def messages(self, view: View, target: str | None) -> tuple[tuple[Message, ...], bool]:
-        """Return the messages of a turn, and whether they ask for the target."""
-        name = ("first", "actor")[bool(view.turns)] if view.answers else "critic"
-        guided = None if target is None else getattr(self, f"guided_{name}")
-        text: str = getattr(self, name) if guided is None else guided
+        """Write the messages of a turn, and say whether they ask for the target."""
+        name = "critic"
+        if view.answers:
+            name = "actor" if view.turns else "first"
+        guided_template: str | None = None
+        if target is not None:
+            guided_template = getattr(self, f"guided_{name}")
+        asks_for_target = guided_template is not None
+        template: str = guided_template if guided_template is not None else getattr(self, name)
         values = _values(view, target or "")
-        return chat(filled(self.system, values), filled(text, values)), guided is not None
+        messages = chat(filled(self.system, values), filled(template, values))
+        return messages, asks_for_target
 
 
 def _values(view: View, target: str) -> dict[str, str]:
-    feedback = view.turns[-1:] if view.answers else ()
-    reader_turns = [t for t in view.turns if t.agent == view.agent] if view.answers else view.turns
+    # An actor reads the last answers, the critic's turn behind them; a critic answers alone.
+    feedback = ""
+    responses = list(view.turns)
+    if view.answers:
+        feedback = "".join(_said(turn) for turn in view.turns[-1:])
+        responses = [turn for turn in view.turns if turn.agent == view.agent]
+    # The paper's prompts name no person where only one spoke.
+    response = _said(responses[0]) if len(responses) == 1 else _people(responses)
     return {
         **question_values(view),
         "responses": _people(view.turns),
-        "response": _said(reader_turns[0]) if len(reader_turns) == 1 else _people(reader_turns),
-        "feedback": "".join(map(_said, feedback)),
+        "response": response,
+        "feedback": feedback,
         "target": target,
     }
 
 
-def _people(turns: tuple[SeenTurn, ...] | list[SeenTurn]) -> str:
-    return "\n".join(f"Person {n} said: {_said(turn)}" for n, turn in enumerate(turns, 1))
+def _people(turns: Sequence[SeenTurn]) -> str:
+    lines = []
+    for number, turn in enumerate(turns, 1):
+        lines.append(f"Person {number} said: {_said(turn)}")
+    return "\n".join(lines)
 
 
 def _said(turn: SeenTurn) -> str:
-    return NO_RESPONSE if turn.fields is None else "\n\n".join(turn.fields.values())
+    if turn.fields is None:
+        return NO_RESPONSE
+    return "\n\n".join(turn.fields.values())
 
 
 _QUOTED = (
@@ -204,18 +229,26 @@ def exchange_prompt(
         guide: The answer to steer the reply to, if any.
     """
     target = None if guide is None else view.inserted(guide)
+    is_steered = False
     if isinstance(style, ExchangeTemplates):
         messages, is_steered = style.messages(view, target)
+    elif style == "compact":
+        messages = compact_opening(view)
+    elif view.answers:
+        messages = _actor(view)
     else:
-        speaks = compact_opening if style == "compact" else _actor if view.answers else _critic
-        messages, is_steered = speaks(view), False
+        messages = _critic(view)
     if target is None or is_steered:
         return messages
-    *before, last = messages
-    added = "\n\n" + _STEERED["actor" if view.answers else "critic"].replace("{guide}", target)
     if style == "compact":
-        added = f"\ntoward : {' '.join(target.split())}"
-    return (*before, Message(role=last["role"], content=last["content"] + added))
+        # One line, as all that tiny models read.
+        steering = f"\ntoward : {' '.join(target.split())}"
+    else:
+        speaker = "actor" if view.answers else "critic"
+        steering = "\n\n" + _STEERED[speaker].replace("{guide}", target)
+    *before, last = messages
+    steered_message = Message(role=last["role"], content=last["content"] + steering)
+    return (*before, steered_message)
 
 
 def _actor(view: View) -> tuple[Message, ...]:
@@ -236,8 +269,10 @@ def _actor(view: View) -> tuple[Message, ...]:
 
 
 def _critic(view: View) -> tuple[Message, ...]:
-    paragraphs = [question_text(view), *(_turn_block("The response", turn) for turn in view.turns)]
-    return chat(_CRITIC_RULES, "\n\n".join([*paragraphs, "Give your feedback."]))
+    paragraphs = [question_text(view)]
+    paragraphs += [_turn_block("The response", turn) for turn in view.turns]
+    paragraphs.append("Give your feedback.")
+    return chat(_CRITIC_RULES, "\n\n".join(paragraphs))
 
 
 def _turn_block(title: str, turn: SeenTurn) -> str:
@@ -259,7 +294,8 @@ class Exchange:
         self.rules = form.protocol()
         self.contract = form.contract_rules()
         self.critic = form.num_agents - 1
-        self.actors, self.agents = range(self.critic), range(form.num_agents)
+        self.actors = range(self.critic)
+        self.agents = range(form.num_agents)
 
     def request_turn(
         self,
@@ -277,16 +313,29 @@ class Exchange:
             name: Names a sample beside the debate; empty for turns of the debate.
             guide: The answer to steer the reply to, if any.
         """
+        # Samples beside the debate have seeds of their own: the debate does not depend on them.
         seed = side_seed(self.begin.seed, name) if name else self.begin.seed
-        is_critic = key.agent == self.critic
-        last, agents = (key.round, self.actors) if is_critic else (key.round - 1, self.agents)
-        visible_turns = [spoken[TurnKey(agent, last)] for agent in agents if last >= 0]
+        if key.agent == self.critic:
+            visible_round = key.round
+            visible_agents = self.actors
+        else:
+            visible_round = key.round - 1
+            visible_agents = self.agents
+        visible_turns = []
+        if visible_round >= 0:
+            visible_turns = [spoken[TurnKey(agent, visible_round)] for agent in visible_agents]
         view = self._view(key, visible_turns)
         prompt = exchange_prompt(self.form.style, view, guide)
         shown_keys = tuple(turn.key for turn in visible_turns if turn.agent != key.agent)
-        return replace(new_turn_request(self.form, seed, view, prompt, shown_keys), guide=guide)
+        request = new_turn_request(self.form, seed, view, prompt, shown_keys)
+        return replace(request, guide=guide)
 
     def _view(self, reader: TurnKey, turns: Sequence[Turn]) -> View:
+        own_failures = [
+            turn.failure
+            for turn in turns
+            if turn.agent == reader.agent and turn.failure is not None
+        ]
         return View(
             question=self.begin.question,
             contract=self.contract,
@@ -295,7 +344,7 @@ class Exchange:
             persona=None,
             turns=tuple(self._seen(turn) for turn in turns),
             peers=(),
-            own_turn_failed=any(t.agent == reader.agent and t.failure is not None for t in turns),
+            own_turn_failed=bool(own_failures),
             answers=reader.agent != self.critic,
         )
 
@@ -343,23 +392,28 @@ def wrong_answer(
     accepted = (right, *question.meta.get("accept", ()))
 
     def wrong(answers: Sequence[str]) -> list[str]:
-        return [
-            answer
-            for answer in answers
-            if not any(same_answer(answer, other) for other in accepted)
-        ]
+        wrong_answers = []
+        for answer in answers:
+            if not any(same_answer(answer, right_answer) for right_answer in accepted):
+                wrong_answers.append(answer)
+        return wrong_answers
 
-    others = _other_choices(question, right, same_answer)
-    if others:
-        return chance.choice(others)
+    # The order matters: what a model might believe comes before what it would see through.
+    other_choices = _other_choices(question, right, same_answer)
+    if other_choices:
+        return chance.choice(other_choices)
     opposite = _OPPOSITE.get(right.strip().casefold())
     if opposite is not None:
-        return opposite.capitalize() if right.strip()[0].isupper() else opposite
-    if of_model := wrong(own):
-        return of_model[0]
-    if named := wrong(question.meta.get("wrong_answers", ())):
-        return chance.choice(named)
-    return next(iter(wrong(_changed(question, right))), None)
+        is_capitalized = right.strip()[0].isupper()
+        return opposite.capitalize() if is_capitalized else opposite
+    wrong_own = wrong(own)
+    if wrong_own:
+        return wrong_own[0]
+    wrong_in_data = wrong(question.meta.get("wrong_answers", ()))
+    if wrong_in_data:
+        return chance.choice(wrong_in_data)
+    wrong_changed = wrong(_changed(question, right))
+    return wrong_changed[0] if wrong_changed else None
 
 
 def _other_choices(
@@ -371,10 +425,14 @@ def _other_choices(
         for label, text in labelled
         if not same_answer(label, right) and not same_answer(text, right)
     ]
+    # The right answer is none of the choices, so nothing is known about them.
     if len(wrong) == len(labelled):
-        return []  # the right answer is none of the choices, so nothing is known about them
-    written_out = right.strip() in [text.strip() for _, text in labelled]
-    return [text if written_out else label for label, text in wrong]
+        return []
+    # In the right answer's own form, which would otherwise tell the two apart.
+    is_written_out = right.strip() in [text.strip() for _, text in labelled]
+    if is_written_out:
+        return [text for _, text in wrong]
+    return [label for label, _ in wrong]
 
 
 def _changed(question: Question, right: str) -> list[str]:
@@ -386,14 +444,16 @@ def _changed(question: Question, right: str) -> list[str]:
         last = digits[-1]
         higher = str((int(last.group()) + 1) % 10)
         return [right[: last.start()] + higher + right[last.end() :]]
-    return [f"{right} + 1"] if kind == "math" and right.strip() else []
+    if kind == "math" and right.strip():
+        return [f"{right} + 1"]
+    return []
 
 
 @dataclass(slots=True)
 class _BranchState:
     """A state of the debate after a natural turn or after a branch of it (`guide` is set)."""
 
-    place: int
+    turn_index: int
     guide: str | None
     name: str
     turn: Turn
@@ -413,21 +473,27 @@ def sampled_beside(
     """
     form = exchange.form
     spoken = {turn.key: turn for turn in turns}
-    states = [
-        _BranchState(index, None, f"{turn.agent}.{turn.round}/natural", turn)
-        for index, turn in enumerate(turns)
-        if turn.round >= form.first_sampled_round()
-    ]
-    guided_states = [
-        _BranchState(s.place, guide, f"{s.turn.agent}.{s.turn.round}/guide{i}", s.turn)
-        for s in states
-        for i, guide in enumerate(guides)
-    ]
-    requests = [exchange.request_turn(s.turn.key, spoken, s.name, s.guide) for s in guided_states]
-    for state, turn in zip(guided_states, (yield from _spoken(exchange, requests)), strict=True):
-        state.turn = turn
-    states += guided_states
-    continued = [state for state in states if state.turn.round < turns[-1].round]
+    natural_states: list[_BranchState] = []
+    guided_states: list[_BranchState] = []
+    requests: list[TurnRequest] = []
+    for index, turn in enumerate(turns):
+        if turn.round < form.first_sampled_round():
+            continue
+        # Seeds of the samples follow from these names, so that each has draws of its own.
+        prefix = f"{turn.agent}.{turn.round}"
+        natural_states.append(_BranchState(index, None, f"{prefix}/natural", turn))
+        for number, guide in enumerate(guides):
+            name = f"{prefix}/guide{number}"
+            guided_states.append(_BranchState(index, guide, name, turn))
+            requests.append(exchange.request_turn(turn.key, spoken, name, guide))
+    # All branches at once: none depends on another's reply.
+    guided_turns = yield from _spoken(exchange, requests)
+    for state, guided_turn in zip(guided_states, guided_turns, strict=True):
+        state.turn = guided_turn
+
+    states = natural_states + guided_states
+    last_round = turns[-1].round
+    continued = [state for state in states if state.turn.round < last_round]
     if form.continued == "critic":
         continued = [state for state in continued if state.turn.agent == exchange.critic]
     yield from _continue(continued, exchange, spoken)
@@ -437,30 +503,41 @@ def sampled_beside(
 def _continue(
     states: Sequence[_BranchState], exchange: Exchange, spoken: Mapping[TurnKey, Turn]
 ) -> Generator[Yielded, Sent, None]:
+    """Sample up to the next answer of each state, in two rounds of requests for all states."""
     critic = exchange.critic
-    tried: list[tuple[_BranchState, str]] = []
+    first_states: list[_BranchState] = []
+    first_names: list[str] = []
     requests: list[TurnRequest] = []
     for state in states:
         agent, round = state.turn.key
-        keys = [TurnKey(critic, round)]
         if agent == critic:
-            keys = [TurnKey(actor, round + 1) for actor in exchange.actors]
-        for name in (f"{state.name}/{k}" for k in range(exchange.form.continuations)):
-            tried += [(state, name)] * len(keys)
-            turns_of_state = {**spoken, state.turn.key: state.turn}
-            requests += [exchange.request_turn(key, turns_of_state, name) for key in keys]
-    first = yield from _spoken(exchange, requests)
-    feedback = [i for i, turn in enumerate(first) if turn.agent == critic]
+            next_keys = [TurnKey(actor, round + 1) for actor in exchange.actors]
+        else:
+            next_keys = [TurnKey(critic, round)]
+        turns_of_state = {**spoken, state.turn.key: state.turn}
+        for number in range(exchange.form.continuations):
+            name = f"{state.name}/{number}"
+            for key in next_keys:
+                first_states.append(state)
+                first_names.append(name)
+                requests.append(exchange.request_turn(key, turns_of_state, name))
+    first_turns = yield from _spoken(exchange, requests)
+
+    # Feedback is no answer: the actor's next turn shows what the feedback is worth.
+    feedback_indices = [i for i, turn in enumerate(first_turns) if turn.agent == critic]
     requests = []
-    for i in feedback:
-        state, name = tried[i]
-        answer = TurnKey(state.turn.agent, state.turn.round + 1)
-        turns_of_state = {**spoken, state.turn.key: state.turn, first[i].key: first[i]}
-        requests.append(exchange.request_turn(answer, turns_of_state, name))
-    answers = dict(zip(feedback, (yield from _spoken(exchange, requests)), strict=True))
-    for i, turn in enumerate(first):
-        then = (_bare(answers[i]),) if i in answers else ()
-        tried[i][0].continuations.append(replace(_bare(turn), continuations=then))
+    for index in feedback_indices:
+        state = first_states[index]
+        feedback = first_turns[index]
+        answer_key = TurnKey(state.turn.agent, state.turn.round + 1)
+        turns_of_state = {**spoken, state.turn.key: state.turn, feedback.key: feedback}
+        requests.append(exchange.request_turn(answer_key, turns_of_state, first_names[index]))
+    answers = yield from _spoken(exchange, requests)
+    answer_to = dict(zip(feedback_indices, answers, strict=True))
+    for index, turn in enumerate(first_turns):
+        continuations = (_bare(answer_to[index]),) if index in answer_to else ()
+        continued_turn = replace(_bare(turn), continuations=continuations)
+        first_states[index].continuations.append(continued_turn)
 
 
 def _spoken(
@@ -474,19 +551,24 @@ def _spoken(
 def _bare(turn: Turn) -> Turn:
     """Drop from a turn the parts needed only in training; keep the number of tokens."""
     counts = turn.token_counts
-    extra = turn.extra if counts is None or counts == (0, 0) else {**turn.extra, TOKENS: [*counts]}
+    extra = dict(turn.extra)
+    if counts is not None and counts != (0, 0):
+        extra[TOKENS] = [*counts]
     return replace(turn, prompt=None, reply=None, extra=extra)
 
 
 def _with_states(index: int, turn: Turn, states: Sequence[_BranchState]) -> Turn:
-    turn_states = [state for state in states if state.place == index]
-    natural = next((s.continuations for s in turn_states if s.guide is None), [])
-    branches = [
-        Branch(s.guide, replace(s.turn, continuations=tuple(s.continuations)))
-        for s in turn_states
-        if s.guide is not None
-    ]
-    return replace(turn, branches=tuple(branches), continuations=tuple(natural))
+    continuations: list[Turn] = []
+    branches = []
+    for state in states:
+        if state.turn_index != index:
+            continue
+        if state.guide is None:
+            continuations = state.continuations
+        else:
+            guided_turn = replace(state.turn, continuations=tuple(state.continuations))
+            branches.append(Branch(state.guide, guided_turn))
+    return replace(turn, branches=tuple(branches), continuations=tuple(continuations))
 
 
 class ActorCritic(SampledSettings):
@@ -531,7 +613,7 @@ class ActorCritic(SampledSettings):
     sample_keys: ClassVar[tuple[str, ...]] = ("continuations",)
 
     def speaking(self) -> SpeakingSettings:
-        """Return how a single reply is prompted and sampled: as an actor's first answer."""
+        """Prompt and sample a single reply as an actor's first answer."""
         settings = super().speaking()
         if isinstance(self.style, ExchangeTemplates):
             return settings.model_copy(update={"style": self.style.single()})
@@ -575,11 +657,12 @@ class ActorCritic(SampledSettings):
         return 1 if self.guided and not self.guide_round_zero else 0
 
     def own_roles(self) -> tuple[AgentRole, ...]:
-        """Return the actors and the critic."""
+        """List the actors and the critic."""
         return exchange_roles(history_rounds=1, actors=self.num_agents - 1)
 
     def protocol(self) -> Protocol:
-        """Return the rules as they are written into transcripts."""
+        """Build the rules as transcripts record them."""
+        # The default is left out, so that transcripts of earlier releases read the same.
         unusual = {} if self.continued == "all" else {"continued": self.continued}
         return self.rules({}, unusual, topology="actor_critic", history_rounds=1)
 
@@ -588,28 +671,28 @@ class ActorCritic(SampledSettings):
         exchange = Exchange(self, begin)
         spoken: dict[TurnKey, Turn] = {}
         for round in range(self.max_rounds):
-            ends = round + 1 == self.max_rounds
-            for agents in (exchange.actors, [] if ends else [exchange.critic]):
-                requests = [
-                    exchange.request_turn(TurnKey(agent, round), spoken) for agent in agents
-                ]
-                turns = (
-                    record_replies(self, exchange.rules, requests, (yield requests))
-                    if requests
-                    else []
-                )
-                spoken |= {turn.key: turn for turn in turns}
+            # A critic's turn after the last answer would have no reader.
+            is_last_round = round + 1 == self.max_rounds
+            speakers: list[Sequence[int]] = [exchange.actors]
+            if not is_last_round:
+                speakers.append([exchange.critic])
+            for agents in speakers:
+                keys = [TurnKey(agent, round) for agent in agents]
+                requests = [exchange.request_turn(key, spoken) for key in keys]
+                for turn in (yield from _spoken(exchange, requests)):
+                    spoken[turn.key] = turn
             if round in self.gate_after:
                 gate = begin.transcript(exchange.rules, spoken.values(), "gate")
-                if (yield Gate(gate, f"round_{round}")) == "keep":
+                decision = yield Gate(gate, f"round_{round}")
+                if decision == "keep":
                     return gate
-        turns = list(spoken.values())
+        turns: Sequence[Turn] = list(spoken.values())
         if self.continuations:
             guides = self._guides(exchange, turns)
-            turns = list((yield from sampled_beside(exchange, turns, guides)))
+            turns = yield from sampled_beside(exchange, turns, guides)
         return begin.transcript(exchange.rules, turns, "max_rounds")
 
-    def _guides(self, exchange: Exchange, turns: list[Turn]) -> tuple[str, ...]:
+    def _guides(self, exchange: Exchange, turns: Sequence[Turn]) -> tuple[str, ...]:
         """Find the right answer and a wrong answer; empty unless both are known."""
         begin = exchange.begin
         right = begin.question.answer

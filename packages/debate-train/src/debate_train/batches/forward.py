@@ -81,6 +81,7 @@ class _BlockAttention(torch.autograd.Function):
     ) -> Tensor:
         # Outputs of many blocks are summed up: half precision would round after each of them.
         sum_dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+        # Without values: the first blocks cover every token, as each belongs to one node.
         output = torch.empty_like(query, dtype=sum_dtype)
         log_sums = output.new_empty(query.shape[:3])
         own_key = key[:, :, layout.trunk_tokens :]
@@ -120,6 +121,7 @@ class _BlockAttention(torch.autograd.Function):
         ctx.save_for_backward(query, key, value, output, log_sums)
         ctx.layout = layout
         ctx.scale = scale
+        # transformers' attention functions put heads after tokens, torch's kernels before.
         return output.transpose(1, 2)
 
     @staticmethod
@@ -247,6 +249,7 @@ def packed_attention(
     if key.device.type == "cpu" and value.shape == key.shape and not window_cuts:
         return block_attention(query, key, value, layout, scale), None
     outputs = []
+    has_fewer_keys = query.shape[1] != key.shape[1]
     for node in range(layout.trunk_nodes, len(layout.parents)):
         path = layout.path(node)
         first_query = path[-1].start - layout.trunk_tokens
@@ -260,27 +263,28 @@ def packed_attention(
         mask = None
         if not is_causal:
             mask = _path_mask(queries.shape[2], keys, window)
-        outputs.append(
-            functional.scaled_dot_product_attention(
-                queries,
-                keys,
-                values,
-                attn_mask=mask,
-                is_causal=is_causal,
-                scale=scale,
-                enable_gqa=query.shape[1] != key.shape[1],
-            )
+        output = functional.scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=is_causal,
+            scale=scale,
+            enable_gqa=has_fewer_keys,
         )
+        outputs.append(output)
+    # Nodes are in the order of the flat sequence, so their outputs are, too.
     return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
 
 
 def _path_mask(num_queries: int, keys: Tensor, window: int | None) -> Tensor:
     # The last query sees up to the last key, so both triangles are aligned there.
     num_keys = keys.shape[2]
+    diagonal = num_keys - num_queries
     is_visible = torch.ones(num_queries, num_keys, dtype=torch.bool, device=keys.device)
-    is_visible = is_visible.tril(num_keys - num_queries)
+    is_visible = is_visible.tril(diagonal)
     if window is not None:
-        is_visible = is_visible.triu(num_keys - num_queries - window + 1)
+        is_visible = is_visible.triu(diagonal - window + 1)
     return is_visible
 
 
@@ -547,8 +551,10 @@ def token_logps(
         no gradient.
     """
     base = language_model(model)
-    hidden_KD = base.base_model(**forward_inputs(pack, trunk)).last_hidden_state.flatten(0, 1)
+    output = base.base_model(**forward_inputs(pack, trunk))
+    hidden_KD = output.last_hidden_state.flatten(0, 1)
     if trunk is not None:
+        # The pack's first tokens may be predicted by the trunk's last.
         hidden_KD = torch.cat((trunk.hidden_SD, hidden_KD))
     # Only tokens that predict an action go through the head.
     hidden_AD = hidden_KD[pack.sources_A]
@@ -606,9 +612,13 @@ def check_packing(model: nn.Module, share: Share) -> None:
     except PackedAttentionError as error:
         raise _packing_error(model, share, str(error)) from error
     except _REFUSALS as error:
-        if isinstance(error, RunFailure | torch.OutOfMemoryError) or "onnection" in str(error):
-            raise  # Another process of the run is gone, or memory is.
-        first_line = (str(error).strip().splitlines() or [""])[0]
+        # Another process of the run is gone, or memory is: no fault of packing. gloo tells of a
+        # lost process in the text alone, such as "Connection closed by peer".
+        is_lost = isinstance(error, RunFailure | torch.OutOfMemoryError)
+        if is_lost or "onnection" in str(error):
+            raise
+        lines = str(error).strip().splitlines()
+        first_line = lines[0] if lines else ""
         raise _packing_error(
             model,
             share,
@@ -617,7 +627,8 @@ def check_packing(model: nn.Module, share: Share) -> None:
         ) from error
     dtype = next(model.parameters()).dtype
     second_row = slice(_CHECK_LENGTHS[0], None)
-    leak = float((changed_logps - packed_logps)[second_row].abs().max())
+    changes = changed_logps - packed_logps
+    leak = float(changes[second_row].abs().max())
     # `not … <=` also catches NaN.
     if not leak <= _LEAK.get(dtype, 1e-4):
         raise _packing_error(
@@ -661,12 +672,15 @@ def _check_logps(model: nn.Module, share: Share, training: bool = False, shift: 
         sampled_tokens=sum(_CHECK_LENGTHS),
         turns=len(rows),
     )
-    pack = make_pack(batch, [row.advantages for row in rows], range(len(rows)), share)
+    # Weights of the loss do not matter here; a row's advantages have their shape.
+    weights = [row.advantages for row in rows]
+    pack = make_pack(batch, weights, range(len(rows)), share)
+    device = next(model.parameters()).device
     was_training = model.training
     model.train(training)
     try:
         with torch.no_grad(), attention_of(model, pack):
-            logps, _ = token_logps(model, pack.to(next(model.parameters()).device))
+            logps, _ = token_logps(model, pack.to(device))
             return logps
     finally:
         model.train(was_training)

@@ -162,7 +162,8 @@ class _PackFilling:
             return
         for length, shared in zip(unit.lengths, unit.shared, strict=True):
             num_new = self._forest.add(length, shared)
-            self.cost += num_new * (1 + (length - num_new / 2) / CONTEXT_COST)
+            mean_context = length - num_new / 2
+            self.cost += num_new * (1 + mean_context / CONTEXT_COST)
         self.tokens = self._forest.tokens
 
 
@@ -190,8 +191,9 @@ def make_pack(
         tokens_BT, positions_BT, flat_indices = _padded(inputs)
         layout = None
     else:
+        trunk_tokens = NO_TOKENS if trunk is None else trunk.tokens
         tokens_BT, positions_BT, flat_indices, layout = _flat(
-            inputs, share == "prefix", NO_TOKENS if trunk is None else trunk.tokens
+            inputs, share == "prefix", trunk_tokens
         )
 
     targets = []
@@ -204,6 +206,7 @@ def make_pack(
         first = int(np.searchsorted(row.sampled_positions, 1))
         positions = row.sampled_positions[first:]
         num_actions.append(len(positions))
+        # The token before an action predicts it; with a shared prefix it may be another row's.
         sources.append(indices[positions - 1])
         targets.append(row.tokens[positions])
         row_weights.append(weights[number][first:])
@@ -272,6 +275,7 @@ def _flat(
     for tokens, depth in zip(inputs, depths, strict=True):
         shared = shared_length(previous, tokens) if shares_prefixes else 0
         if depth != previous_depth:
+            # The row leaves the trunk elsewhere than its neighbor: the trunk is what they share.
             forest.follow_trunk(depth)
             shared = depth
         forest.add(len(tokens), shared)
@@ -363,23 +367,32 @@ def divide(plan: PackPlan, token_budget: int) -> list[PackPlan]:
     depths = [trunk_depth(trunk_tokens, tokens) for tokens in inputs]
     # Rows that share most with the trunk come first; rows of a pair stay together.
     rows_of_unit: dict[int, list[int]] = {}
-    for number in sorted(range(len(depths)), key=lambda number: -depths[number]):
+    by_depth = sorted(range(len(depths)), key=lambda number: -depths[number])
+    for number in by_depth:
         pair = plan.rows[number].pair
         # Negative keys, below those of pairs, are free for rows of no pair.
-        rows_of_unit.setdefault(pair if pair >= 0 else -1 - number, []).append(number)
+        key = pair if pair >= 0 else -1 - number
+        rows_of_unit.setdefault(key, []).append(number)
     units = list(rows_of_unit.values())
-    unit_sizes = [sum(len(inputs[row]) - depths[row] for row in rows) for rows in units]
+    unit_sizes = []
+    for rows in units:
+        num_behind_trunk = [len(inputs[row]) - depths[row] for row in rows]
+        unit_sizes.append(sum(num_behind_trunk))
 
     # Packs far smaller than their trunk save little memory, and each costs a pass.
     trunk_size = len(trunk_tokens)
     pack_size = max(token_budget - trunk_size, trunk_size // TRUNK_TO_PACK, *unit_sizes)
+    # Tokens of the trunk beyond the budget go forward twice, up to a share of all tokens.
     excess = max(trunk_size + pack_size - token_budget, 0)
     num_recomputed = min(excess, trunk_size, int(RECOMPUTED_SHARE * num_tokens))
-    if max(trunk_size - num_recomputed + pack_size, num_recomputed) >= num_tokens:
+    # Either run of the trunk is in memory at its backward pass; the second beside a pack.
+    num_with_pack = trunk_size - num_recomputed + pack_size
+    if max(num_with_pack, num_recomputed) >= num_tokens:
         return [plan]
     trunk = _make_trunk(trunk_tokens, num_recomputed, plan.rows[0].adapter)
-    num_packs = math.ceil(sum(unit_sizes) / pack_size)
-    even_size = max(sum(unit_sizes) / num_packs, *unit_sizes)
+    total_size = sum(unit_sizes)
+    num_packs = math.ceil(total_size / pack_size)
+    even_size = max(total_size / num_packs, *unit_sizes)
     rows_of_packs: list[list[int]] = [[]]
     size = 0
     for rows, unit_size in zip(units, unit_sizes, strict=True):
@@ -395,10 +408,17 @@ def _make_trunk(tokens: "Ints", num_recomputed: int, adapter: str | None) -> Tru
     """Build a trunk of two runs, or of one: the first is computed again in its backward pass."""
     runs = []
     for start, end in ((0, num_recomputed), (num_recomputed, len(tokens))):
-        if start < end:
-            tokens_1T, positions_1T, _, layout = _flat([tokens[:end]], False, tokens[:start])
-            keeps_activations = start == num_recomputed
-            runs.append(TrunkRun(tokens_1T, positions_1T, layout, keeps_activations))
+        if start == end:
+            continue
+        # The first run is the trunk of the second.
+        tokens_1T, positions_1T, _, layout = _flat([tokens[:end]], False, tokens[:start])
+        run = TrunkRun(
+            tokens_1T=tokens_1T,
+            positions_1T=positions_1T,
+            layout=layout,
+            keeps_activations=start == num_recomputed,
+        )
+        runs.append(run)
     return Trunk(tokens, tuple(runs), adapter)
 
 
@@ -426,7 +446,8 @@ def _deal(
     loads = [0.0] * ranks
     # Costly packs first, each to the rank with the least work so far: the cheap ones at the end
     # even out what differs.
-    for cost, plan in sorted(plans, key=lambda cost_and_plan: -cost_and_plan[0]):
+    costly_first = sorted(plans, key=lambda cost_and_plan: -cost_and_plan[0])
+    for cost, plan in costly_first:
         free_ranks = [rank for rank in range(ranks) if len(dealt[rank]) < per_rank]
         rank = min(free_ranks, key=lambda rank: loads[rank])
         dealt[rank].append(plan)
@@ -481,7 +502,8 @@ def _fill_packs(
         # A unit with at least half of its tokens in the pack joins beyond the budget: in another
         # pack its prefix would be computed again.
         budget = token_budget
-        if 2 * (filling.tokens - tokens_before) <= sum(unit.lengths):
+        num_new = filling.tokens - tokens_before
+        if 2 * num_new <= sum(unit.lengths):
             budget = max(token_budget, SHARED * longest)
         is_too_large = filling.tokens > budget or filling.cost > max_cost
         # A unit alone is accepted at any size, as rows cannot be cut.

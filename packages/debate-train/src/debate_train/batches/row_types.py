@@ -218,10 +218,9 @@ def _weigh_policy(
         is_covered_A = (streams_A >> stream) & 1 > 0
         credits_A *= _mean_weights(units_A, is_covered_A) / weights_A
     scaled_rows = []
-    for row, row_credits in zip(rows, _split_by_row(scaled_SA, rows), strict=True):
-        scaled_rows.append(
-            replace(row, advantages=row_credits.sum(axis=0), credits=row_credits),
-        )
+    for row, credits_SA in zip(rows, _split_by_row(scaled_SA, rows), strict=True):
+        scaled_row = replace(row, advantages=credits_SA.sum(axis=0), credits=credits_SA)
+        scaled_rows.append(scaled_row)
     return replace(batch, rows=tuple(scaled_rows)), _split_by_row(weights_A, rows)
 
 
@@ -272,9 +271,11 @@ def _pair_weights(rows: "Sequence[Row]") -> NDArray[np.float64]:
                 f"preference pair {pair}: found rows with advantages of sign {signs}; expected one "
                 "positive (chosen) and one negative (rejected)"
             )
+    # Each token of a pair has the pair's weight: the loss sums a pair up before it weighs it.
     pair_weight = 1 / max(len(signs_of_pairs), 1)
     row_weights = [pair_weight if row.pair >= 0 else 0.0 for row in rows]
-    return np.repeat(row_weights, [len(row.sampled_positions) for row in rows])
+    num_sampled = [len(row.sampled_positions) for row in rows]
+    return np.repeat(row_weights, num_sampled)
 
 
 def _split_by_row(values: NDArray[np.float64], rows: "Sequence[Row]") -> "list[Floats]":
@@ -340,7 +341,8 @@ def filling_order(batch: Batch, rows: Sequence[int], share: Share) -> list[Unit]
         # Rows of one length side by side need the least padding.
         ordered.sort(key=lambda number: -len(inputs[number]))
     elif share == "prefix":
-        ordered = [ordered[index] for index in lexicographic(list(inputs.values()))]
+        order = lexicographic(list(inputs.values()))
+        ordered = [ordered[index] for index in order]
 
     # A dict keeps the place of a pair's first row; the second moves there.
     rows_of_unit: dict[int, list[int]] = {}
@@ -352,12 +354,20 @@ def filling_order(batch: Batch, rows: Sequence[int], share: Share) -> list[Unit]
     units = []
     previous: Ints = np.zeros(0, np.int64)
     for unit_rows in rows_of_unit.values():
-        shared = []
+        lengths = []
+        shared_lengths = []
         for number in unit_rows:
-            shared.append(shared_length(previous, inputs[number]) if share == "prefix" else 0)
-            previous = inputs[number]
-        lengths = tuple(len(inputs[number]) for number in unit_rows)
-        units.append(Unit(rows=tuple(unit_rows), lengths=lengths, shared=tuple(shared)))
+            tokens = inputs[number]
+            shared = shared_length(previous, tokens) if share == "prefix" else 0
+            lengths.append(len(tokens))
+            shared_lengths.append(shared)
+            previous = tokens
+        unit = Unit(
+            rows=tuple(unit_rows),
+            lengths=tuple(lengths),
+            shared=tuple(shared_lengths),
+        )
+        units.append(unit)
     return units
 
 
@@ -389,10 +399,11 @@ def minibatches(batch: "Batch", size: int | None) -> "list[Batch]":
     shuffled = [units[index] for index in order]
 
     # A unit belongs to the minibatch that holds its middle, if units are laid end to end.
-    num_minibatches = part_count(len(pairs_and_rows), size)
+    total_size = len(pairs_and_rows)
+    num_minibatches = part_count(total_size, size)
     unit_sizes = np.array([len(unit) for unit in shuffled])
     middles = np.cumsum(unit_sizes) - unit_sizes / 2
-    minibatch_of_unit = middles * num_minibatches // len(pairs_and_rows)
+    minibatch_of_unit = middles * num_minibatches // total_size
     rows_of_minibatch: dict[float, list[int]] = {}
     for minibatch, unit in zip(minibatch_of_unit, shuffled, strict=True):
         numbers = rows_of_minibatch.setdefault(minibatch, [])

@@ -202,22 +202,28 @@ def _build_row(
         versions.append(reply_versions)
 
     lengths = [len(reply.token_ids) for reply in replies]
+    temperatures = [reply.temperature for reply in replies]
+    segments = np.arange(1, len(credits) + 1)
     covers_SA = np.concatenate([credit.covers_SA for credit in credits], axis=1)
     values_SA = np.concatenate([credit.values_SA for credit in credits], axis=1)
     credits_SA = stream_weights[:, None] * values_SA
+    # Booleans times powers of 2: bit s of the product says whether stream s covers the token.
     stream_bits = 1 << np.arange(len(credits_SA))
     arrays: dict[str, Any] = {
         "advantages": credits_SA.sum(axis=0),
         "sampler_logps": np.concatenate(sampler_logps),
-        "temperatures": np.repeat([reply.temperature for reply in replies], lengths),
+        "temperatures": np.repeat(temperatures, lengths),
         "streams": stream_bits @ covers_SA,
         "versions": np.concatenate(versions),
-        "segments": np.repeat(np.arange(1, len(credits) + 1), lengths),
+        "segments": np.repeat(segments, lengths),
     }
-    arrays = {name: values.astype(PER_TOKEN[name][2]) for name, values in arrays.items()}
+    for name, values in arrays.items():
+        _, _, row_dtype = PER_TOKEN[name]
+        arrays[name] = values.astype(row_dtype)
     # The last prompt contains all prompts and replies before it.
+    last_reply = replies[-1]
     return Row(
-        tokens=np.array(replies[-1].prompt_ids + replies[-1].token_ids, np.int32),
+        tokens=np.array(last_reply.prompt_ids + last_reply.token_ids, np.int32),
         sampled_positions=np.concatenate(positions),
         **arrays,
         agent=credits[0].turn.agent,
@@ -245,7 +251,9 @@ def earned(turn: Turn, score: Score, rows: Sequence[Row]) -> tuple[dict[str, flo
         if (credit.agent, credit.round) != turn.key:
             continue
         if credit.span is None and credit.value is not None:
-            name = "/".join(filter(None, (credit.stream, credit.component)))
+            name = credit.stream
+            if credit.component:
+                name = f"{credit.stream}/{credit.component}"
             values[name] = credit.value
     if turn.reply is None or not turn.reply.token_ids:
         return values, []
@@ -260,9 +268,11 @@ def earned(turn: Turn, score: Score, rows: Sequence[Row]) -> tuple[dict[str, flo
                 continue
             advantages = row.advantages[in_segment].tolist()
             streams = row.streams[in_segment].tolist()
+            per_token = zip(advantages, streams, strict=True)
             runs = []
-            for (advantage, bits), tokens in groupby(zip(advantages, streams, strict=True)):
-                runs.append((len(list(tokens)), advantage, bits))
+            for (advantage, bits), tokens in groupby(per_token):
+                num_tokens = len(list(tokens))
+                runs.append((num_tokens, advantage, bits))
             return values, runs
     return values, []
 
@@ -294,7 +304,7 @@ def section_ends(parsed: Parsed, default_section: str = WHOLE) -> list[tuple[int
     if not by_position:
         return [(_END_OF_TEXT, default_section)]
     ends = [(outer[1], name) for outer, name in by_position]
-    last_name = ends[-1][1]
+    _, last_name = ends[-1]
     ends[-1] = (_END_OF_TEXT, last_name)
     return ends
 
@@ -335,7 +345,9 @@ def stream_credit(
         tokens of a failed turn in streams with a value for it.
     """
     has_spans = any(advantage.span is not None for advantage in advantages)
-    starts_T = np.asarray(_word_starts(turn.text) if has_spans else turn.text.starts)
+    # Only spans need the words' starts, which take a pass over the text.
+    starts = _word_starts(turn.text) if has_spans else turn.text.starts
+    starts_T = np.asarray(starts)
     num_tokens = len(starts_T)
     values_ST = np.zeros((len(streams), num_tokens), np.float32)
     covers_ST = np.zeros((len(streams), num_tokens), bool)
@@ -354,9 +366,10 @@ def stream_credit(
                     value_T[:] = advantage.value * weight_T
                     continue
                 start, end = advantage.span
+                is_inside_T = (starts_T >= start) & (starts_T < end)
                 # A span over the whole text also holds tokens without text at its end.
-                is_whole_text = start <= 0 and end >= len(turn.text.text)
-                is_inside_T = (starts_T >= start) & (starts_T < end) | is_whole_text
+                if start <= 0 and end >= len(turn.text.text):
+                    is_inside_T[:] = True
                 value_T[is_inside_T] = advantage.value * span_weight_T[is_inside_T]
                 covers_ST[number] |= is_inside_T & (span_weight_T != 0)
             values_ST[number] += value_T

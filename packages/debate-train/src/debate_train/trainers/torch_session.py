@@ -76,7 +76,9 @@ class StepStats:
     def add(self, name: str, values: Tensor) -> None:
         """Add the sum of a tensor, in float64: a step sums up many thousands of tokens."""
         total = values.detach().double().sum()
-        self.sums[name] = self.sums[name] + total if name in self.sums else total
+        if name in self.sums:
+            total = self.sums[name] + total
+        self.sums[name] = total
 
     def watch(self, low: str, high: str, values: Tensor) -> None:
         """Widen the range between two names to a tensor's values."""
@@ -219,6 +221,7 @@ def with_trunks(
     device = next(model.parameters()).device
     trunk: Trunk | None = None
     trunk_pass: TrunkPass | None = None
+    # The `None` at the end takes the last trunk back.
     for pack in chain(packs, [None]):
         next_trunk = None if pack is None else pack.trunk
         if trunk is not None and next_trunk is not trunk:
@@ -375,9 +378,15 @@ class UpdateLoop:
             with self.reference.acting():
                 reference_logps = self._score_all(minibatches)
         known = []
-        for olds, references_of_packs in zip(old_logps, reference_logps, strict=True):
-            pairs = zip(olds, references_of_packs, strict=True)
-            known.append([KnownLogps(old_A=old, reference_A=reference) for old, reference in pairs])
+        for old_logps_of_packs, reference_logps_of_packs in zip(
+            old_logps, reference_logps, strict=True
+        ):
+            known_of_packs = []
+            for old_A, reference_A in zip(
+                old_logps_of_packs, reference_logps_of_packs, strict=True
+            ):
+                known_of_packs.append(KnownLogps(old_A=old_A, reference_A=reference_A))
+            known.append(known_of_packs)
         return known
 
     @torch.no_grad()
@@ -450,6 +459,7 @@ class TorchTrainerSession:
         if config.gradient_checkpointing:
             gradient_checkpointing(self._model)
         self._parameters = freeze_others(loaded)
+        # After Liger and gradient checkpointing: both may change what a model takes.
         check_packing(self._model, config.packing)
         self._skips = Skips()
         # Whether the weights are those after a whole number of steps; see `completed`.
@@ -499,14 +509,18 @@ class TorchTrainerSession:
 
     def _learning_rates(self) -> dict[str, float]:
         """Collect the present rates as metrics: the common one, and those of named adapters."""
-        names = {parameter: adapter_of(name) for name, parameter in self._parameters.items()}
+        adapters = {parameter: adapter_of(name) for name, parameter in self._parameters.items()}
         rates: dict[str, float] = {}
         for group in self._optimizer.param_groups:
-            adapter = names[group["params"][0]]
-            is_named = adapter in self._config.named_rates()
-            metric = f"optim/learning_rate/{adapter}" if is_named else "optim/learning_rate"
+            # Parameters of a group have one rate: the first one's adapter says whose it is.
+            adapter = adapters[group["params"][0]]
+            metric = "optim/learning_rate"
+            if adapter in self._config.named_rates():
+                metric = f"optim/learning_rate/{adapter}"
             rates.setdefault(metric, float(group["lr"]))
-        rates.setdefault("optim/learning_rate", float(self._optimizer.param_groups[0]["lr"]))
+        # Where every adapter has a rate of its own, the first is reported as the common one.
+        first_group = self._optimizer.param_groups[0]
+        rates.setdefault("optim/learning_rate", float(first_group["lr"]))
         return rates
 
     def score(self, batch: Batch) -> list[float]:
@@ -526,20 +540,17 @@ class TorchTrainerSession:
         for adapter, group in parameters.items():
             norms[adapter] = float(clip_grad_norm_(group, self._config.max_grad_norm))
         norm = next(iter(norms.values())) if len(norms) == 1 else math.hypot(*norms.values())
+        # Neither NaN nor infinity is below infinity; hypot of both is infinity.
         is_finite = norm < float("inf")
         if is_finite:
             self._has_updated = True
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        return Update(
-            grad_norm=norm,
-            is_skipped=not is_finite,
-            adapter_norms={
-                adapter: adapter_norm
-                for adapter, adapter_norm in norms.items()
-                if adapter not in (None, ONLY)
-            },
-        )
+        adapter_norms = {}
+        for adapter, adapter_norm in norms.items():
+            if adapter not in (None, ONLY):
+                adapter_norms[adapter] = adapter_norm
+        return Update(grad_norm=norm, is_skipped=not is_finite, adapter_norms=adapter_norms)
 
     @property
     def completed(self) -> int | None:
