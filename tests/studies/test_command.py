@@ -190,7 +190,7 @@ def test_first_results_may_lie_in_a_folder_beside_the_studies(
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = "".join(
-    (ROOT / f"docs/{page}.md").read_text(encoding="utf-8") for page in ("figures", "rewards")
+    (ROOT / f"docs/{page}.md").read_text(encoding="utf-8") for page in ("figures", "rewards", "tokens")
 )
 FILES = sorted(ROOT.glob("benchmarks/studies/*.yaml"))
 EXAMPLE = ROOT / "examples/compare_rewards.yaml"
@@ -207,7 +207,9 @@ def test_every_run_of_the_studies_is_a_recipe(file: Path) -> None:
         figures = {*recipe.recipe.evaluated().measured()}
         for curve in {*study.curves.values()} - figures:  # Of the steps themselves.
             short = curve.removeprefix("train/").replace("round_0", "round_r")
-            cell = rf"^\|[^|]*`({re.escape(curve)}|{re.escape(short)})`[^|]*\|"
+            family = f"{curve.rpartition('/')[0]}/NAME"
+            names = "|".join(re.escape(name) for name in (curve, short, family))
+            cell = rf"^\|[^|]*`({names})`[^|]*\|"
             assert re.search(cell, DOCUMENTED, re.MULTILINE), curve
 
 
