@@ -190,7 +190,8 @@ def test_first_results_may_lie_in_a_folder_beside_the_studies(
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = "".join(
-    (ROOT / f"docs/{page}.md").read_text(encoding="utf-8") for page in ("figures", "rewards", "tokens")
+    (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
+    for page in ("figures", "rewards", "tokens")
 )
 FILES = sorted(ROOT.glob("benchmarks/studies/*.yaml"))
 EXAMPLE = ROOT / "examples/compare_rewards.yaml"

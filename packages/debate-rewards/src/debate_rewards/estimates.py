@@ -2,11 +2,10 @@
 
 import math
 import random
-from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from operator import add
+from operator import add, itemgetter
 from statistics import NormalDist, fmean
 from typing import Literal
 
@@ -199,14 +198,13 @@ def bootstrap_estimates(
     observed = {name: [row[name] for row in rows if name in row] for name in values}
     # Equal values resample to no width at all.
     unvaried = {name for name, moments in observed.items() if _are_equal_means(moments)}
-    columns = {name: _columns(name, rows) for name in values if name not in unvaried}
-    resampled: dict[str, list[float]] = {name: [] for name in columns}
-    for chosen in _resamples(len(rows), seed) if columns else ():
-        for name, moment_columns in columns.items():
-            moments = [sum(map(column.__getitem__, chosen)) for column in moment_columns]
-            value = value_of(moments)
-            if value is not None:
-                resampled[name].append(value)
+    resampled: dict[str, list[float]] = {}
+    for name in values:
+        if name in unvaried:
+            continue
+        sums = [_resampled_sums(column, seed) for column in _columns(name, rows)]
+        resampled_values = map(value_of, zip(*sums, strict=True))
+        resampled[name] = [value for value in resampled_values if value is not None]
     tail = (1 - level) / 2
     estimates = {}
     for name, value in values.items():
@@ -225,11 +223,24 @@ def _are_equal_means(moments: Sequence[Moments]) -> bool:
     return len(moments[0]) == 2 and len({value_of(question) for question in moments}) == 1
 
 
+def _resampled_sums(column: Sequence[float], seed: int) -> list[float]:
+    """Sum a column over each resample."""
+    count = len(column)
+    # The weights of most figures: their sums are exact without adding.
+    if column.count(1.0) == count:
+        return [float(count)] * RESAMPLES
+    if count == 1:
+        return list(column) * RESAMPLES
+    return [sum(choose(column)) for choose in _resamples(count, seed)]
+
+
 @lru_cache(maxsize=2)
-def _resamples(count: int, seed: int) -> list["array[int]"]:
+def _resamples(count: int, seed: int) -> "list[itemgetter[tuple[float, ...]]]":
     """Draw the questions of each resample; the figures of an evaluation share them."""
     rng = random.Random(seed)
-    return [array("I", rng.choices(range(count), k=count)) for _ in range(RESAMPLES)]
+    # Numbers are shared between the resamples: each takes 8 bytes a question.
+    numbers = list(range(count))
+    return [itemgetter(*rng.choices(numbers, k=count)) for _ in range(RESAMPLES)]
 
 
 def _columns(name: str, rows: Sequence[Mapping[str, Moments]]) -> list[list[float]]:

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from functools import lru_cache
 
 MAX_FOLDED_CHARS = 4096
 """Longest text with folding of compatible characters: combining marks take quadratic time."""
@@ -22,6 +23,7 @@ def plain_text(text: str) -> str:
     return stripped
 
 
+@lru_cache(maxsize=1024)
 def text_form(text: str) -> str:
     """Fold a text into the common form of equal texts.
 

@@ -179,11 +179,17 @@ def _measure_mode(
     samples = [*runs, _pool_runs(runs)] if len(runs) > 1 else runs
     values_of_samples = [mode.values(sample) for sample in samples]
     ratios_of_samples = [mode.ratios(sample) for sample in samples]
+    pooled_values = {name: values for name, values in values_of_samples[-1].items() if values}
+    intervals = {}
+    # By number of questions: figures with equally many share their resamples.
+    for name in sorted(pooled_values, key=lambda name: len(pooled_values[name])):
+        question_values = list(pooled_values[name].values())
+        intervals[name] = bootstrap_interval(question_values, within=range_of(name))
     for name in figures:
-        by_question = values_of_samples[-1].get(name)
-        if not by_question:
+        if name not in intervals:
             continue
-        mean, low, high = bootstrap_interval(list(by_question.values()), within=range_of(name))
+        by_question = pooled_values[name]
+        mean, low, high = intervals[name]
         run_means = []
         for values in values_of_samples[: len(runs)]:
             if values.get(name):
