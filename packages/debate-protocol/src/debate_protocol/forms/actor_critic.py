@@ -428,7 +428,7 @@ def _other_choices(
     # The right answer is none of the choices, so nothing is known about them.
     if len(wrong) == len(labelled):
         return []
-    # In the right answer's own form, which would otherwise tell the two apart.
+    # Written as the right answer is: another spelling would show which is which.
     is_written_out = right.strip() in [text.strip() for _, text in labelled]
     if is_written_out:
         return [text for _, text in wrong]

@@ -612,7 +612,7 @@ def check_packing(model: nn.Module, share: Share) -> None:
     except PackedAttentionError as error:
         raise _packing_error(model, share, str(error)) from error
     except _REFUSALS as error:
-        # Another process of the run is gone, or memory is: no fault of packing. gloo tells of a
+        # Another process of the run is gone, or memory is: no fault of packing. gloo names a
         # lost process in the text alone, such as "Connection closed by peer".
         is_lost = isinstance(error, RunFailure | torch.OutOfMemoryError)
         if is_lost or "onnection" in str(error):
