@@ -11,7 +11,7 @@ import random
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
@@ -33,6 +33,8 @@ Correct = Callable[[Answers], Sequence[bool | None]]
 
 # The fit of strengths ends within its tolerance: what is closer than this is equally strong.
 _STRENGTH_DIGITS = 8
+
+_Item = TypeVar("_Item")
 
 
 def _read(debate: Debate) -> ReadDebate:
@@ -58,7 +60,12 @@ def confidence(debate: Debate, seed: int) -> str | None:
     debate = _read(debate)
     if not knows_confidence(debate):
         return None
-    return _weightiest(debate, seed, lambda turn: math.exp(mean_logp(turn.turn) or 0.0))
+
+    def vote_weight(turn: ReadTurn) -> float:
+        # The mean over the tokens and not their sum: a long reply is not thereby a doubtful one.
+        return math.exp(mean_logp(turn.turn) or 0.0)
+
+    return _weightiest(debate, seed, vote_weight)
 
 
 def knows_confidence(debate: ReadDebate) -> bool:
@@ -94,8 +101,12 @@ def bradley_terry(debate: Debate, seed: int) -> str | None:
     """
     debate = _read(debate)
     votes = [vote for vote in all_votes(ballots(debate)) if not vote.is_own]
-    log_strength = log_strengths(wins_of(votes, "half", lambda key: key.agent), 1.0)
+    wins = wins_of(votes, "half", lambda key: key.agent)
+    log_strength = log_strengths(wins, prior=1.0)
+
+    # Turns are in order of their rounds, so an agent's last valid turn replaces its earlier ones.
     last_answers = {turn.key.agent: turn for turn in debate.turns.values() if not turn.failed}
+    # Sorted, since the draw among equals depends on their order, and a set has none.
     candidates = sorted(log_strength.keys() & last_answers.keys())
     if not candidates:
         return _drawn_answer(debate, seed, _answered_last(debate))
@@ -139,14 +150,17 @@ def judged(debate: Debate, seed: int) -> str | None:
         return None
     most = max(num_by_side.values())
     sides = [side for side in sorted(num_by_side) if num_by_side[side] == most]
-    side = sides[_draw(debate.transcript, seed, range(len(sides)))]
-    # A critic gives no answers: a decision for it leaves the debate without one.
+    side = _draw(debate.transcript, seed, sides)
     side_turns = [t for key, t in debate.turns.items() if key.agent == side and not t.failed]
-    return answer_text(debate, side_turns[-1]) if side_turns else None
+    # A critic gives no answers: a decision for it leaves the debate without one.
+    if not side_turns:
+        return None
+    return answer_text(debate, side_turns[-1])
 
 
 def decisions_of(debate: ReadDebate, seed: int) -> dict[str, str | None]:
     """Find the answer of every decision rule that applies to the debate, by name."""
+    # A rule is left out, and not None, where it cannot apply: its accuracy would count as 0.
     answers = {"majority": majority(debate, seed)}
     if debate.compares:
         answers["peer_vote"] = peer_vote(debate, seed)
@@ -171,7 +185,7 @@ def _answered_last(debate: ReadDebate) -> list[ReadTurn]:
 
 
 def answer_text(debate: ReadDebate, turn: ReadTurn) -> str | None:
-    """Read a turn's own final answer as text, `None` for a failed turn."""
+    """Read a turn's final answer as text, `None` for a failed turn."""
     if turn.failed or turn.parsed.answer is None:
         return None
     answer = final_answer(turn.parsed.answer, kind_of(debate.transcript.question))
@@ -187,16 +201,20 @@ def standings(debate: ReadDebate) -> list[tuple[ReadTurn, float]]:
     voted_rounds = [key.round for key, ballot in turn_ballots.items() if ballot.votes]
     if not voted_rounds:
         return []
+    last_voted_round = max(voted_rounds)
     votes: list[Vote] = []
     judged_turns: dict[TurnKey, ReadTurn] = {}
     for key, ballot in turn_ballots.items():
-        if key.round != max(voted_rounds):
+        if key.round != last_voted_round:
             continue
         votes += ballot.votes
         # Turns that got no votes have the standing 0, which may still be the best.
         for turn in debate.judged_by(debate.judges[key]).values():
             if not turn.failed:
                 judged_turns[turn.key] = turn
+
+    # Where agents speak one after the other, judges of one round were shown different turns of
+    # an agent: its votes add up, and its newest judged turn is its answer.
     shares = tally(votes)
     latest: dict[int, ReadTurn] = {}
     standing: dict[int, float] = {}
@@ -215,27 +233,28 @@ def _weightiest(debate: ReadDebate, seed: int, weight: Callable[[ReadTurn], floa
     answers = [answer_text(debate, turn) for turn in turns]
     classes = answer_classes(debate.transcript.question, answers)
     class_weights: dict[int, float] = {}
-    for number, turn in zip(classes, turns, strict=True):
-        if number is not None:
-            class_weights[number] = class_weights.get(number, 0.0) + weight(turn)
+    for class_number, turn in zip(classes, turns, strict=True):
+        if class_number is not None:
+            class_weights[class_number] = class_weights.get(class_number, 0.0) + weight(turn)
     if not class_weights:
         return None
     most = max(class_weights.values())
     largest_classes = [number for number, total in class_weights.items() if total == most]
-    chosen = _draw(debate.transcript, seed, largest_classes)
-    return answers[classes.index(chosen)]
+    chosen_class = _draw(debate.transcript, seed, largest_classes)
+    # Of equivalent spellings the first agent's is the debate's answer.
+    return answers[classes.index(chosen_class)]
 
 
 def _drawn_answer(debate: ReadDebate, seed: int, turns: Sequence[ReadTurn]) -> str | None:
     if not turns:
         return None
-    return answer_text(debate, turns[_draw(debate.transcript, seed, range(len(turns)))])
+    return answer_text(debate, _draw(debate.transcript, seed, turns))
 
 
-def _draw(transcript: Transcript, seed: int, among: Sequence[int]) -> int:
+def _draw(transcript: Transcript, seed: int, candidates: Sequence[_Item]) -> _Item:
     # The bytes that Python itself would take, but for ids with lone surrogates.
     seed_bytes = f"{seed}\n{transcript.id}".encode("utf-8", "surrogatepass")
-    return random.Random(seed_bytes).choice(among)
+    return random.Random(seed_bytes).choice(candidates)
 
 
 def checked(answers: Answers) -> list[bool | None]:
@@ -279,6 +298,7 @@ class _Rule(Config):
             seed: Seed of draws.
             correct: Judges answers, all of the batch at once.
         """
+        # A debate goes on past the gates of other rules.
         decisions: list[GateDecision] = ["go_on"] * len(gates)
         indices = [i for i, gate in enumerate(gates) if self.at in (None, gate.name)]
         rule_decisions = self._decide([gates[index] for index in indices], seed, correct)
@@ -328,16 +348,19 @@ class Informative(_Rule):
                 answer_groups.append(group_name)
                 answers.append((gate.question, answer))
 
-        # A group is worth its cost where it has both a right and a wrong answer.
+        # All answers are checked in one call, so that worker processes share them out.
         verdicts_by_group: dict[str, set[bool | None]] = {}
         for group_name, is_right in zip(answer_groups, correct(answers), strict=True):
             verdicts_by_group.setdefault(group_name, set()).add(is_right)
+
         decisions: list[GateDecision] = []
         for gate, group_name in zip(gates, group_names, strict=True):
             verdicts = verdicts_by_group.get(group_name, set())
             if None in verdicts:
                 _log.warning("question %r is left out: no usable answer", gate.question.id)
-            decisions.append("go_on" if verdicts == {True, False} else "drop")
+            # Only a group with both a right and a wrong answer is worth its cost.
+            is_informative = verdicts == {True, False}
+            decisions.append("go_on" if is_informative else "drop")
         return decisions
 
 
@@ -365,9 +388,13 @@ class AtMost(_Rule):
         return self.others == "drop"
 
     def _decide(self, gates: Sequence[Gate], seed: int, correct: Correct) -> list[GateDecision]:
-        # Drawn by debate id: the order of the gates does not matter.
-        in_drawn_order = sorted(range(len(gates)), key=lambda index: _lot(seed, gates[index]))
-        going_on = set(in_drawn_order[: self.go_on])
+        # Lots are drawn by debate id: the same debates go on in whatever order their gates come.
+        lots = []
+        for index, gate in enumerate(gates):
+            name = f"{seed}/{gate.transcript.id}".encode(errors="surrogatepass")
+            lot = hashlib.blake2b(name, digest_size=8).digest()
+            lots.append((lot, index))
+        going_on = {index for _, index in sorted(lots)[: self.go_on]}
         return ["go_on" if index in going_on else self.others for index in range(len(gates))]
 
 
@@ -403,17 +430,17 @@ class InOrder(Config):
 
     @property
     def compares_turns(self) -> bool:
-        """Whether any of its rules does."""
+        """Whether any of the rules compares turns."""
         return any(rule.compares_turns for rule in self.rules)
 
     @property
     def drops(self) -> bool:
-        """Whether any of its rules does."""
+        """Whether any of the rules may leave debates out."""
         return any(rule.drops for rule in self.rules)
 
     @property
     def needs_answers(self) -> bool:
-        """Whether any of its rules does."""
+        """Whether any of the rules needs the questions' own answers."""
         return any(rule.needs_answers for rule in self.rules)
 
     def most_going_on(self, debates: int, gate: str) -> int:
@@ -450,19 +477,11 @@ def divided(rule: GateRule) -> tuple[GateRule | None, GateRule | None]:
     num_before = 0
     while num_before < len(rules) and not rules[num_before].counts_debates:
         num_before += 1
-    rules_alone = rules[:num_before]
-    rules_by_counting = rules[num_before:]
-    return (
-        InOrder(rules=rules_alone) if rules_alone else None,
-        InOrder(rules=rules_by_counting) if rules_by_counting else None,
-    )
+    first_part = InOrder(rules=rules[:num_before]) if num_before > 0 else None
+    second_part = InOrder(rules=rules[num_before:]) if num_before < len(rules) else None
+    return first_part, second_part
 
 
 def _latest_answers(gate: Gate) -> list[str | None]:
     turns = last_turns(read_debate(gate.transcript)).values()
     return [None if turn.failed else turn.parsed.answer for turn in turns]
-
-
-def _lot(seed: int, gate: Gate) -> bytes:
-    name = f"{seed}/{gate.transcript.id}"
-    return hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()

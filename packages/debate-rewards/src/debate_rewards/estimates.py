@@ -109,7 +109,7 @@ def pooled(rows: Iterable[Mapping[str, Moments]]) -> Sums:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A statistic with its interval, and on how many questions it was observed."""
+    """A statistic, the interval around it, and the number of questions observed."""
 
     value: float
     low: float
@@ -194,33 +194,34 @@ def bootstrap_estimates(
     """
     if not 0 < level < 1:
         raise ValueError(f"level: found {level}, expected one between 0 and 1")
-    values = pooled(rows).values()
-    observed = {name: [row[name] for row in rows if name in row] for name in values}
-    # Equal values resample to no width at all.
-    unvaried = {name for name, moments in observed.items() if _are_equal_means(moments)}
-    resampled: dict[str, list[float]] = {}
-    for name in values:
-        if name in unvaried:
-            continue
-        sums = [_resampled_sums(column, seed) for column in _columns(name, rows)]
-        resampled_values = map(value_of, zip(*sums, strict=True))
-        resampled[name] = [value for value in resampled_values if value is not None]
     tail = (1 - level) / 2
     estimates = {}
-    for name, value in values.items():
-        count = len(observed[name])
-        if name in unvaried:
-            low, high = unvaried_interval(value, count, range_of(name), level)
+    for name, value in pooled(rows).values().items():
+        observed = [row[name] for row in rows if name in row]
+        num_moments = len(observed[0])
+        is_mean = num_moments == 2
+        has_equal_values = len({value_of(moments) for moments in observed}) == 1
+        if is_mean and has_equal_values:
+            # Equal values resample to no width at all.
+            low, high = unvaried_interval(value, len(observed), range_of(name), level)
         else:
-            ordered = sorted(resampled[name]) or [value]
+            # A question without the statistic adds nothing to a resample.
+            absent = (0.0,) * num_moments
+            row_moments = [row.get(name, absent) for row in rows]
+            resampled = _resampled_values(row_moments, seed)
+            ordered = sorted(resampled) or [value]
             low = quantile(ordered, tail)
             high = quantile(ordered, 1 - tail)
-        estimates[name] = Estimate(value=value, low=low, high=high, questions=count)
+        estimates[name] = Estimate(value=value, low=low, high=high, questions=len(observed))
     return estimates
 
 
-def _are_equal_means(moments: Sequence[Moments]) -> bool:
-    return len(moments[0]) == 2 and len({value_of(question) for question in moments}) == 1
+def _resampled_values(row_moments: Sequence[Moments], seed: int) -> list[float]:
+    """Compute a statistic on each resample of the questions, where it is defined."""
+    columns = zip(*row_moments, strict=True)
+    sums = [_resampled_sums(column, seed) for column in columns]
+    values = map(value_of, zip(*sums, strict=True))
+    return [value for value in values if value is not None]
 
 
 def _resampled_sums(column: Sequence[float], seed: int) -> list[float]:
@@ -241,14 +242,6 @@ def _resamples(count: int, seed: int) -> "list[itemgetter[tuple[float, ...]]]":
     # Numbers are shared between the resamples: each takes 8 bytes a question.
     numbers = list(range(count))
     return [itemgetter(*rng.choices(numbers, k=count)) for _ in range(RESAMPLES)]
-
-
-def _columns(name: str, rows: Sequence[Mapping[str, Moments]]) -> list[list[float]]:
-    num_moments = max(len(row[name]) for row in rows if name in row)
-    # A question without the statistic adds nothing to a resample.
-    absent = (0.0,) * num_moments
-    row_moments = [row.get(name, absent) for row in rows]
-    return [list(column) for column in zip(*row_moments, strict=True)]
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -333,17 +326,21 @@ def paired(
             f"paired: found no question on both sides ({len(before)} and {len(after)} questions), "
             "expected the same questions"
         )
-    pairs = [(float(before[question]), float(after[question])) for question in shared]
-    if not all(math.isfinite(value) for pair in pairs for value in pair):
+    before_values = [float(before[question]) for question in shared]
+    after_values = [float(after[question]) for question in shared]
+    all_values = before_values + after_values
+    if not all(map(math.isfinite, all_values)):
         raise ValueError("paired: found a value that is not finite, expected numbers")
-    differences = [later - earlier for earlier, later in pairs]
+    differences = [float(after[question]) - float(before[question]) for question in shared]
     num_lost = sum(difference < 0 for difference in differences)
     num_won = sum(difference > 0 for difference in differences)
     test: Literal["mcnemar", "bootstrap"]
-    if all(value in (0.0, 1.0) for pair in pairs for value in pair):
+    # Right or wrong: only the questions on which the sides differ carry information, and their
+    # distribution is known exactly.
+    if all(value in (0.0, 1.0) for value in all_values):
         test = "mcnemar"
         p = mcnemar(num_lost, num_won)
-        low, high = tango_interval(num_lost, num_won, len(pairs), level)
+        low, high = tango_interval(num_lost, num_won, len(shared), level)
     else:
         test = "bootstrap"
         difference_range = None
@@ -352,15 +349,15 @@ def paired(
             difference_range = (least - greatest, greatest - least)
         p, low, high = _bootstrap(differences, level, seed, difference_range)
     return Paired(
-        before=fmean(earlier for earlier, _ in pairs),
-        after=fmean(later for _, later in pairs),
-        difference=math.fsum(differences) / len(pairs),
+        before=fmean(before_values),
+        after=fmean(after_values),
+        difference=math.fsum(differences) / len(shared),
         low=low,
         high=high,
         p=p,
         test=test,
-        questions=len(pairs),
-        unpaired=len(before) + len(after) - 2 * len(pairs),
+        questions=len(shared),
+        unpaired=len(before) + len(after) - 2 * len(shared),
         lost=num_lost,
         won=num_won,
     )
@@ -390,11 +387,15 @@ def tango_interval(lost: int, won: int, questions: int, level: float) -> tuple[f
     z = NormalDist().inv_cdf((1 + level) / 2)
     observed = (won - lost) / questions
 
+    # The observed difference is never rejected and an impossible one is, so that each end of the
+    # interval is the one change of sign between them.
     def excess(delta: float) -> float:
         """Compute the statistic minus z, positive where Δ is rejected."""
         linear = (2 * questions - won + lost) * delta - won - lost
-        # The most likely share q solves a quadratic equation with this discriminant.
-        root = math.sqrt(max(0.0, linear**2 + 8 * questions * lost * delta * (1 - delta)))
+        # The most likely share q solves a quadratic equation with this discriminant. Rounding may
+        # push it, and the variance, just below 0.
+        discriminant = linear**2 + 8 * questions * lost * delta * (1 - delta)
+        root = math.sqrt(max(0.0, discriminant))
         share = (root - linear) / (4 * questions)
         variance = questions * (2 * share + delta * (1 - delta))
         return abs(won - lost - questions * delta) - z * math.sqrt(max(0.0, variance))
@@ -404,6 +405,7 @@ def tango_interval(lost: int, won: int, questions: int, level: float) -> tuple[f
 
 def _boundary(excess: Callable[[float], float], inside: float, outside: float) -> float:
     """Find the change of a function's sign, by bisection."""
+    # 60 halvings of a range of at most 2 end below the spacing of floats near 1.
     for _ in range(60):
         middle = (inside + outside) / 2
         if excess(middle) > 0:
@@ -432,6 +434,7 @@ def _bootstrap(
     # Sums in another order may differ in the last bits; what is equally far counts as far.
     far = abs(observed) * (1 - 1e-12)
     num_far = sum(abs(mean - observed) >= far for mean in means)
+    # The observed sample counts as one of the resamples: p is never 0.
     p = (1 + num_far) / (RESAMPLES + 1)
     tail = (1 - level) / 2
     return max(p, least_p), quantile(means, tail), quantile(means, 1 - tail)

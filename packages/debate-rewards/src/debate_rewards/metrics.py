@@ -49,7 +49,7 @@ class AnswersGiven:
 
     @property
     def right(self) -> dict[TurnKey, bool] | None:
-        """Which turns are right, `None` where the question's own answer cannot be used."""
+        """Rightness of each turn, `None` where the question's own answer cannot be used."""
         if any(verdict.verdict == "unverifiable" for verdict in self.verdicts.values()):
             return None
         return {key: verdict.verdict == "right" for key, verdict in self.verdicts.items()}
@@ -109,8 +109,8 @@ def add_rounds(sums: Sums, debate_answers: AnswersGiven, right: Mapping[TurnKey,
       `maj/delta` the second minus the first (Δ), except under topology `pair`, where second turns
       are sampled for each pair of first turns. All belong to the same debate, and so to the same
       first turns.
-    - `pass@k/round_R`: whether any of the round's answers is right, which bounds every choice among
-      them, such as the peers' vote among those that they judged.
+    - `pass@k/round_R`: whether any of the round's answers is right, a bound of every choice among
+      them, such as the peers' vote.
     - `central/first`, `central/last`, `central/delta`, under topology central: the same of the
       answers of the agent in the center: single answers, no vote.
     - `improvement`: (accuracy of the last round − of the first) / accuracy of the first, a ratio
@@ -129,6 +129,7 @@ def add_rounds(sums: Sums, debate_answers: AnswersGiven, right: Mapping[TurnKey,
     for round, keys in rounds.items():
         sums.add(f"maj/round_{round}", majority_right[round])
         sums.add(f"pass@k/round_{round}", float(any(right[key] for key in keys)))
+    # A debate may end early, so `last` is the debate's own last round.
     first = min(rounds)
     last = max(rounds)
     protocol = debate_answers.debate.transcript.protocol
@@ -145,7 +146,8 @@ def add_rounds(sums: Sums, debate_answers: AnswersGiven, right: Mapping[TurnKey,
         # A ratio of sums: its weight is the accuracy that it divides by.
         sums.add("improvement", last_accuracy - first_accuracy, first_accuracy)
     agreed_round = _agreed_round(debate_answers)
-    sums.add("agreement/accuracy", majority_right[last if agreed_round is None else agreed_round])
+    stop_round = last if agreed_round is None else agreed_round
+    sums.add("agreement/accuracy", majority_right[stop_round])
     for key, turn in debate_answers.debate.turns.items():
         side = "right" if right[key] else "wrong"
         sums.add(f"{side}/characters/round_{key.round}", len(turn.turn.text))
@@ -182,6 +184,7 @@ def add_costs(sums: Sums, debate_answers: AnswersGiven) -> None:
     sums.add("agreement/reached", float(agreed_round is not None))
     num_tokens = 0
     num_saved = 0
+    # Judges and critics cost tokens, too: all turns count, not only those with an answer.
     for turn in turns:
         if turn.token_counts is None:
             return
@@ -199,7 +202,9 @@ def _agreed_round(debate_answers: AnswersGiven) -> int | None:
     for round, keys in debate_answers.rounds().items():
         classes = {debate_answers.classes[key] for key in keys}
         has_everyone = len(keys) == len(answering_agents(protocol, round))
-        if has_everyone and len(keys) > 1 and len(classes) == 1 and None not in classes:
+        # One answer always agrees with itself, and turns without an answer agree on nothing.
+        has_one_answer = len(keys) > 1 and len(classes) == 1 and None not in classes
+        if has_everyone and has_one_answer:
             return round
     return None
 
@@ -291,14 +296,17 @@ def question_values(
     values: dict[str, dict[str, float]] = {}
     for question, moments in question_moments(transcripts, seed).items():
         for name, value in Sums(dict(moments)).values().items():
-            if len(moments[name]) == 2 and not is_ratio(name):
+            # Two moments are a sum and its weight; a correlation has six.
+            is_mean = len(moments[name]) == 2 and not is_ratio(name)
+            if is_mean:
                 values.setdefault(name, {})[question] = value
     return values
 
 
 def is_ratio(name: str) -> bool:
     """Say whether a metric is a ratio of sums over questions and not a mean of their values."""
-    return name.split("/")[0] in ("rho", "n_eff", "improvement", "right", "wrong")
+    first_part = name.split("/")[0]
+    return first_part in ("rho", "n_eff", "improvement", "right", "wrong")
 
 
 def question_moments(
@@ -320,6 +328,7 @@ def question_moments(
             if scores is not None:
                 add_reward(debate_sums, right, scores[index])
         question_sums.setdefault(question_id, Sums()).merge(debate_sums)
+    # How alike the debates of one question are is no sum over them.
     for question_id, truths in question_truths.items():
         add_intraclass(question_sums[question_id], truths)
     return {question_id: sums.moments for question_id, sums in question_sums.items()}
@@ -354,35 +363,39 @@ def _measure(
 def _measure_all(
     transcripts: Sequence[Transcript], seed: int
 ) -> list[tuple[Sums, dict[TurnKey, bool] | None]]:
-    answers = answers_given(transcripts)
-    decisions = [decisions_of(given.debate, seed) for given in answers]
+    batch_answers = answers_given(transcripts)
+    decisions = [decisions_of(answers.debate, seed) for answers in batch_answers]
     # All decisions are checked in one call, so that worker processes share them out.
     decided_answers = []
-    for given, debate_decisions in zip(answers, decisions, strict=True):
-        question = given.debate.transcript.question
+    for answers, debate_decisions in zip(batch_answers, decisions, strict=True):
+        question = answers.debate.transcript.question
         decided_answers += [(question, answer) for answer in debate_decisions.values()]
     next_verdict = iter(check_many(decided_answers))
+
     measured = []
-    for given, debate_decisions in zip(answers, decisions, strict=True):
+    for answers, debate_decisions in zip(batch_answers, decisions, strict=True):
         sums = Sums()
-        debate = given.debate
-        right = given.right
+        debate = answers.debate
+        right = answers.right
         _add_format(sums, debate)
-        for round, keys in given.rounds().items():
-            classes = [given.classes[key] for key in keys if given.classes[key] is not None]
-            if classes:
-                sums.add(f"diversity/round_{round}", len(set(classes)) / len(classes))
+        for round, keys in answers.rounds().items():
+            round_classes = [answers.classes[key] for key in keys]
+            readable_classes = [number for number in round_classes if number is not None]
+            if readable_classes:
+                diversity = len(set(readable_classes)) / len(readable_classes)
+                sums.add(f"diversity/round_{round}", diversity)
         sums.add("unverifiable", float(right is None))
+        # Taken for every debate, measured or not: the iterator runs over all of them.
         decision_verdicts = {name: next(next_verdict).verdict for name in debate_decisions}
         if right is not None:
-            _add_accuracy(sums, given, right)
+            _add_accuracy(sums, answers, right)
             add_change(sums, right)
             add_dissent(sums, debate, right)
             add_criticism(sums, debate, right)
-            add_rounds(sums, given, right)
+            add_rounds(sums, answers, right)
             for name, verdict in decision_verdicts.items():
                 sums.add(f"decision/{name}", float(verdict == "right"))
-        add_costs(sums, given)
+        add_costs(sums, answers)
         add_judged(sums, debate, right)
         add_judging(sums, debate, right)
         for name, agents in agents_by_policy(debate.transcript.protocol).items():

@@ -29,7 +29,7 @@ Verdicts = dict[tuple[int, int, int], Verdict]
 
 
 def successive(turns: Iterable[TurnKey]) -> Iterator[tuple[TurnKey, TurnKey]]:
-    """Yield each turn after its agent's turn before it; first turns have none."""
+    """Yield each turn after the agent's previous turn; first turns have no previous turn."""
     latest: dict[int, TurnKey] = {}
     for key in sorted(turns, key=lambda turn: turn.round):
         if key.agent in latest:
@@ -40,9 +40,9 @@ def successive(turns: Iterable[TurnKey]) -> Iterator[tuple[TurnKey, TurnKey]]:
 def add_change(sums: Sums, right: Mapping[TurnKey, bool]) -> None:
     """Add flips and drift of one debate.
 
-    Flips compare an agent's turn with its last one before, as shares of all such pairs.
-    `drift/round_t` is the accuracy of round t minus that of round t − 1; where every agent speaks
-    in both it is `flips/wrong_to_right/round_t` − `flips/right_to_wrong/round_t`.
+    Flips compare an agent's turn with the agent's previous turn, as shares of all such pairs.
+    `drift/round_t` is the accuracy of round t minus the accuracy of round t − 1; where every agent
+    speaks in both, it is `flips/wrong_to_right/round_t` − `flips/right_to_wrong/round_t`.
 
     Source: SDRL (paper), section 4: drift of the belief in the right answer.
     """
@@ -57,6 +57,7 @@ def add_change(sums: Sums, right: Mapping[TurnKey, bool]) -> None:
             sums.add(f"flips/wrong_to_right{suffix}", float(is_right and not was_right))
     for round_, answers in rounds.items():
         earlier_answers = rounds.get(round_ - 1)
+        # The first round has no drift, nor has a round after one in which only judges spoke.
         if earlier_answers:
             accuracy = sum(answers) / len(answers)
             earlier_accuracy = sum(earlier_answers) / len(earlier_answers)
@@ -105,6 +106,7 @@ def add_criticism(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool])
         for target in targets:
             before = judged[target].key
             after = first_readers.get(critic.key, {}).get(before.agent)
+            # A critique in the last round is read by nobody, and has no effect to measure.
             if after is not None:
                 effect = "harms" if right[before] else "corrects"
                 sums.add(f"critique/{effect}", float(right[after] != right[before]))
@@ -119,11 +121,12 @@ def _add_answer_critics(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, 
             continue
         critic_answer = critic.parsed.answer
         for turn in debate.judged_by(critic).values():
-            agrees = critic_answer is None or same_answer(
-                question, critic_answer, turn.parsed.answer
-            )
+            agrees = True
+            if critic_answer is not None:
+                agrees = same_answer(question, critic_answer, turn.parsed.answer)
             if right[turn.key]:
                 sums.add("critic/ok_when_right", float(agrees))
+            # A failed turn counts as wrong, but gave the critic no answer to object to.
             elif not turn.failed:
                 sums.add("critic/no_when_wrong", float(not agrees))
 
@@ -144,23 +147,32 @@ def intraclass_moments(debates: Sequence[Sequence[float]]) -> Moments | None:
 
     Source: SDRL (paper), Lemma 4.7; there the largest over all answers, here for the right one.
     """
-    groups = [list(values) for values in debates if values]
-    totals = [sum(group) for group in groups]
-    sizes = [len(group) for group in groups]
-    squares = sum(value * value for group in groups for value in group)
-    # Every pair counts twice, once in each order.
-    pairs_within = sum(size * size for size in sizes) - sum(sizes)
-    pairs_between = sum(sizes) ** 2 - sum(size * size for size in sizes)
+    # Sums over pairs come from squares of totals, (Σx)² = Σx² + Σx·x', in time linear in the
+    # number of agents. Every pair counts twice, once in each order.
+    num_values = 0
+    total = 0.0
+    sum_of_squares = 0.0
+    sum_of_squared_totals = 0.0
+    sum_of_squared_sizes = 0
+    for values in debates:
+        debate_total = sum(values)
+        num_values += len(values)
+        total += debate_total
+        sum_of_squares += sum(value * value for value in values)
+        sum_of_squared_totals += debate_total * debate_total
+        sum_of_squared_sizes += len(values) * len(values)
+    pairs_within = sum_of_squared_sizes - num_values
+    pairs_between = num_values * num_values - sum_of_squared_sizes
     if not pairs_within or not pairs_between:
         return None
-    within = (sum(total * total for total in totals) - squares) / pairs_within
-    between = (sum(totals) ** 2 - sum(total * total for total in totals)) / pairs_between
-    mean_square = squares / sum(sizes)
-    return within - between, mean_square - between
+    mean_within = (sum_of_squared_totals - sum_of_squares) / pairs_within
+    mean_between = (total * total - sum_of_squared_totals) / pairs_between
+    mean_square = sum_of_squares / num_values
+    return mean_within - mean_between, mean_square - mean_between
 
 
 def add_intraclass(sums: Sums, debates: Iterable[Mapping[TurnKey, bool]]) -> None:
-    """Add ρ and N_eff of one question for each round, from the debates that were held on it.
+    """Add ρ and N_eff of one question for each round, from all debates on it.
 
     N_eff = N / (1 + (N − 1) ρ) is the number of independent voters that N agents are worth, N the
     agents that spoke in a round on average. With ρ = a / b it is N b / (b + (N − 1) a), so that it
@@ -181,6 +193,7 @@ def add_intraclass(sums: Sums, debates: Iterable[Mapping[TurnKey, bool]]) -> Non
             continue
         sums.join(f"rho/round_{round_}", moments)
         covariance, variance = moments
+        # Failed debates may end early, so rounds differ in the number of agents that spoke.
         num_voters = sum(len(values) for values in groups) / len(groups)
         denominator = variance + (num_voters - 1) * covariance
         sums.join(f"n_eff/round_{round_}", (num_voters * variance, denominator))
@@ -201,6 +214,7 @@ def add_judging(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | 
     shares = tally(votes)
     points = [(share.balance, float(right[key])) for key, share in shares.items()]
     sums.add_points("winner_truth_correlation", points)
+    # Ranks compare turns of one round: only these had the same judges.
     for round in {key.round for key in shares}:
         judged_keys = [key for key in shares if key.round == round]
         vote_ranks = _centred_ranks([shares[key].balance for key in judged_keys])
@@ -266,6 +280,7 @@ def _add_habits(
     for (left, right, verdict, own_agent, is_check), count in equal_votes.items():
         is_equal = verdict == "="
         sums.add(f"{prefix}judge/equal_share", count * is_equal, count)
+        # Wins and the order shown are figures of a whole debate, not of one policy's votes.
         if prefix or is_equal:
             continue
         num_left_wins = count if verdict == ">" else 0
@@ -281,6 +296,7 @@ def _add_judge_accuracy(
     sums: Sums, votes: Sequence[Vote], right: Mapping[TurnKey, bool], prefix: str
 ) -> None:
     """Add the accuracy of votes on a right and a wrong turn."""
+    # N agents cast N³ votes of only six kinds: each kind is added once.
     verdict_counts: Counter[tuple[bool, Verdict]] = Counter()
     for vote in votes:
         left_is_right = right[vote.left]
@@ -299,17 +315,16 @@ def _add_judge_accuracy(
 def owed_values(
     debate: ReadDebate, judge: ReadTurn, right: Mapping[TurnKey, bool]
 ) -> Iterator[float]:
-    """Yield the accuracy of each expected comparison of a right and a wrong turn.
-
-    `=` and an omitted pair are worth 1/2: leaving out hard pairs gains nothing.
-    """
+    """Yield the accuracy of each expected comparison of a right and a wrong turn."""
     for (left, other), verdict in expected_verdicts(debate, judge):
         if right[left] == right[other]:
             continue
+        # An omitted pair is worth as much as `=`: leaving out hard pairs gains nothing.
         if verdict is None or verdict == "=":
             yield 0.5
         else:
-            yield float((verdict == ">") == right[left])
+            names_left = verdict == ">"
+            yield float(names_left == right[left])
 
 
 def add_own(
@@ -324,16 +339,16 @@ def add_own(
     for key, turn in debate.turns.items():
         if key.agent in agents:
             sums.add(f"{prefix}format_all", float(not turn.failed))
-    # Of the last round in which any of them should answer.
+    if right is None:
+        return
+    # The last round of the debate may be others' alone, such as a judge's.
     protocol = debate.transcript.protocol
     for round in range(debate.last_round, -1, -1):
         expected_agents = agents.intersection(answering_agents(protocol, round))
-        if not expected_agents:
-            continue
-        if right is not None:
+        if expected_agents:
             num_right = sum(right.get(TurnKey(agent, round), False) for agent in expected_agents)
             sums.add(f"{prefix}correct", num_right, len(expected_agents))
-        return
+            return
 
 
 def _add_error_correlation(
@@ -344,6 +359,7 @@ def _add_error_correlation(
     An error is 0 where the right turn is named, 1/2 for `=`, and 1 where the wrong one is.
     """
     for (left, other), pair_votes in by_pair(votes).items():
+        # Of two right turns, or two wrong ones, no verdict is an error.
         if right[left] == right[other]:
             continue
         error_of = {">": float(not right[left]), "=": 0.5, "<": float(right[left])}
@@ -364,6 +380,7 @@ def _add_error_correlation(
             sum_y = pair_sum - sum_x
             squares_x = sum(error * error for error in errors)
             squares_y = pair_squares - squares_x
+            # Each x meets every y, so that a sum over x alone counts num_y times.
             if num_y:
                 moments = (
                     float(num_x * num_y),
@@ -379,24 +396,28 @@ def _add_error_correlation(
 def add_reward(sums: Sums, right: Mapping[TurnKey, bool], score: Score) -> None:
     """Add whether the turns with the highest reward of a round are right, and the share of right.
 
-    Rounds count in which both a right and a wrong turn have a value; equal values share the first
+    Only rounds with values of both a right and a wrong turn count; equal values share the first
     place. The parts of a mixed reward are added with their weights. Penalties do not count.
     """
     values: dict[TurnKey, float] = {}
     for credit in score.credits:
         key = TurnKey(credit.agent, credit.round)
+        # A penalty marks a failed turn, which the format metrics count: it judges no answer.
         if credit.value is None or credit.penalty or credit.span is not None:
             continue
+        # Streams of judging and criticism say nothing about the turn's own answer.
         if credit.stream in ("generator", "return") and key in right:
             values[key] = values.get(key, 0.0) + credit.weight * credit.value
     for round_ in sorted({key.round for key in values}):
         round_values = {key: value for key, value in values.items() if key.round == round_}
-        has_both = len({right[key] for key in round_values}) == 2
-        if has_both:
-            highest = max(round_values.values())
-            best_keys = [key for key, value in round_values.items() if value == highest]
-            sums.add("reward/accuracy", sum(right[key] for key in best_keys) / len(best_keys))
-            sums.add("reward/chance", sum(right[key] for key in round_values) / len(round_values))
+        num_right = sum(right[key] for key in round_values)
+        # Where all are right or all wrong, any reward names the best.
+        if num_right in (0, len(round_values)):
+            continue
+        highest = max(round_values.values())
+        best_keys = [key for key, value in round_values.items() if value == highest]
+        sums.add("reward/accuracy", sum(right[key] for key in best_keys) / len(best_keys))
+        sums.add("reward/chance", num_right / len(round_values))
 
 
 def pass_at(right: int, samples: int, k: int) -> float:
@@ -435,7 +456,7 @@ def majority_of_subsets(
 ) -> list[float]:
     """Compute, for k = 1 … most, how often the majority of k samples is right.
 
-    That is the mean over all subsets of k samples of the share of right classes among the largest
+    The mean runs over all subsets of k samples, of the share of right classes among the largest
     classes: ties count in expectation. A subset without answers is wrong.
 
     Args:
@@ -449,7 +470,8 @@ def majority_of_subsets(
     _check(len(classes), most)
     class_sizes = Counter(number for number in classes if number is not None)
     num_silent = len(classes) - class_sizes.total()
-    # Subsets of k samples that a right class wins, a tie of t classes as 1/t.
+    # Subsets of k samples that a right class wins, a tie of t classes as 1/t. They are counted by
+    # the votes of the winner: listing them takes 2^n steps.
     num_won = [0.0] * most
     for number in right & class_sizes.keys():
         other_sizes = [size for other, size in class_sizes.items() if other != number]
@@ -466,19 +488,22 @@ def _ways_to_win(
 ) -> list[float]:
     """Count the ways to draw 0 … most samples of other classes without losing to any.
 
-    A way in which t other classes have as many votes counts 1 / (t + 1).
+    A way to tie with t other classes counts 1 / (t + 1).
     """
-    # Row t, column n: ways to draw n samples in which t classes have as many votes.
+    # Row t, column n: ways to draw n samples in which t classes have as many votes. Python's
+    # integers are exact: the binomials of 100 samples exceed a float's 53 bits.
     ways = [[0] * (most + 1)]
     for num_drawn in range(min(num_silent, most) + 1):
         ways[0][num_drawn] = math.comb(num_silent, num_drawn)
     for size in other_sizes:
+        # A class that can tie may add one to the largest number of ties.
         can_tie = size >= num_votes and num_votes <= most
         next_ways = [[0] * (most + 1) for _ in range(len(ways) + can_tie)]
         for num_ties, row in enumerate(ways):
             for num_before, ways_before in enumerate(row):
                 if not ways_before:
                     continue
+                # More than `num_votes` of one class would beat the winner.
                 for num_drawn in range(min(size, num_votes, most - num_before) + 1):
                     next_row = next_ways[num_ties + (num_drawn == num_votes)]
                     next_row[num_before + num_drawn] += ways_before * math.comb(size, num_drawn)
@@ -538,6 +563,7 @@ def swapped_judging(plain: Transcript, reseated: Transcript) -> dict[str, tuple[
         is_in_both = key in plain_verdicts and key in reseated_verdicts
         sums.add("judge/pairs_in_both", float(is_in_both))
     for key, first in sorted(plain_verdicts.items()):
+        # A pair left out in one order says nothing about the judge's bias.
         if key not in reseated_verdicts:
             continue
         second = reseated_verdicts[key]
