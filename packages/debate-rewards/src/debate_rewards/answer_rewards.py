@@ -46,6 +46,7 @@ def usable_verdicts(debates: Sequence[ReadDebate]) -> list[Verdicts | None]:
     usable: list[Verdicts | None] = []
     for debate, verdicts in zip(debates, turn_verdicts(debates), strict=True):
         reasons = [v.reason for v in verdicts.values() if v.verdict == "unverifiable"]
+        # The fault is the question's, so that one reason covers all turns.
         if reasons:
             _log.warning("question %r is left out: %s", debate.transcript.question.id, reasons[0])
             usable.append(None)
@@ -131,6 +132,7 @@ class Verifiable(RewardConfig):
             value = 1.0 if is_right else wrong_value
             if turn.parsed.problems:
                 value += self.contract_penalty
+            # Bounded, so that a readable answer is never worth less than a failed turn.
             values[key] = max(value, FAILURE_VALUE)
         metrics = {
             "verifiable/unverifiable_gold": 0.0,
@@ -281,26 +283,32 @@ def _agreement(
     for index, key in group:
         turn = debates[index].turns[key]
         answers.append(None if turn.failed else turn.parsed.answer)
-    debate_indices = list(dict.fromkeys(index for index, _ in group)) if is_verified else []
-    peer_answers = [peer_vote(debates[index], 0) for index in debate_indices]
+    peer_answers: dict[int, str | None] = {}
+    if is_verified:
+        for index in dict.fromkeys(index for index, _ in group):
+            peer_answers[index] = peer_vote(debates[index], seed=0)
     # Answers of peers are classed with those of turns, so that equal ones have one number.
     question = debates[group[0][0]].transcript.question
-    classes = answer_classes(question, [*answers, *peer_answers])
+    classes = answer_classes(question, [*answers, *peer_answers.values()])
     turn_classes = classes[: len(group)]
-    peer_classes = dict(zip(debate_indices, classes[len(group) :], strict=True))
+    peer_classes = dict(zip(peer_answers, classes[len(group) :], strict=True))
 
     class_sizes: Counter[int] = Counter()
-    for (index, key), number in zip(group, turn_classes, strict=True):
-        if number is not None and (against == "each" or key.round == debates[index].last_round):
-            class_sizes[number] += 1
-    largest = class_sizes.most_common(2)
-    if not largest or (len(largest) == 2 and largest[0][1] == largest[1][1]):
+    for (index, key), class_number in zip(group, turn_classes, strict=True):
+        # Against the last round, earlier answers are compared with the majority but do not make it.
+        has_vote = against == "each" or key.round == debates[index].last_round
+        if has_vote and class_number is not None:
+            class_sizes[class_number] += 1
+    largest_size = max(class_sizes.values(), default=0)
+    largest_classes = [number for number, size in class_sizes.items() if size == largest_size]
+    # A winner by order would pay whichever answer was sampled first.
+    if len(largest_classes) != 1:
         return {}
-    majority = largest[0][0]
+    (majority,) = largest_classes
     agreement = {}
-    for (index, key), number in zip(group, turn_classes, strict=True):
+    for (index, key), class_number in zip(group, turn_classes, strict=True):
         if peer_classes.get(index, majority) == majority:
-            agreement[index, key] = number == majority
+            agreement[index, key] = class_number == majority
     return agreement
 
 
@@ -352,8 +360,9 @@ class Majority(RewardConfig):
         scores = []
         for debate, agrees in zip(debates, agreement, strict=True):
             values: dict[TurnKey, float | None] = {}
-            for key, in_majority_ in agrees.items():
-                values[key] = 1.0 if in_majority_ else minority_value
+            for key, is_with_majority in agrees.items():
+                values[key] = 1.0 if is_with_majority else minority_value
+            # Failed turns have a value without a majority, and no part in these shares.
             valid_keys = [key for key, turn in debate.turns.items() if not turn.failed]
             decided = [agrees[key] for key in valid_keys if key in agrees]
             share_undecided = None

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from statistics import fmean
 from typing import Literal
 
 from pydantic import Field
@@ -36,7 +35,8 @@ from debate_rewards.reward import (
 from debate_rewards.votes import JUDGE, Judgment, judgments
 
 _THINK = re.compile(r"</?+(?ai:think)\s*+>")
-# Each part stays on its line: a part that ran over line ends would be tried again from each line.
+# A line that begins as another speaker's would, such as `Judge:` or `Agent 1:`. Each part stays on
+# its line: a part that ran over line ends would be tried again from each line.
 _LABEL = re.compile(
     r"^[^\w\n]*+(?ai:(judge|rival|critic|proposer|consultant)|agent[^\S\n]++([0-9]{1,3}))"
     r"[^\S\n]*+:",
@@ -51,7 +51,8 @@ def is_right(debate: ReadDebate, right: Mapping[TurnKey, bool]) -> dict[int, boo
         debate: A debate before a judge.
         right: Whether the answer of each turn is right.
     """
-    last_answers = {key.agent: right[key] for key in sorted(right, key=lambda key: key.round)}
+    keys_in_order = sorted(right, key=lambda key: key.round)
+    last_answers = {key.agent: right[key] for key in keys_in_order}
     opponent = debate.transcript.protocol.extra.get("opponent")
     if opponent == "critic" and 0 in last_answers:
         last_answers[1] = not last_answers[0]
@@ -63,6 +64,7 @@ def true_decision(debate: ReadDebate, right: Mapping[TurnKey, bool]) -> int | No
     sides = is_right(debate, right)
     if 0 not in sides:
         return None
+    # A consultant speaks alone: the judge decides against it where it is wrong.
     opponent_is_right = sides.get(1, not sides[0])
     if sides[0] == opponent_is_right:
         return None
@@ -140,10 +142,11 @@ class JudgedReward(RewardConfig):
         """Score a debate; `right` is `None` where the truth is unneeded or unknown."""
         debate_judgments = judgments(debate)
         decisions = [j.decision for j in debate_judgments if j.decision is not None]
+        # A speech paid in part by the truth has no value without it, whatever the judges decide.
         is_usable = right is not None or not self.needs().answers
-        vote_share = fmean(1 - decision for decision in decisions) if decisions else None
-        if not is_usable:
-            vote_share = None
+        vote_share = None
+        if decisions and is_usable:
+            vote_share = decisions.count(0) / len(decisions)
         sides = {} if right is None else is_right(debate, right)
         judge_keys = {judgment.turn.key for judgment in debate_judgments}
         # Debates of a group are alike before this round, and it alone gets credit.
@@ -172,13 +175,14 @@ class JudgedReward(RewardConfig):
 
     def _excess(self, debate: ReadDebate, turn: ReadTurn) -> float:
         """Compute the excess of a speech as a share of the limit, at most 1."""
-        # The speech's limit is of each section; the thinking's of everything outside the speech.
+        # `max_words` limits each section, `thinking_words` everything outside the speech.
         num_spoken = max(_section_lengths(turn))
         num_words = len(word_ends(_THINK.sub(" ", turn.turn.text)))
         num_thought = num_words - len(word_ends(turn.parsed.spoken))
         excess = 0.0
         speech_limit = debate.transcript.protocol.extra.get("max_words")
         for num_used, limit in ((num_spoken, speech_limit), (num_thought, self.thinking_words)):
+            # Bounded, so that an endless speech does not outweigh all others of the batch.
             if isinstance(limit, int):
                 excess = max(excess, min(1.0, num_used / limit - 1))
         return excess
@@ -202,6 +206,8 @@ class JudgedReward(RewardConfig):
                 order_reversed = judgment.order_reversed
                 others = [j for j in debate_judgments if j.order_reversed != order_reversed]
                 targets = [other.decision for other in others]
+            # None is the truth where both rivals are right or wrong, and a judge without a
+            # decision: neither speaks for or against this judgment.
             agreement = []
             for target in targets:
                 if target is not None:
@@ -216,13 +222,13 @@ def add_judged(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | N
 
     - `judged/vote`: share of decisions for agent 0.
     - `judged/for_right`: share of decisions for the right side, where a single side is right.
-      `judged/mcc`: correlation of decisions for agent 0 with its being right, which is Matthews'
+      `judged/mcc`: correlation of decisions for agent 0 with agent 0 being right, Matthews'
       coefficient. `judged/brier`: mean squared difference of the share of decisions for agent 0
-      from whether it is right. `judged/gap`, without rivals: that share minus whether it is right,
+      from whether it is right. `judged/gap`, without rivals: this share minus whether it is right,
       the pay of the policy beyond the truth.
     - `judged/first_shown`, `judged/longer`: share of decisions between rivals for the rival
-      shown first, and for the rival with more words. `judged/both_orders`: share of pairs of
-      judgments of either order that are alike.
+      shown first, and for the rival with more words. `judged/both_orders`: share of equal
+      decisions in pairs of a judgment of either order.
     - `judged/words`: of a judgment; `speech/words`: of a speech.
     - `speech/impersonates`: share of speeches with a line that begins with another speaker's name.
       `judged/for_agent_0`: share of decisions for agent 0, of rivals.
@@ -249,6 +255,7 @@ def add_judged(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | N
             sums.add("judged/for_right", decisions.count(truth), len(decisions))
             sums.add_points("judged/mcc", points)
             sums.add("judged/brier", (vote_share - first_is_right) ** 2)
+            # Between rivals, which of them is agent 0 is chance: the gap would be 0 on average.
             if not is_between_rivals:
                 sums.add("judged/gap", vote_share - first_is_right)
     _add_speeches(sums, debate)

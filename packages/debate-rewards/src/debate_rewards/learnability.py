@@ -78,8 +78,10 @@ class Learnability(RewardConfig):
                 text_counts[debate.transcript.question.text] += 1
         scores = []
         for debate, solve_rate in zip(debates, solve_rates, strict=True):
-            share = text_counts[debate.transcript.question.text] / max(1, text_counts.total())
-            scores.append(self._score(debate, solve_rate, share))
+            # A step of refused questions alone counts no text.
+            num_equal = text_counts[debate.transcript.question.text]
+            equal_share = num_equal / max(1, text_counts.total())
+            scores.append(self._score(debate, solve_rate, equal_share))
         return scores
 
     def _score(self, debate: ReadDebate, solve_rate: float | None, equal_share: float) -> Score:
@@ -95,6 +97,8 @@ class Learnability(RewardConfig):
         elif solve_rate is None:
             credit = Credit(*proposal.key, PROPOSER, None, expected=False)
         else:
+            # 1 where half of the solvers are right, which leaves a reward of 0 or 1 the most
+            # variance; 0 where all are right or all wrong, and nobody can learn.
             uncertainty = 1 - 2 * abs(solve_rate - 0.5)
             value = max(0.0, uncertainty - self.repetition * equal_share)
             credit = Credit(*proposal.key, PROPOSER, value)

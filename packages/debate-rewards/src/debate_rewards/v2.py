@@ -75,7 +75,7 @@ def generator_values(votes: Sequence[Vote], ties: Ties) -> dict[TurnKey, float]:
             continue
         points_left = _POINTS_OF_LEFT[vote.verdict]
         for turn, points in ((vote.left, points_left), (vote.right, 1 - points_left)):
-            # A judge that ranks its own turn too has no say in what that turn is worth.
+            # A judge that ranks its own turn, too, has no say in the worth of this turn.
             if turn.agent == vote.judge.agent:
                 continue
             votes_for[turn] = votes_for.get(turn, 0.0) + points
@@ -106,8 +106,11 @@ def consensus_values(
         for index in indices:
             vote = votes[index]
             consensus_lead = lead
+            # All votes of this judge leave, not only this one: a repeated line would else be its
+            # own consensus.
             if consensus == "leave_one_out":
                 consensus_lead -= lead_by_judge[vote.judge.agent]
+            # A tie is neither with a consensus nor against it.
             if vote.verdict != "=" and consensus_lead != 0:
                 agrees = (vote.verdict == ">") == (consensus_lead > 0)
                 values[index] = 1.0 if agrees else -1.0
@@ -175,6 +178,7 @@ def verdicts_elsewhere(
         debate_verdicts = Counter(vote.verdict for vote in debate_votes)
         batch_verdicts.update(debate_verdicts)
         question_verdicts.setdefault(question, Counter()).update(debate_verdicts)
+    # The batch without one question, not a sum over the others: that takes the square of the batch.
     return [batch_verdicts - question_verdicts[question] for question in questions]
 
 
@@ -314,29 +318,23 @@ class V2(JudgeSettings, PooledReward):
 
     def score_read(self, debates: Sequence[ReadDebate]) -> list[Score]:
         """Score parsed debates, in order."""
-        ballots_by_debate = [ballots(debate, self.duplicates) for debate in debates]
-        votes_by_debate = [all_votes(turn_ballots) for turn_ballots in ballots_by_debate]
-        judged_by_debate = list(map(judged_ballots, debates, ballots_by_debate))
-        judged_votes = [all_votes(turn_ballots) for turn_ballots in judged_by_debate]
-        values_by_debate = self.verdict_values(debates, judged_votes)
-        generator_votes_by_debate = self.booked_votes(debates, votes_by_debate)
+        # Turns are valued by the votes on them, judges by their own verdicts: the two differ for a
+        # judge who was shown one answer alone, and makes a vote only with another such judge.
+        turn_ballots = [ballots(debate, self.duplicates) for debate in debates]
+        judge_ballots = list(map(judged_ballots, debates, turn_ballots))
+        # Of all debates at once: peer prediction compares a verdict with other questions'.
+        generator_votes = self.booked_votes(debates, list(map(all_votes, turn_ballots)))
+        judge_values = self.verdict_values(debates, list(map(all_votes, judge_ballots)))
         scores = []
-        for debate, turn_ballots, own_ballots, values, generator_votes in zip(
-            debates,
-            ballots_by_debate,
-            judged_by_debate,
-            values_by_debate,
-            generator_votes_by_debate,
-            strict=True,
-        ):
-            generator_credits = self.generator_credits(debate, generator_votes)
+        for index, debate in enumerate(debates):
+            generator_credits = self.generator_credits(debate, generator_votes[index])
             judge_credits: list[Credit] = []
             if self.consensus != "none":
                 judge_credits = self.judge_credits(
-                    debate, own_ballots, values, centred=self.centred
+                    debate, judge_ballots[index], judge_values[index], centred=self.centred
                 )
             metrics = v2_metrics(
-                debate, turn_ballots, own_ballots, generator_credits, judge_credits
+                debate, turn_ballots[index], judge_ballots[index], generator_credits, judge_credits
             )
             # An agent's return is the mean over its generator credits.
             score = build_score(debate.transcript, generator_credits, metrics)
@@ -349,12 +347,14 @@ class V2(JudgeSettings, PooledReward):
         """Select the votes on turns of each debate by role, `None` for no signal."""
         if self.votes_of is None:
             return votes
-        booked = []
+        booked: list[list[Vote]] = []
         for debate, debate_votes in zip(debates, votes, strict=True):
             protocol = debate.transcript.protocol
-            booked.append(
-                [v for v in debate_votes if role_of(protocol, v.judge.agent).name == self.votes_of]
-            )
+            role_votes = []
+            for vote in debate_votes:
+                if role_of(protocol, vote.judge.agent).name == self.votes_of:
+                    role_votes.append(vote)
+            booked.append(role_votes)
         return booked
 
     def generator_credits(self, debate: ReadDebate, votes: Sequence[Vote] | None) -> list[Credit]:
@@ -383,9 +383,9 @@ class V2(JudgeSettings, PooledReward):
             return [[None] * len(debate_votes) for debate_votes in votes]
         if self.consensus != "peer_prediction":
             return [consensus_values(debate_votes, self.consensus) for debate_votes in votes]
-        questions = [debate.transcript.question.id for debate in debates]
-        elsewhere = verdicts_elsewhere(questions, votes)
-        return [peer_prediction_values(v, e) for v, e in zip(votes, elsewhere, strict=True)]
+        question_ids = [debate.transcript.question.id for debate in debates]
+        elsewhere = verdicts_elsewhere(question_ids, votes)
+        return list(map(peer_prediction_values, votes, elsewhere))
 
     def notes(self, context: RewardContext) -> Iterator[RewardNote]:
         """Yield causes without votes or judges, and settings that were worse when measured."""

@@ -17,7 +17,6 @@ from debate_rewards.answer_pools import (
 from debate_rewards.reward import (
     Credit,
     ReadDebate,
-    ReadTurn,
     Score,
     build_score,
     known_mean,
@@ -59,23 +58,37 @@ class _Pairwise(PooledReward):
             num_malformed += judge.parsed.malformed
             if judge.failed:
                 continue
-            valid_lines = _lines_about_valid_turns(debate, judge)
+            # Lines count by the agents that they name, shown to the judge or not, as the note has
+            # it. Only a turn that failed says nothing about its agent.
+            failed_agents = {
+                agent for agent, turn in debate.judged_by(judge).items() if turn.failed
+            }
+            lines = [orient(comparison) for comparison in judge.parsed.comparisons]
+            valid_lines = [
+                line for line in lines if failed_agents.isdisjoint((line.low, line.high))
+            ]
             counted_lines, num_dropped_pairs = without_repetitions(valid_lines, self.duplicates)
-            num_about_failed += len(judge.parsed.comparisons) - len(valid_lines)
+            num_about_failed += len(lines) - len(valid_lines)
             num_contradictory += num_dropped_pairs
             lines_by_judge[key] = counted_lines
+
         checked_turns: dict[int, TurnKey] = {}
         for vote in check_votes(debate):
             line = Line(vote.left.agent, vote.right.agent, vote.verdict, vote.span)
             lines_by_judge[vote.judge].append(line)
-            checked_turns |= {key.agent: key for key in vote.pair}
+            checked_turns[vote.left.agent] = vote.left
+            checked_turns[vote.right.agent] = vote.right
         num_votes = sum(len(lines) for lines in lines_by_judge.values())
 
         if self.pool == "answer":
             shares = _shares_by_answer(debate, lines_by_judge, self.ties, checked_turns)
         else:
             shares = _shares_by_agent(debate, lines_by_judge, self.ties)
-        values = [self.value(share) if share.up + share.down else 0.0 for share in shares]
+        # Without votes the note's sums are 0, and so is the return: no signal would be `None`.
+        values = []
+        for share in shares:
+            has_votes = share.up + share.down > 0
+            values.append(self.value(share) if has_votes else 0.0)
         returns = list(values)
         for key, turn in debate.turns.items():
             if turn.failed:
@@ -122,7 +135,7 @@ def _shares_by_answer(
 ) -> list[Share]:
     """Count the votes for and against all answers that each agent gave, without its own votes.
 
-    A line about an agent that the judge was not shown is about no answer: it counts for that agent.
+    A line about an agent whom the judge was not shown is about no answer: it counts for this agent.
 
     Args:
         debate: The debate.
@@ -148,22 +161,19 @@ def _shares_by_answer(
                 continue
             sides = ((line.low, share.up, share.down), (line.high, share.down, share.up))
             for number, up, down in sides:
-                for agent in range(num_agents):
-                    if number in judged:
-                        is_valued = answers[judged[number]] in answers_of_agent[agent]
-                    else:
-                        is_valued = agent == number
-                    if is_valued and agent != judge_key.agent:
-                        votes_for[agent] += up
-                        votes_against[agent] += down
+                valued_agents = {number}
+                if number in judged:
+                    judged_answer = answers[judged[number]]
+                    valued_agents = {
+                        agent
+                        for agent, agent_answers in enumerate(answers_of_agent)
+                        if judged_answer in agent_answers
+                    }
+                # The judge may have given the judged answer, too: it casts no vote on itself.
+                for agent in valued_agents - {judge_key.agent}:
+                    votes_for[agent] += up
+                    votes_against[agent] += down
     return [Share(up, down) for up, down in zip(votes_for, votes_against, strict=True)]
-
-
-def _lines_about_valid_turns(debate: ReadDebate, judge: ReadTurn) -> list[Line]:
-    """Select the lines whose agents were not last shown to the judge with a failed turn."""
-    failed_agents = {agent for agent, turn in debate.judged_by(judge).items() if turn.failed}
-    lines = [orient(comparison) for comparison in judge.parsed.comparisons]
-    return [line for line in lines if failed_agents.isdisjoint((line.low, line.high))]
 
 
 class WinRate(_Pairwise):

@@ -114,7 +114,7 @@ class Judgment:
 def judgments(debate: ReadDebate) -> list[Judgment]:
     """List all judgments of a debate, by judge and then in order of the turns."""
     protocol = debate.transcript.protocol
-    found_judgments = []
+    debate_judgments = []
     for agent in judging_agents(protocol):
         judge_turns = [turn for key, turn in debate.judges.items() if key.agent == agent]
         for turn in judge_turns:
@@ -126,8 +126,8 @@ def judgments(debate: ReadDebate) -> list[Judgment]:
                 decision=decided(protocol, decision_text),
                 order_reversed=reads_backwards(protocol, agent),
             )
-            found_judgments.append(judgment)
-    return found_judgments
+            debate_judgments.append(judgment)
+    return debate_judgments
 
 
 def orient(comparison: Comparison) -> Line:
@@ -160,6 +160,7 @@ def without_repetitions(lines: Sequence[Line], duplicates: Duplicates) -> tuple[
 
 def ballots(debate: ReadDebate, duplicates: Duplicates = "one") -> dict[TurnKey, Ballot]:
     """Read the ballot of every turn that may compare others, of judges without answers too."""
+    # The parts of a mixed reward and all metrics read the same ballots.
     cached: dict[TurnKey, Ballot] | None = debate.ballot_cache.get(duplicates)
     if cached is not None:
         return cached
@@ -177,6 +178,8 @@ def _read_ballot(debate: ReadDebate, judge: ReadTurn, duplicates: Duplicates) ->
     # A failed turn casts no votes, and no comparisons are expected of it.
     if judge.failed:
         return Ballot()
+    # Three fates of a line: an unseen turn is the judge's fault and may cost a penalty, a failed
+    # turn is not, and the rest are votes.
     judged = debate.judged_by(judge)
     readable_lines = []
     unseen_lines = []
@@ -212,7 +215,7 @@ def _read_ballot(debate: ReadDebate, judge: ReadTurn, duplicates: Duplicates) ->
 
 
 class AnswerCheck(NamedTuple):
-    """A judge's verdict on the one turn that it was shown, and where it says so."""
+    """A judge's verdict on the one turn shown to it, and the range of the verdict."""
 
     judge: TurnKey
     is_right: bool
@@ -252,6 +255,7 @@ def check_votes(debate: ReadDebate) -> list[Vote]:
     checks = sorted(checks_by_turn(debate).items())
     votes = []
     for (left, left_checks), (right, right_checks) in combinations(checks, 2):
+        # One by one and not each with each: k checks are k judgments of a turn, not k².
         for number in range(max(len(left_checks), len(right_checks))):
             left_check = left_checks[number % len(left_checks)]
             right_check = right_checks[number % len(right_checks)]
@@ -266,21 +270,22 @@ def check_votes(debate: ReadDebate) -> list[Vote]:
 def judged_ballots(
     debate: ReadDebate, turn_ballots: Mapping[TurnKey, Ballot]
 ) -> dict[TurnKey, Ballot]:
-    """Replace the votes of judges who read one answer alone by what each of them said.
+    """Replace the votes of judges who read one answer alone by their own verdicts.
 
-    That is one vote a judge, on the answer beside itself, `>` for right: judges of one answer are
+    Each casts one vote, on the answer beside itself, `>` for right: judges of one answer are
     then judges of one pair, and agree or not.
     """
-    own_ballots = dict(turn_ballots)
+    judge_ballots = dict(turn_ballots)
+    # First the judges without a readable verdict, from whom one was expected.
     for key in debate.judges:
         if reads_one_answer(debate, key):
-            own_ballots[key] = Ballot(num_expected=int(not debate.judges[key].failed))
+            judge_ballots[key] = Ballot(num_expected=int(not debate.judges[key].failed))
     for turn, checks in checks_by_turn(debate).items():
         for check in checks:
             verdict: Verdict = ">" if check.is_right else "<"
             vote = Vote(check.judge, (turn, turn), verdict, check.span)
-            own_ballots[check.judge] = Ballot(votes=(vote,), num_expected=1)
-    return own_ballots
+            judge_ballots[check.judge] = Ballot(votes=(vote,), num_expected=1)
+    return judge_ballots
 
 
 def all_votes(turn_ballots: Mapping[TurnKey, Ballot]) -> list[Vote]:
@@ -327,7 +332,7 @@ def tally(votes: Iterable[Vote], ties: Ties = "half") -> dict[TurnKey, Share]:
         if share is None:
             continue
         for turn, won in zip(vote.pair, share, strict=True):
-            # A judge that ranks its own turn too has no say in what that turn is worth.
+            # A judge that ranks its own turn, too, has no say in the worth of this turn.
             if turn.agent == vote.judge.agent:
                 continue
             num_won[turn] = num_won.get(turn, 0.0) + won
