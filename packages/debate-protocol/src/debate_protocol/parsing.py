@@ -17,15 +17,21 @@ from debate_protocol.contracts import get_contract as get_contract
 ThinkMode = Literal["unwrap", "drop"]
 Range = tuple[int, int]
 
+# Replies are hostile input. `++` and `*+` never give back what they have read, so that no reply
+# makes a search try again from the same place, which would take the square of its length.
+# A fence of three signs or more, with any language, to a closing fence at least as long.
 _FENCED = re.compile(
     r"(`{3,}+(?=[^`\n]*+$)|~{3,}+).*+\n(?s:(.*?))^[^\S\n]*+\1[`~]*+[^\S\n]*+$", re.MULTILINE
 )
 _BULLET = r"(?:[-*+•·–—`]++|\(?[0-9]{1,9}[.)])?+"
+# `Agent 1 > Agent 2`, perhaps as an item of a list, in bold, or with HTML's names of the signs.
+# More words may follow, but no further sign: a chain such as A > B > C is not one vote.
 _VOTE_LINE = re.compile(
     rf"\s*+{_BULLET}\s*+[*_`]*+(?ai:agent)\s*+([0-9]++)\s*+[*_`]*+\s*+"
     r"((?ai:>|<|=|&gt;|&lt;))\s*+[*_`]*+\s*+(?ai:agent)\s*+([0-9]++)(?!\w)(?!\s*+(?:[<>=]|&[gl]t;))"
 )
 _NOTHING = re.compile(rf"\s*+{_BULLET}\s*+(?ai:n/a|na|none)\s*+[.]?+\s*+\Z")
+# After `N/A` a line may give its reason; "none" and "na" may also begin a sentence.
 _NOTHING_LINE = re.compile(rf"\s*+{_BULLET}\s*+(?ai:n/a(?!\w)|(?:na|none)\s*+[.]?+\s*+\Z)")
 _FENCE_LINE = re.compile(r"\s*+(?:`{3,}+|~{3,}+)\s*+\w*+\s*+\Z")
 # Reading long ones as numbers is not linear, and Python may refuse it; they count as malformed.
@@ -37,8 +43,10 @@ _DROPPED = {
     "malformed": "lines with impossible agents",
 }
 _MAX_NAMED_STRAY_TAGS = 3
+# An escaped brace, as in `\{1, 2\}`, is read as one sign and opens nothing.
 _BRACES = re.compile(r"\\boxed\s*+\{|\\.|[{}]", re.DOTALL)
 _SPACE = re.compile(r"\s*+")
+# Perhaps quoted, a heading, an item of a list, or in bold.
 _ANSWER_LINE = re.compile(
     r"^[^\S\n]*+[*_#>-]*+[^\S\n]*+(?ai:(?:final )?answer)[^\S\n]*+[*_]*+[^\S\n]*+[:：]",
     re.MULTILINE,
@@ -150,6 +158,7 @@ def scan(text: str, sections: tuple[str, ...], think: ThinkMode) -> Scan:
     """Find sections and thinking tags; time grows linearly with the text."""
     result = Scan()
     thinking_start = -1  # of the thinking block that is open; -1 outside of thinking
+    # Only the first tag may close a block that the prompt opened: later ones are strays.
     has_think_tag = False
     for match in _tag_pattern(sections).finditer(text):
         slash, tag = match.groups()
@@ -163,6 +172,7 @@ def scan(text: str, sections: tuple[str, ...], think: ThinkMode) -> Scan:
         if think == "unwrap":
             result.holes.append(match.span())
         elif not is_closing:
+            # Thinking does not nest: the first closing tag ends it.
             if thinking_start < 0:
                 thinking_start = match.start()
         elif has_think_tag:
@@ -173,6 +183,7 @@ def scan(text: str, sections: tuple[str, ...], think: ThinkMode) -> Scan:
             # The template opened the thinking in the prompt: all text up to here is thinking.
             result = Scan(holes=[(0, match.end())])
         has_think_tag = True
+    # A reply cut off by the token limit leaves its last block open.
     if thinking_start >= 0:
         result.holes.append((thinking_start, len(text)))
     result._end_section(len(text), len(text), truncated=True)
@@ -267,11 +278,13 @@ def _read_votes(
             continue
         left = _read_id(match[1])
         right = _read_id(match[3])
+        are_agents = 0 <= left < id_limit and 0 <= right < id_limit
         if author is not None and author in (left, right):
             dropped_lines.append(("self_dropped", (words_start, line_end)))
-        elif not 0 <= left < id_limit or not 0 <= right < id_limit or left == right:
+        elif not are_agents or left == right:
             dropped_lines.append(("malformed", (words_start, line_end)))
         else:
+            # One form of each verdict: whoever reads it later looks for > and = alone.
             if match[2].lower() in ("<", "&lt;"):
                 left, right = right, left
             op: Literal[">", "="] = "=" if match[2] == "=" else ">"
@@ -283,7 +296,9 @@ def _read_votes(
 def _read_id(digits: str) -> int:
     """Read an agent's number; -1 for one that is too long to be any agent's."""
     significant_digits = digits.lstrip("0")
-    return int(significant_digits or "0") if len(significant_digits) <= _MAX_ID_DIGITS else -1
+    if len(significant_digits) > _MAX_ID_DIGITS:
+        return -1
+    return int(significant_digits or "0")
 
 
 def final_box(text: str) -> Range | None:
@@ -303,6 +318,7 @@ def final_box(text: str) -> Range | None:
             stack.append(match.span())
         elif sign == "{":
             stack.append(None)
+        # A closing brace without an opening one is text.
         elif sign == "}" and stack:
             opening = stack.pop()
             if opening is None:
@@ -329,7 +345,9 @@ def answer_line(text: str) -> Range | None:
     if last_match is None:
         return None
     line_end = text.find("\n", last_match.end())
-    start, end = _stripped(text, last_match.end(), len(text) if line_end < 0 else line_end)
+    if line_end < 0:
+        line_end = len(text)
+    start, end = _stripped(text, last_match.end(), line_end)
     # The line may be bold as a whole: **Answer: 4**.
     while start < end and text[start] == "*":
         start += 1
@@ -346,7 +364,9 @@ def _skip_space(text: str, start: int) -> int:
 def _stripped(text: str, start: int, end: int) -> Range:
     inner = text[start:end]
     left = start + len(inner) - len(inner.lstrip())
-    return left, max(left, start + len(inner.rstrip()))
+    right = start + len(inner.rstrip())
+    # Of white space alone the two ends would pass each other.
+    return left, max(left, right)
 
 
 def parse(
@@ -382,16 +402,21 @@ def parse(
 
 def _parse_free_text(text: str, rules: Contract, holes: list[Range]) -> Parsed:
     visible_text = blanked(text, 0, len(text), holes)
-    span = final_box(visible_text) if rules.kind == "boxed" else answer_line(visible_text)
+    if rules.kind == "boxed":
+        span = final_box(visible_text)
+        expected = r"\boxed{…}"
+    else:
+        span = answer_line(visible_text)
+        expected = "line 'Answer: …'"
     if span is None or span[0] == span[1]:
-        missing = r"\boxed{…}" if rules.kind == "boxed" else "line 'Answer: …'"
-        return Parsed({}, problems=(f"answer: no {missing} with content",))
+        return Parsed({}, problems=(f"answer: no {expected} with content",))
     return Parsed({}, answer=_without_holes(text, span, holes))
 
 
 def _parse_sections(
     text: str, rules: Contract, tags: Scan, author: int | None, num_agents: int | None
 ) -> Parsed:
+    # A reply of a million stray tags has a short list of problems.
     named_stray_tags = tags.stray[:_MAX_NAMED_STRAY_TAGS]
     problems = [f"closing tag </{tag}> closes nothing" for tag in named_stray_tags]
     num_unnamed = len(tags.stray) - len(named_stray_tags)
@@ -403,6 +428,7 @@ def _parse_sections(
     comparisons: list[Comparison] = []
     dropped_lines: list[tuple[str, Range]] = []
     for name, block in chosen_blocks.items():
+        # Blanked and not cut, so that all spans count from the start of the reply as sampled.
         start, end = block.inner
         content = blanked(text, start, end, tags.holes)
         left, right = trimmed(content)
@@ -410,6 +436,7 @@ def _parse_sections(
         words = _without_holes(text, span, tags.holes)
         sections[name] = SectionText(words, span, block.outer, block.truncated)
         if name == "comparison":
+            # A contract that ranks all agents lets its author rank itself among them.
             barred_agent = None if rules.ranks_own else author
             comparisons, dropped_lines = _read_votes(
                 content[left:right], span[0], barred_agent, num_agents
@@ -508,5 +535,7 @@ def evaluation_parts(text: str, parsed: Parsed) -> list[tuple[int, Range]]:
         if not agents or agents[-1] != agent:
             agents.append(agent)
             starts.append(mention.start())
+    # Each part ends where the next begins. Without a part there is one end too many.
     ends = [*starts[1:], section_end]
-    return [(agent, (start, end)) for agent, start, end in zip(agents, starts, ends, strict=False)]
+    spans = zip(starts, ends, strict=False)
+    return list(zip(agents, spans, strict=True))

@@ -385,10 +385,12 @@ def agents_by_policy(rules: Protocol) -> dict[str, frozenset[int]]:
     speakers = {(role.policy, role.adapter) for role in roles}
     if len(speakers) < 2:
         return {}
-    is_one = sum(policy == TRAINED for policy, _ in speakers) == 1
+    # Two trained adapters are two policies in training, which one name would mix.
+    num_trained = sum(policy == TRAINED for policy, _ in speakers)
     agents_by_name: dict[str, set[int]] = {}
     for agent, role in enumerate(roles):
-        name = TRAINED if is_one and role.policy == TRAINED else f"role/{role.name}"
+        is_only_trained = role.policy == TRAINED and num_trained == 1
+        name = TRAINED if is_only_trained else f"role/{role.name}"
         agents_by_name.setdefault(name, set()).add(agent)
     return {name: frozenset(agents) for name, agents in agents_by_name.items()}
 
@@ -405,20 +407,23 @@ def answering_agents(rules: Protocol, round: int) -> tuple[int, ...]:
 
 
 def judging_agents(rules: Protocol) -> tuple[int, ...]:
-    """List the deciding agents: their role's contract has a section `decision`."""
-    return tuple(
-        agent
-        for agent, role in enumerate(roles_by_agent(rules))
-        if role.name == JUDGE
-        and role.rounds
-        and "decision" in rules.contract_of(role.rounds[-1]).sections
-    )
+    """List the deciding agents: judges with a section `decision` in their contract."""
+    judges = []
+    for agent, role in enumerate(roles_by_agent(rules)):
+        # A recipe may call any role a judge; only a contract with a decision makes it one.
+        if role.name == JUDGE and role.rounds:
+            last_contract = rules.contract_of(role.rounds[-1])
+            if "decision" in last_contract.sections:
+                judges.append(agent)
+    return tuple(judges)
 
 
 def reads_backwards(rules: Protocol, agent: int) -> bool:
     """Whether a judge is shown agent 1 first, as every second judge may be."""
     judges = judging_agents(rules)
-    return bool(rules.extra.get("both_orders")) and agent in judges and (agent - judges[0]) % 2 == 1
+    if not rules.extra.get("both_orders") or agent not in judges:
+        return False
+    return (agent - judges[0]) % 2 == 1
 
 
 def decided(rules: Protocol, decision: str | None) -> int | None:
@@ -428,8 +433,13 @@ def decided(rules: Protocol, decision: str | None) -> int | None:
         rules: The debate's rules.
         decision: Text of a judge's section `decision`.
     """
-    for number, pattern in _CHOICES if rules.extra.get("opponent") == "rival" else _VERDICTS:
-        if decision is not None and pattern.fullmatch(decision):
+    if decision is None:
+        return None
+    is_between_rivals = rules.extra.get("opponent") == "rival"
+    patterns = _CHOICES if is_between_rivals else _VERDICTS
+    for number, pattern in patterns:
+        # The whole text must match: any part of "Agent 0 is wrong, so Agent 1" would be a guess.
+        if pattern.fullmatch(decision):
             return number
     return None
 
@@ -472,7 +482,10 @@ def check_topology(rules: Protocol) -> None:
     Raises:
         ValueError: It is unknown, or `degree` or `center` is missing, out of place or impossible.
     """
-    name, count, degree, center = rules.topology, rules.num_agents, rules.degree, rules.center
+    name = rules.topology
+    count = rules.num_agents
+    degree = rules.degree
+    center = rules.center
     if name not in _KNOWN:
         raise ValueError(
             f"topology: found {name!r}, expected one of {', '.join(_KNOWN)}"
@@ -512,8 +525,10 @@ def sees(rules: Protocol, reader: int, other: int) -> bool:
         return True
     degree = 2 if rules.topology == "ring" else rules.degree or 0
     count = max(rules.num_agents, 1)
+    # The distance on the ring, the shorter way round.
     steps = min((reader - other) % count, (other - reader) % count)
-    return steps <= degree // 2 or (degree % 2 == 1 and 2 * steps == count)
+    is_opposite = 2 * steps == count
+    return steps <= degree // 2 or (degree % 2 == 1 and is_opposite)
 
 
 def neighbours(rules: Protocol, agent: int) -> tuple[int, ...]:
@@ -555,6 +570,7 @@ def shown_turns(rules: Protocol, turn: TurnKey, spoken: Collection[TurnKey]) -> 
         return 0 if last < 0 or keeps_all else max(0, end - last)
 
     def is_shown(key: TurnKey) -> bool:
+        # Agents that speak one after the other also hear the earlier speakers of their round.
         speaks_before = rules.schedule == "sequential" and key.agent < turn.agent
         end = turn.round + 1 if speaks_before else turn.round
         if named is None:
@@ -562,10 +578,13 @@ def shown_turns(rules: Protocol, turn: TurnKey, spoken: Collection[TurnKey]) -> 
                 return False
             is_visible = sees(rules, turn.agent, key.agent)
             return is_visible and first_round(rules.history_rounds, turn.round) <= key.round < end
-        last = named.get(roles[key.agent].name, 0) if 0 <= key.agent < len(roles) else 0
-        if last == 0 or key.agent == turn.agent:
+        # A role that names the roles it sees counts its own round as one of the last.
+        num_rounds = 0
+        if 0 <= key.agent < len(roles):
+            num_rounds = named.get(roles[key.agent].name, 0)
+        if num_rounds == 0 or key.agent == turn.agent:
             return False
-        return first_round(last, end) <= key.round < end
+        return first_round(num_rounds, end) <= key.round < end
 
     return sorted(filter(is_shown, spoken), key=lambda key: (key.round, key.agent))
 

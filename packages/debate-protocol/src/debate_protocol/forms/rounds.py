@@ -102,7 +102,7 @@ def equal_requests(
 
 
 def claims(view: View) -> dict[int, str]:
-    """Collect each agent's newest answer in a prompt; its last section without an answer section.
+    """Collect each agent's newest answer in a prompt, or last section without an answer section.
 
     Agents without any text are left out.
     """
@@ -113,6 +113,7 @@ def claims(view: View) -> dict[int, str]:
             continue
         section_texts = list(turn.fields.values())
         last_text = section_texts[-1] if section_texts else ""
+        # Turns are in order, so that a newer answer replaces an older one.
         newest_texts[turn.agent] = turn.fields.get(answer_section) or last_text
     return {agent: text for agent, text in newest_texts.items() if text}
 
@@ -120,7 +121,7 @@ def claims(view: View) -> dict[int, str]:
 def record_replies(
     form: DebateForm, rules: Protocol, requests: Sequence[TurnRequest], sent: Sent
 ) -> list[Turn]:
-    """Turn the replies that were sent to a form into turns.
+    """Parse and record all replies sent to a form.
 
     Raises:
         TypeError: Something other than replies was sent.
@@ -134,7 +135,8 @@ def record_replies(
 
 
 def replies_to(requests: Sequence[TurnRequest], sent: Sent) -> list[Reply]:
-    """Check the replies that were sent to a form; raises as `record_replies`."""
+    """Check the replies sent to a form; raises as `record_replies`."""
+    # Whoever drives a form by hand may send a gate's decision here, or a single reply.
     if not isinstance(sent, list | tuple) or not all(isinstance(reply, Reply) for reply in sent):
         raise TypeError(
             f"the form yielded turn requests and was sent {sent!r}; send a list of replies"
@@ -149,8 +151,7 @@ def replies_to(requests: Sequence[TurnRequest], sent: Sent) -> list[Reply]:
 def record_reply(form: DebateForm, rules: Protocol, request: TurnRequest, reply: Reply) -> Turn:
     """Parse the reply and record it as a turn, failed or not.
 
-    A turn of a role that need not answer fails if it is empty, and any other if no answer can be
-    read.
+    A turn of a role without answers fails if it is empty, any other if no answer can be read.
     """
     is_too_long = reply.finish == "context_overflow"
     if is_too_long:
@@ -207,6 +208,7 @@ class DebateState:
         # Quoted text may not contain the tags of any round, so one contract names them all.
         self._tags = self._contracts[0]
         if len(self._contracts) > 1:
+            # A dict for a set in order: each name once, the same on every run.
             tag_names: dict[str, None] = {}
             for contract in self._contracts:
                 tag_names |= dict.fromkeys(contract.sections)
@@ -215,9 +217,10 @@ class DebateState:
         self._dialogues: dict[int, Dialogue] = {}
 
     def request_turn(self, agent: int, round: int) -> TurnRequest:
-        """Build the request for this turn, with everything that the agent is to see."""
+        """Build the request for this turn, with everything visible to the agent."""
         key = TurnKey(agent, round)
         dialogue = self._dialogues.get(agent)
+        # A growing conversation only gets what is new; all others are written again each turn.
         if dialogue is not None and self.form.conversation == "append":
             return self._continued(key, dialogue)
         shown = self.shown_to(key)
@@ -227,12 +230,13 @@ class DebateState:
         return new_turn_request(self.form, self.begin.seed, view, messages, shown)
 
     def shown_to(self, key: TurnKey) -> tuple[TurnKey, ...]:
-        """List the turns of others that the author of a turn is shown."""
+        """List the turns of others shown to the author of a turn."""
         return tuple(shown_turns(self.rules, key, self.turns))
 
     def own_turns(self, key: TurnKey) -> list[TurnKey]:
-        """List the author's earlier turns that it reads again."""
+        """List the author's own earlier turns in the prompt of a turn."""
         num_rounds = self.form.own_rounds
+        # -1 is all rounds, as in `history_rounds`.
         first_round = 0 if num_rounds < 0 else key.round - num_rounds
         return [
             earlier
@@ -269,6 +273,7 @@ class DebateState:
             return "consensus"
         if not self.form.stop_when_agreed:
             return None
+        # Compared with one answer only: all pairs would take the square of the agents.
         first, *others = [parsed_of(turn).answer or "" for turn in answering_turns]
         is_agreed = all(self.begin.same_answer(first, other) for other in others)
         return "agreed" if is_agreed else None
@@ -303,6 +308,7 @@ class DebateState:
         """Sort turns into the order in which an agent reads them."""
         position_of_agent = list(range(self.rules.num_agents))
         if self.form.presentation == "drawn":
+            # By reader and not by round: an agent reads the others in one order all through.
             chance = random.Random(side_seed(self.begin.seed, f"presentation/{reader}"))
             chance.shuffle(position_of_agent)
         return sorted(keys, key=lambda key: (key.round, position_of_agent[key.agent]))
@@ -338,6 +344,7 @@ class DebateState:
             return SeenTurn(key.agent, key.round, None)
         parsed = parsed_of(turn)
         contract = self._contract(key.round)
+        # Each style looks for its own field: `compact` for the answer, on the speaker's line.
         is_compact = self.form.style == "compact"
         is_comment = not parsed.sections and not gives_answers(self.rules, *key)
         if is_comment:
@@ -357,16 +364,17 @@ class DebateState:
 
 
 def seen_sections(parsed: Parsed, contract: Contract, *, blind: bool) -> dict[str, str]:
-    """Collect the sections of a turn with content; `blind` hides its comparisons."""
+    """Collect the sections of a turn with content; `blind` hides comparisons."""
     texts = {name: section.text for name, section in parsed.sections.items()}
     if blind and "comparison" in contract.sections:
         texts.pop("comparison", None)
+        # Comparisons under a misspelt tag are a part of the section before them.
         texts = {name: without_comparison(text) for name, text in texts.items()}
     return {name: text for name, text in texts.items() if not says_nothing(text)}
 
 
 def shown_fields(form: DebateForm, turn: Turn, tags: Contract) -> dict[str, str] | None:
-    """Collect what others are shown of a first answer; None where sections were expected and fail.
+    """Collect the fields of a first answer for others; None where its sections cannot be read.
 
     Args:
         form: The form.
@@ -401,13 +409,17 @@ class RoundForm(DebateSettings):
             groups = [agents] if self.schedule == "parallel" else [(agent,) for agent in agents]
             for group in groups:
                 requests = [state.request_turn(agent, round) for agent in group]
-                if not state.record(requests, (yield requests)):
+                replies = yield requests
+                if not state.record(requests, replies):
                     return state.transcript("aborted")
+            # Before the gate: a debate that has ended needs no decision.
             reason = state.agreed(round)
             if reason is not None:
                 return state.transcript(reason)
-            if round in self.gate_after and (yield state.gate(round)) == "keep":
-                return state.transcript("gate")
+            if round in self.gate_after:
+                decision = yield state.gate(round)
+                if decision == "keep":
+                    return state.transcript("gate")
         return state.transcript("max_rounds")
 
 
@@ -421,7 +433,7 @@ class Simultaneous(RoundForm):
 
 
 class Sequential(RoundForm):
-    """A debate in which agent i also sees agents before i of its own round.
+    """A debate in which agent i also sees the agents before i of the same round.
 
     Source: the exact multi-agent debate formulation, "Observation Construction" and "Episode
     Structure". There an unreadable turn ends the debate, which is the default here.
@@ -451,7 +463,8 @@ class Direct(DebateForm):
         rules = self.protocol()
         view = replace(first_view(begin, self.contract_rules()), persona=self.persona(0))
         requests = [new_turn_request(self, begin.seed, view, opening(self.style, view))]
-        (turn,) = record_replies(self, rules, requests, (yield requests))
+        replies = yield requests
+        (turn,) = record_replies(self, rules, requests, replies)
         ended = "max_rounds" if turn.failure is None else "failed"
         transcript = begin.transcript(rules, [turn], ended)
         if self.gate_after:

@@ -226,6 +226,7 @@ def write_transcripts(path: str | os.PathLike[str], transcripts: Iterable[Transc
         ValueError: A value has no place in JSON, such as NaN.
     """
     target = Path(path)
+    # In the same folder, since only a rename within one file system is atomic.
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with unfinished.open("wb") as file:
@@ -244,6 +245,7 @@ def to_json(transcript: Transcript) -> dict[str, object]:
         "answer": question.answer,
         "meta": dict(question.meta),
     }
+    # Most debates are named after their question: `from_json` takes the debate's id then.
     if question.id != transcript.id:
         record["id"] = question.id
     return {
@@ -296,6 +298,7 @@ def from_json(data: Mapping[str, object], *, default_id: str = "") -> Transcript
     rules = _read_protocol(top.child("protocol"), last_round)
     meta = top.take("meta", dict, default={})
 
+    # An empty list says that nothing was shown; only a missing one follows from the rules.
     spoken = {turn.key for turn in turns}
     for i, turn in enumerate(turns):
         if not lacks_shown[i]:
@@ -348,18 +351,32 @@ def _read_protocol(data: JsonObject, last_round: int) -> Protocol:
     contract, unknown_keys = _read_contract(
         "three_section" if contract_data is None else contract_data
     )
+    num_agents = data.number("num_agents", MAX_AGENTS)
+    # Files of other programs may not say how many rounds there could have been.
+    max_rounds = data.number("max_rounds", MAX_ROUNDS, last_round + 1)
+    topology = data.take("topology", str, default="all")
+    history_rounds = data.take("history_rounds", int, default=-1)
+    degree = data.take("degree", int, default=None)
+    center = data.take("center", int, default=None)
+    roles = tuple(map(_read_role, data.objects("roles")))
+    contracts_data = data.take("contracts", list, default=[])
+    contracts = tuple(_read_contract(contract_data)[0] for contract_data in contracts_data)
+    # The rest only after all known keys were taken from it.
+    extra = data.rest
+    if unknown_keys:
+        extra = extra | {"contract": unknown_keys}
     return Protocol(
-        num_agents=data.number("num_agents", MAX_AGENTS),
-        max_rounds=data.number("max_rounds", MAX_ROUNDS, last_round + 1),
+        num_agents=num_agents,
+        max_rounds=max_rounds,
         schedule=schedule,
         contract=contract,
-        topology=data.take("topology", str, default="all"),
-        history_rounds=data.take("history_rounds", int, default=-1),
-        degree=data.take("degree", int, default=None),
-        center=data.take("center", int, default=None),
-        roles=tuple(_read_role(role) for role in data.objects("roles")),
-        contracts=tuple(_read_contract(one)[0] for one in data.take("contracts", list, default=[])),
-        extra=data.rest | ({"contract": unknown_keys} if unknown_keys else {}),
+        topology=topology,
+        history_rounds=history_rounds,
+        degree=degree,
+        center=center,
+        roles=roles,
+        contracts=contracts,
+        extra=extra,
     )
 
 
@@ -428,6 +445,7 @@ def _role_to_json(role: AgentRole) -> dict[str, object]:
 def _read_role(data: JsonObject) -> AgentRole:
     rounds = data.take("rounds", list, default=None)
     for round in rounds or ():
+        # Not `isinstance`: to Python true is an integer.
         if type(round) is not int or not 0 <= round < MAX_ROUNDS:
             raise TranscriptError(data.place("rounds"), round, f"rounds, 0 to {MAX_ROUNDS - 1}")
     sees = data.rest.pop("sees", None)
@@ -505,11 +523,11 @@ def transcript_problems(transcript: Transcript) -> list[str]:
     for key in ("num_agents", "max_rounds"):
         if getattr(rules, key) < 1:
             problems.append(f"protocol.{key}: found {getattr(rules, key)}, expected at least 1")
-    checks: list[Callable[[], object]] = [
-        *(partial(get_contract, contract) for contract in (rules.contract, *rules.contracts)),
-        partial(check_topology, rules),
-        partial(check_roles, rules),
-    ]
+    checks: list[Callable[[], object]] = []
+    for contract in (rules.contract, *rules.contracts):
+        checks.append(partial(get_contract, contract))
+    checks.append(partial(check_topology, rules))
+    checks.append(partial(check_roles, rules))
     for check in checks:
         try:
             check()
@@ -535,10 +553,11 @@ def _shown_problems(rules: Protocol, turn: Turn, spoken: set[TurnKey]) -> Iterat
             yield f"shown {list(key)} was spoken later"
 
 
-def _is_earlier(rules: Protocol, one: TurnKey, other: TurnKey) -> bool:
-    if one.round == other.round:
-        return rules.schedule == "sequential" and one.agent < other.agent
-    return one.round < other.round
+def _is_earlier(rules: Protocol, first: TurnKey, second: TurnKey) -> bool:
+    # Turns of a parallel round are spoken at once: none of them can have been shown another.
+    if first.round == second.round:
+        return rules.schedule == "sequential" and first.agent < second.agent
+    return first.round < second.round
 
 
 def mean_logp(turn: Turn) -> float | None:

@@ -9,6 +9,7 @@ completions of its trainers have them.
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import fmean, stdev
@@ -31,35 +32,42 @@ def lines_for(program: str, transcripts: Sequence[Transcript], name: str) -> Ite
     if program == "inspect":
         now = datetime.now(UTC).isoformat(timespec="seconds")
         rows = [to_inspect(transcripts, name, now)]
+    elif program == "verifiers":
+        rows = map(to_verifiers, transcripts)
     else:
-        is_verifiers = program == "verifiers"
-        rows = map(to_verifiers, transcripts) if is_verifiers else rollout_rows(transcripts)
+        rows = rollout_rows(transcripts)
     for row in rows:
         yield (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", "replace")
 
 
 def to_inspect(transcripts: Sequence[Transcript], name: str, created: str) -> dict[str, object]:
-    """Return an evaluation log of inspect, as JSON holds it.
+    """Build an evaluation log of inspect, as a JSON value.
 
-    A sample's messages are its question and its turns in order, each under its agent and round; its
-    output is the last turn, its target the right answer. What agents were shown is in the metadata
-    of the sample. Its scores are the numbers in the `meta` of the transcript but for its seed.
+    The messages of a sample are the question and the turns in order, each under agent and round;
+    the output is the last turn, the target the right answer. The metadata of the sample have the
+    keys of the turns shown to agents. The scores are the numbers in the transcript's `meta`, except
+    the seed.
 
     Args:
         transcripts: The debates.
-        name: What the log is called.
-        created: When it was made, ISO 8601 with its time zone.
+        name: Name of the log.
+        created: Time of creation, ISO 8601 with a time zone.
     """
-    scores = [
-        {key: value for key, value in _numbers(transcript).items() if key != "seed"}
-        for transcript in transcripts
-    ]
-    epochs: dict[str, int] = {}
+    scores = []
+    for transcript in transcripts:
+        numbers = _numbers(transcript)
+        numbers.pop("seed", None)
+        scores.append(numbers)
+    score_names = sorted(set[str]().union(*scores))
+    scorer_metrics = [{"name": metric} for metric in INSPECT_METRICS]
+
+    # Further debates on a question are its further epochs.
+    epochs: Counter[str] = Counter()
     samples = []
-    for transcript, named in zip(transcripts, scores, strict=True):
-        epoch = epochs[transcript.question.id] = epochs.get(transcript.question.id, 0) + 1
-        values = {key: {"value": value} for key, value in named.items()}
-        samples.append(_sample(transcript, epoch) | {"scores": values})
+    for transcript, numbers in zip(transcripts, scores, strict=True):
+        epochs[transcript.question.id] += 1
+        values = {key: {"value": value} for key, value in numbers.items()}
+        samples.append(_sample(transcript, epochs[transcript.question.id]) | {"scores": values})
     return {
         "version": _INSPECT_VERSION,
         "status": "success",
@@ -69,10 +77,9 @@ def to_inspect(transcripts: Sequence[Transcript], name: str, created: str) -> di
             "dataset": {"name": name, "samples": len(epochs), "sample_ids": list(epochs)},
             "model": "debate",
             "config": {"epochs": max(epochs.values(), default=1)},
-            # Without them, who computes the metrics again calls the mean an accuracy.
+            # Without them, inspect calls the mean an accuracy when it computes metrics again.
             "scorers": [
-                {"name": name, "metrics": [{"name": metric} for metric in INSPECT_METRICS]}
-                for name in sorted({name for named in scores for name in named})
+                {"name": score_name, "metrics": scorer_metrics} for score_name in score_names
             ],
         },
         # Its reader of headers stops at `stats`, and wants these three in this order.
@@ -88,11 +95,11 @@ def to_inspect(transcripts: Sequence[Transcript], name: str, created: str) -> di
 
 
 def to_verifiers(transcript: Transcript) -> dict[str, object]:
-    """Return an episode of verifiers, as JSON holds it.
+    """Build an episode of verifiers, as a JSON value.
 
-    A trace has the messages of one agent as a tree: turns whose prompts extend each other are one
-    branch. The numbers in the transcript's `meta` are metrics of each trace, `reward` its reward.
-    The first trace's `info` keeps the transcript itself, which `import_rollouts` reads back.
+    A trace has the messages of one agent as a tree: prompts that extend each other make one
+    branch. The numbers in the transcript's `meta` are metrics of each trace, `reward` the reward.
+    The first trace's `info` has the transcript itself, for `import_rollouts` to read back.
     """
     question = transcript.question
     data = {"id": question.id, "prompt": question.text, "answer": question.answer or ""}
@@ -111,10 +118,10 @@ def to_verifiers(transcript: Transcript) -> dict[str, object]:
 
 
 def rollout_rows(transcripts: Sequence[Transcript]) -> Iterator[dict[str, object]]:
-    """Yield a row for each turn that was said, in the keys of TRL's completions.
+    """Yield a row for each turn, in the keys of TRL's completions.
 
-    Where a transcript keeps no prompt of a turn, its prompt is the question. Rows keep the numbers
-    in the transcript's `meta`, such as `reward`.
+    Where a transcript has no prompt of a turn, the question is the prompt. Rows have the numbers
+    of the transcript's `meta`, such as `reward`.
     """
     for transcript in transcripts:
         for turn in transcript.turns:
@@ -134,28 +141,30 @@ def rollout_rows(transcripts: Sequence[Transcript]) -> Iterator[dict[str, object
 def _trace(transcript: Transcript, agent: int, task: Mapping[str, object]) -> dict[str, object]:
     nodes: list[dict[str, object]] = []
     calls: list[dict[str, object]] = []
-    places: dict[tuple[int | None, str, str], int] = {}
+    node_indices: dict[tuple[int | None, str, str], int] = {}
 
-    def placed(parent: int | None, message: Message, *, sampled: bool) -> int:
+    def add_node(parent: int | None, message: Message, *, sampled: bool) -> int:
+        # Messages of prompts are shared between turns. A reply is a node of its own even where two
+        # are equal: each was sampled. A later prompt continues from the newest.
         key = (parent, message["role"], message["content"])
-        if sampled or key not in places:
-            places[key] = len(nodes)
+        if sampled or key not in node_indices:
+            node_indices[key] = len(nodes)
             nodes.append({"parent": parent, "message": dict(message), "sampled": sampled})
-        return places[key]
+        return node_indices[key]
 
     for turn in transcript.turns:
         if turn.agent != agent:
             continue
         parent = None
         for message in _prompt(transcript, turn):
-            parent = placed(parent, message, sampled=False)
+            parent = add_node(parent, message, sampled=False)
         reply = Message(role="assistant", content=turn.text)
-        call: dict[str, object] = {"node": placed(parent, reply, sampled=True)}
+        call: dict[str, object] = {"node": add_node(parent, reply, sampled=True)}
         if turn.token_counts is not None:
-            read, said = turn.token_counts
-            call["usage"] = {"prompt_tokens": read, "completion_tokens": said}
+            num_prompt, num_sampled = turn.token_counts
+            call["usage"] = {"prompt_tokens": num_prompt, "completion_tokens": num_sampled}
         calls.append(call)
-    numbers = dict(_numbers(transcript))
+    numbers = _numbers(transcript)
     reward = numbers.pop("reward", None)
     return {
         "id": f"{transcript.id}/{agent}",
@@ -173,28 +182,30 @@ def _trace(transcript: Transcript, agent: int, task: Mapping[str, object]) -> di
 
 def _sample(transcript: Transcript, epoch: int) -> dict[str, object]:
     question = transcript.question
-    said = [_message(turn) for turn in transcript.turns]
+    turn_messages = [_message(turn) for turn in transcript.turns]
+    shown_keys = {}
+    for turn in transcript.turns:
+        shown_keys[f"agent {turn.agent}, round {turn.round}"] = [list(key) for key in turn.shown]
     sample: dict[str, object] = {
         "id": question.id,
         "epoch": epoch,
         "input": question.text,
         "target": question.answer or "",
-        "messages": [{"role": "user", "content": question.text}, *said],
+        "messages": [{"role": "user", "content": question.text}, *turn_messages],
         "metadata": {
             "debate": transcript.id,
             "agents": transcript.protocol.num_agents,
             **{key: transcript.meta[key] for key in ("seed", "ended") if key in transcript.meta},
-            "shown": {
-                f"agent {turn.agent}, round {turn.round}": [list(key) for key in turn.shown]
-                for turn in transcript.turns
-            },
+            "shown": shown_keys,
         },
     }
     if transcript.turns:
-        last = transcript.turns[-1]
-        stop = "stop" if last.reply is None else _STOPS.get(last.reply.finish, "stop")
-        choice = {"message": said[-1], "stop_reason": stop}
-        sample["output"] = {"model": "debate", "choices": [choice], "completion": last.text}
+        last_turn = transcript.turns[-1]
+        stop_reason = "stop"
+        if last_turn.reply is not None:
+            stop_reason = _STOPS.get(last_turn.reply.finish, "stop")
+        choice = {"message": turn_messages[-1], "stop_reason": stop_reason}
+        sample["output"] = {"model": "debate", "choices": [choice], "completion": last_turn.text}
     return sample
 
 
@@ -203,12 +214,12 @@ def _means(
 ) -> list[dict[str, object]]:
     """Average scores as inspect does: the epochs of a question first, then the questions."""
     values: dict[str, dict[str, list[float]]] = {}
-    for transcript, named in zip(transcripts, scores, strict=True):
-        for name, value in named.items():
+    for transcript, numbers in zip(transcripts, scores, strict=True):
+        for name, value in numbers.items():
             values.setdefault(name, {}).setdefault(transcript.question.id, []).append(value)
     results: list[dict[str, object]] = []
     for name, by_question in values.items():
-        question_means = [fmean(of_question) for of_question in by_question.values()]
+        question_means = list(map(fmean, by_question.values()))
         num_questions = len(question_means)
         error = stdev(question_means) / math.sqrt(num_questions) if num_questions > 1 else 0.0
         metrics = {"mean": fmean(question_means), "stderr": error}
@@ -235,9 +246,11 @@ def _prompt(transcript: Transcript, turn: Turn) -> list[Message]:
     return [Message(role="user", content=transcript.question.text)]
 
 
-def _numbers(transcript: Transcript) -> Mapping[str, float]:
-    return {
-        name: value
-        for name, value in transcript.meta.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    }
+def _numbers(transcript: Transcript) -> dict[str, float]:
+    numbers = {}
+    for name, value in transcript.meta.items():
+        # To Python true is a number, and JSON knows neither NaN nor infinity.
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and math.isfinite(value):
+            numbers[name] = value
+    return numbers
