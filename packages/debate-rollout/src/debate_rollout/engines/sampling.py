@@ -112,6 +112,8 @@ class Draws:
         # Below the total even after rounding, so that the drawn token has a probability above 0.
         largest_B = total_B.nextafter(torch.zeros_like(total_B))
         target_B = torch.minimum(self.uniforms_BT[:, step] * total_B, largest_B)
+        # The first token whose cumulated probability exceeds the target: `right` passes over
+        # tokens of probability 0, which a filter leaves in the vocabulary.
         ids_B = torch.searchsorted(cdf_BV, target_B[:, None], right=True)[:, 0]
         # Logits that are not finite lead past the vocabulary. Their log-probability is not finite
         # either, by which the sampler refuses the reply.
@@ -120,7 +122,8 @@ class Draws:
         return ids_B, logps_BV.gather(-1, ids_B[:, None])[:, 0]
 
     def _filter(self, probs_BV: Tensor) -> Tensor:
-        """Set to 0 the tokens that top_k, top_p and min_p exclude; the likeliest always stays."""
+        """Set to 0 all tokens outside top_k, top_p and min_p; the likeliest always stays."""
+        # Stable, so that equal probabilities are cut by id, the same on every device.
         sorted_BV, order_BV = probs_BV.sort(stable=True, dim=-1, descending=True)
         rank_V = torch.arange(sorted_BV.shape[-1], device=sorted_BV.device)
         top_k_B1 = self.top_k_B[:, None]
@@ -150,6 +153,7 @@ class StopStrings:
     def __init__(
         self, tokenizer: "PreTrainedTokenizerFast", stops: tuple[str, ...], vocabulary: int
     ) -> None:
+        # In bytes: a token may end in the middle of a character.
         self._encoded = tuple(stop.encode() for stop in stops if stop)
         self._longest = max((len(stop) for stop in self._encoded), default=0)
         # A token may have no bytes, so more tokens than bytes are read.
@@ -166,6 +170,7 @@ class StopStrings:
         for stop in self._encoded:
             if stop in piece:
                 return True
+            # The string may have begun in earlier tokens: this one begins with its rest.
             if any(piece.startswith(stop[start:]) for start in range(1, len(stop))):
                 return True
         return False

@@ -144,8 +144,8 @@ def shared_key_attention(
         )
         return output_and_weights
 
-    # The query heads of a key head take the dimension of tokens. One new token sees all keys, so
-    # each of these queries has the same mask.
+    # The query heads of a key head take the dimension of tokens: keys are then read once, not once
+    # for each query head. One new token sees all keys, so each of these queries has the same mask.
     if attention_mask is not None:
         attention_mask = attention_mask.expand(batch_size, 1, num_grouped, -1)
     output = functional.scaled_dot_product_attention(
@@ -312,6 +312,7 @@ class Decoder:
         prompt_index: dict[tuple[int, ...], int] = {}
         for job in jobs:
             prompt_index.setdefault(job.prompt_ids, len(prompt_index))
+        # Padded on the left, so that all replies begin in the same column.
         width = max(map(len, prompt_index))
         padded_ids = []
         mask = []
@@ -321,6 +322,7 @@ class Decoder:
             mask.append([0] * num_padding + [1] * len(prompt_ids))
         ids_UT = torch.tensor(padded_ids, device=self._device)
         mask_UT = torch.tensor(mask, device=self._device)
+        # Padding has no position: each prompt counts from 0, as if it were alone.
         positions_UT = (mask_UT.cumsum(-1) - 1).clamp(min=0)
         cache = growing_cache(self._model.config)
         logits_UV = self._logits(ids_UT, mask_UT, positions_UT, cache)
@@ -329,6 +331,7 @@ class Decoder:
         source_B = torch.tensor(prompt_of_job, device=self._device)
         if len(prompt_index) < len(jobs):
             cache.batch_select_indices(source_B)
+        # A row of the vocabulary's size for each set of stop strings, not for each job.
         stop_sets = list(dict.fromkeys(job.stops for job in jobs))
         may_stop_SV = torch.stack([stops.may_complete_V for stops in stop_sets])
         stops = [stop_sets.index(job.stops) for job in jobs]
@@ -374,20 +377,17 @@ def _gather(ids_JT: Tensor, logps_JT: Tensor, length_J: Tensor, finish_J: Tensor
     finishes = finish_J.tolist()
     replies = []
     for job, length in enumerate(length_J.tolist()):
-        replies.append(
-            Sampled(
-                ids=ids[job][:length],
-                logps=logps[job][:length],
-                finish=_FINISHES[finishes[job]],
-            )
-        )
-    for reply in replies:
-        if not all(map(math.isfinite, reply.logps)):
+        reply_logps = logps[job][:length]
+        # Checked here and not at each step, where a look at the numbers would wait for the device.
+        if not all(map(math.isfinite, reply_logps)):
             raise NotFiniteError(
                 "the model's log-probabilities are not finite: found NaN or infinity; expected a "
                 "lower trainer.learning_rate, an undamaged model folder, or a wider dtype than "
                 "float16"
             )
+        replies.append(
+            Sampled(ids=ids[job][:length], logps=reply_logps, finish=_FINISHES[finishes[job]])
+        )
     return replies
 
 
@@ -406,6 +406,7 @@ class TransformersSampler:
         self._config = config
         self._tokenizer = tokenizer
         self._version = 0
+        # An adapter without a name serves all requests, and needs no choice.
         peft_names = getattr(model, "peft_config", ())
         self._adapters = {name: name for name in peft_names if name != ONLY}
         self._stops: dict[tuple[str, ...], StopStrings] = {}

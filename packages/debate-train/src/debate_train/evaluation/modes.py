@@ -103,6 +103,7 @@ class DebateChanges(DebateInPlace):
                 form = form.at_temperature(self.temperature)
             return form.changed(changes)
         except ValidationError as error:
+            # One problem is enough: the changes are few, and the next run names the next.
             problem = error.errors()[0]
             key = ".".join(filter(None, (where, *map(str, problem["loc"]))))
             message = problem["msg"].removeprefix("Value error, ")
@@ -158,6 +159,7 @@ def reply_curves(replies: Sequence[Transcript], most: int) -> Curves:
         # All points of a curve are over the same questions.
         if len(debates) < most:
             continue
+        # Subsets are drawn from all replies to a question, so their answers are classed together.
         is_right: list[bool] = []
         answers: list[str | None] = []
         for debate in debates:
@@ -179,6 +181,7 @@ def reply_curves(replies: Sequence[Transcript], most: int) -> Curves:
         lengths[question] = _mean([_count_sampled(debate, None) for debate in debates])
     if not lengths:
         return {}
+    # k replies cost k times a mean reply, whichever of them a subset has.
     mean_length = _mean(list(lengths.values()))
     curves: dict[str, list[CurvePoint]] = {"maj@k": [], "pass@k": [], "cons@k": []}
     for index in range(most):
@@ -260,7 +263,8 @@ def _outcomes_after(debate: AnswersGiven, round: int) -> dict[str, float]:
         # A center without an answer so far is wrong.
         center_is_right = False
         if center_answers:
-            center_is_right = is_right[max(center_answers, key=lambda key: key.round)]
+            newest_answer = max(center_answers, key=lambda key: key.round)
+            center_is_right = is_right[newest_answer]
         outcomes["debate/central"] = float(center_is_right)
     return outcomes
 

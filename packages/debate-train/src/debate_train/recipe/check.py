@@ -56,6 +56,7 @@ def check(
     model = model or recipe.model
     check_model(model, report, launch.with_tokenizer)
     phases = recipe.phase_recipes()
+    # Phases mostly share their data, which is read once: it may be large.
     data_by_identity = {_identity(stage.data): stage.data for stage in (recipe, *phases.values())}
     views = {key: look_at_data(data) for key, data in data_by_identity.items()}
     for view in views.values():
@@ -65,6 +66,7 @@ def check(
         report.lines += overlap_lines(views, data_by_identity, recipe.most_measured)
     except UsageError as refusal:
         report.errors.append(str(refusal))
+    # Without a readable model folder there is no tokenizer to measure prompts with.
     windows = Windows(report.lines, report.errors, model)
     counter = None if report.errors else windows.counter(TRAINED, model)
     report.errors += run_errors(recipe, launch)
@@ -105,6 +107,7 @@ def check(
     # Missing libraries are no errors of a check: the recipe may run on another machine.
     if not launch.is_here:
         report.warnings += [*missing_libraries(recipe), *recipe.tracking.missing_libraries()]
+    # Phases that share a fault report it each.
     report.warnings = list(dict.fromkeys(report.warnings))
     report.errors = list(dict.fromkeys(report.errors))
     return report

@@ -53,6 +53,7 @@ def find_recipe(name: str | Path) -> Path:
     file = path if path.is_file() else named_recipe(str(name))
     if file is not None:
         return file
+    # `lexists` also finds a folder, and a link that leads nowhere.
     if os.path.lexists(path):
         raise RecipeError(f"{path}: found no file that can be read; expected a recipe file (.yaml)")
     # Recipes that were at the first level before.
@@ -128,6 +129,8 @@ def phase_reading(reading: RawRecipe, name: str, schema: Schema) -> RawRecipe:
     difference = reading.values[PHASES][name]
     base = {key: value for key, value in reading.values.items() if key != PHASES}
     values = merge_recipes(base, difference, schema)
+    # A value from the environment is the phase's where the phase gives it, else the recipe's unless
+    # the phase replaces it.
     kept = {}
     kept_of_phase = {}
     for path, text in reading.kept.items():
@@ -158,6 +161,7 @@ def _extend(source: Source, path: Path, schema: Schema, children: tuple[Path, ..
     where = source.origins.get((EXTENDS,), path)
     if not isinstance(parent_name, str) or "${" in parent_name:
         raise RecipeError(f"{where}: extends: found {parent_name!r}; expected one file")
+    # A file beside this one comes before a shipped recipe of the same name.
     parent_path = path.parent / parent_name
     if not parent_path.is_file():
         parent_path = named_recipe(parent_name) or parent_path
@@ -181,6 +185,7 @@ def _validate(
     place: str,
 ) -> M:
     """Validate raw values; restore texts read by YAML as `no` or `1.10`."""
+    # Again after each repair: pydantic does not look inside a part whose `type` it could not read.
     while True:
         problems = Problems(Schema((model,)), reading, origins, place)
         try:
@@ -215,6 +220,7 @@ def _validate_phases(
             whole_phases[name] = _validate(model, merged, {**origins, **phase_origins}, str(file))
         except RecipeError as error:
             raise RecipeError(f"phase {name}: {error}") from error
+        # Validation restored texts in the merged values; the difference gets the same.
         for path in phase_origins:
             is_in_both = holds(difference, path) and holds(merged.values, path)
             if is_in_both and not isinstance(value_at(difference, path), dict | list):

@@ -105,7 +105,9 @@ class RawRecipe:
 
     def redact(self, text: str) -> str:
         """Replace environment values in a text by their interpolations, the longest first."""
-        for name, value in sorted(self.environment, key=lambda item: -len(item[1])):
+        # A value may be a part of another: the longest first leaves no rest of the longer one.
+        longest_first = sorted(self.environment, key=lambda item: -len(item[1]))
+        for name, value in longest_first:
             if len(value) >= MIN_SECRET_CHARS:
                 text = text.replace(value, f"${{oc.env:{name}}}")
         return text
@@ -123,6 +125,7 @@ class Problems:
 
     def describe(self, error: ValidationError) -> str:
         """Write a line for each place in error, at most `MAX_PROBLEMS` of them."""
+        # Pydantic reports a value once for each branch of its union; a reader wants one line.
         details_by_path: dict[KeyPath, list[ErrorDetails]] = {}
         for detail in error.errors(include_url=False):
             details_by_path.setdefault(self._path(detail), []).append(detail)
@@ -142,11 +145,13 @@ class Problems:
             origin = self.origins.get(path)
             if detail["type"] not in TEXT_ERRORS or origin is None or origin.raw is None:
                 continue
+            # One of several allowed texts: only a text among them can have been meant.
             if detail["type"] == "literal_error" and repr(origin.raw) not in detail["msg"]:
                 continue
             value = _value_or_none(self.reading.values, path)
             if isinstance(value, bool | int | float):
-                typed[path] = str(value) if "${" in origin.raw else origin.raw
+                is_interpolation = "${" in origin.raw
+                typed[path] = str(value) if is_interpolation else origin.raw
         return typed
 
     def refuse_misread_numbers(self, recipe: BaseModel) -> None:
@@ -175,29 +180,34 @@ class Problems:
         """Find the path of an error in the data: the location without union branches."""
         path: KeyPath = ()
         value: object = self.reading.values
+        # The last key of a missing value is not in the data.
         location = detail["loc"]
-        is_missing = detail["type"] == "missing"
-        for key in location[:-1] if is_missing else location:
+        missing_key: KeyPath = ()
+        if detail["type"] == "missing":
+            missing_key = location[-1:]
+            location = location[:-1]
+        for key in location:
             try:
                 value = value_at(value, (key,))
             except KeyError:
-                place, data = self._schema_at(path)
-                if key in place.variants or key not in (place.keys(data) or ()):
+                schema, data = self._schema_at(path)
+                is_union_branch = key in schema.variants or key not in (schema.keys(data) or ())
+                if is_union_branch:
                     self._tags[path] = str(key)
                     continue
                 value = {}  # A part that was left out and has keys without defaults.
             path = (*path, key)
-        return (*path, location[-1]) if is_missing else path
+        return path + missing_key
 
     def _line(self, path: KeyPath, details: list[ErrorDetails]) -> str:
         """Write the line about a path; the first error decides the kind."""
         detail = details[0]
         kind = detail["type"]
         if kind == "extra_forbidden":
-            place, data = self._schema_at(path[:-1])
-            return self._locate(path, unknown_key(str(path[-1]), place, data, self.schema))
-        place = self._schema_at(path)[0]
-        tags = list(place.variants)
+            parent_schema, data = self._schema_at(path[:-1])
+            return self._locate(path, unknown_key(str(path[-1]), parent_schema, data, self.schema))
+        schema, _ = self._schema_at(path)
+        tags = list(schema.variants)
         if kind.startswith("union_tag"):
             return self._line_of_type((*path, "type"), tags)
         if kind == "missing":
@@ -208,6 +218,7 @@ class Problems:
         if isinstance(value, str) and kind in MAPPING_ERRORS and tags:
             return self._locate(path, _type_alone(path, value, tags))
 
+        # Branches of a union may expect the same: a dict has each text once, in order.
         expected_texts = dict.fromkeys(map(_expected, details))
         allowed_names: list[str] = []
         for other in details:
@@ -222,6 +233,7 @@ class Problems:
         tag = self.reading.shown(path)
         problem = "missing" if tag is None else f"found {tag!r}"
         expected = f"one of {', '.join(tags)}{did_you_mean(tag, tags)}"
+        # `module:Class` names a class handed in from Python. No file may: it would run as code.
         if ":" in str(tag):
             expected = OF_PYTHON
         return self._locate(path, f"{problem}; expected {expected}")
@@ -229,6 +241,7 @@ class Problems:
     def _locate(self, path: KeyPath, text: str) -> str:
         """Put before a text the key, and the origin of the key or of the nearest parent."""
         where = self.place
+        # A missing key has no line of its own; its parent's is the nearest.
         for end in range(len(path), 0, -1):
             if path[:end] in self.origins:
                 where = str(self.origins[path[:end]])
@@ -244,6 +257,7 @@ class Problems:
             value = data.get(cast(str, key))
             schema = schema.child(key, data)
             data = value if isinstance(value, dict) else {}
+            # Data without a `type` has the one of the branch that pydantic chose.
             tag = self._tags.get(path[:end])
             if tag in schema.variants:
                 data = {"type": tag, **data}
@@ -253,14 +267,18 @@ class Problems:
         """Write a value as typed in a short form, never a value of the environment."""
         value = self.reading.shown(path)
         origin = self.origins.get(path)
+        raw = None if origin is None else origin.raw
         if isinstance(value, dict):
             return "a mapping of keys"
         if isinstance(value, list):
             return "a list"
-        if origin is not None and origin.raw is not None and "${" not in origin.raw:
-            return repr(origin.raw) if isinstance(value, str) else origin.raw or "nothing"
+        if raw is not None and "${" not in raw:
+            # Quotes distinguish a text from a number: found '4' and found 4 are different mistakes.
+            return repr(raw) if isinstance(value, str) else raw or "nothing"
         text = "nothing" if value is None else repr(value)
-        return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 3] + "..."
+        if len(text) > MAX_SHOWN_CHARS:
+            text = text[: MAX_SHOWN_CHARS - 3] + "..."
+        return text
 
 
 def _type_alone(path: KeyPath, value: str, tags: list[str]) -> str:
@@ -277,6 +295,7 @@ def _expected(detail: ErrorDetails) -> str:
     text = AROUND_EXPECTED.sub("", detail["msg"])
     for their_word, our_word in OUR_WORDS.items():
         text = text.replace(their_word, our_word)
+    # The text goes on after "expected", in the middle of a sentence.
     is_acronym = text[:2].isupper()
     return text if is_acronym else text[:1].lower() + text[1:]
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from debate_protocol.types import Reply, Transcript
+from debate_protocol.types import Reply, Transcript, TurnRequest
 from debate_rewards.reward import score_debates
 from debate_rewards.what_if import ANSWER_STREAMS
 from debate_rollout.rendering import TokenText
@@ -27,7 +27,7 @@ NUM_SCRIPTED_STEPS = 3
 
 
 class ValuedStream(NamedTuple):
-    """A stream, and the component of a mixed reward with its values ('' for a single reward)."""
+    """A stream, and the component of a mixed reward behind it ('' for a single reward)."""
 
     stream: str
     component: str
@@ -44,6 +44,7 @@ def credit_mass(recipe: Recipe, transcripts: Sequence[Transcript]) -> dict[Value
     advantages = recipe.advantage(transcripts, score_debates(recipe.reward, transcripts))
     for transcript, turn_advantages in zip(transcripts, advantages, strict=True):
         for turn in transcript.turns:
+            # Apart by component: on one token two components may cancel, and neither is small.
             by_component: dict[str, list[Advantage]] = {}
             for advantage in turn_advantages.get(turn.key, []):
                 by_component.setdefault(advantage.component, []).append(advantage)
@@ -91,6 +92,7 @@ def stream_share_lines(
         by_stream = dict.fromkeys(sorted(valued), 0.0)
         for stream, _ in mass:
             by_stream[stream] = sum(mass[key] for key in mass if key.stream == stream)
+        # Debates without values on a stream say nothing about its share.
         if all(by_stream.values()):
             return _describe(phase, kind, by_stream)
     return [], []
@@ -117,15 +119,16 @@ def valued_answers_line(phase: Recipe, source: DataSource | None, *, answers: bo
     num_valued: Counter[int] = Counter()
     for score in scores:
         for credit in score.credits:
-            if credit.stream in ANSWER_STREAMS and credit.span is None and not credit.penalty:
+            # A penalty is the value of a failed turn, which has no answer.
+            is_answer = credit.stream in ANSWER_STREAMS and credit.span is None
+            if is_answer and not credit.penalty:
                 num_answers[credit.round] += 1
                 num_valued[credit.round] += credit.value is not None
     if num_valued == num_answers:
         return None
-    shares = [
-        f"{num_valued[round] / total:.2f} in round {round + 1}"
-        for round, total in sorted(num_answers.items())
-    ]
+    shares = []
+    for round, total in sorted(num_answers.items()):
+        shares.append(f"{num_valued[round] / total:.2f} in round {round + 1}")
     return f"  answers with a value in {kind} debates: {', '.join(shares)}"
 
 
@@ -133,14 +136,14 @@ def _playable_debates(
     small: Recipe, source: DataSource | None, answers: bool
 ) -> Iterator[tuple[str, list[Transcript]]]:
     if source is not None and source.can_demonstrate:
+
+        def demonstrate(request: TurnRequest) -> Reply:
+            # With errors: where all answers are right, no advantage differs from 0.
+            return Reply(source.demonstrate(request, errors=True))
+
         questions = source.batch(0)[:MAX_QUESTIONS]
-        yield (
-            "demonstrated",
-            [
-                play_debate(run, lambda request: Reply(source.demonstrate(request, errors=True)))
-                for run in start_debates(small, questions, "check", check_of(source))
-            ],
-        )
+        runs = start_debates(small, questions, "check", check_of(source))
+        yield "demonstrated", [play_debate(run, demonstrate) for run in runs]
     scripted: list[Transcript] = []
     for number in range(NUM_SCRIPTED_STEPS):
         scripted += scripted_step(small, number, answers=answers)

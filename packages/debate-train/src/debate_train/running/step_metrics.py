@@ -50,8 +50,8 @@ def _measure_step(step: Step, recipe: Recipe, seconds: float) -> dict[str, float
     if recipe.offline is not None and not step.transcripts:  # Of examples: nothing was played.
         return resources | gradient_shares(step.batch, recipe.loss) | step.metrics
 
-    # Debates by their reward and their answers. Single replies beside them have fewer agents, and
-    # are no debates.
+    # Single replies beside the debates have fewer agents, and are no debates: they would count as
+    # first rounds.
     num_agents = recipe.debate.num_agents
     debates = []
     scores = []
@@ -64,8 +64,8 @@ def _measure_step(step: Step, recipe: Recipe, seconds: float) -> dict[str, float
     debate_figures = {} if is_demonstrated else debate_metrics(debates, scores=scores)
     metrics = mean_metrics([score.metrics for score in step.scores])
     for name, value in debate_figures.items():
-        has_own_prefix = name.startswith(("judge/", "reward/"))
-        metrics[name if has_own_prefix else f"train/{name}"] = value
+        has_group = name.startswith(("judge/", "reward/"))
+        metrics[name if has_group else f"train/{name}"] = value
 
     # Turns and tokens. Imported transcripts count no tokens, and their turns count for nothing.
     sampled_turns: list[Turn] = []
@@ -76,6 +76,7 @@ def _measure_step(step: Step, recipe: Recipe, seconds: float) -> dict[str, float
     num_prompt_tokens = sum(num_prompt for num_prompt, _ in token_counts)
     num_sampled_tokens = sum(reply_lengths)
     num_turns = max(1, len(token_counts))
+    # A debate with equal returns teaches nothing under a baseline of its own agents.
     returns_vary = []
     returns = []
     for score in step.scores:
@@ -167,9 +168,11 @@ def _replies_have_format(debate: ReadDebate) -> list[bool]:
         if turn.failed:
             has_format.append(False)
             continue
+        # A contract of sections asks for the box inside its answer section.
         text = (turn.parsed.answer or "") if kind == "xml" else turn.turn.text
         span = answer_line(text) if kind == "answer_line" else final_box(text)
-        has_format.append(span is not None and span[0] < span[1])
+        is_empty = span is None or span[0] == span[1]
+        has_format.append(not is_empty)
     return has_format
 
 
@@ -210,6 +213,7 @@ def _consensus_after_turns(debate: ReadDebate) -> list[bool]:
         all_agree = True
         for other in debate.turns.values():
             is_same_round = other.key.round == turn.key.round
+            # One after the other: consensus is reached on the last speaker's turn.
             has_spoken = is_parallel or other.key.agent <= turn.key.agent
             if is_same_round and has_spoken:
                 num_spoken += 1
@@ -229,6 +233,7 @@ def self_debate_metrics(debates: Sequence[ReadDebate], rows: Sequence[Row]) -> d
         debates: All debates of the step; other forms are passed over.
         rows: Rows of the step; `debate` is the index of the transcript.
     """
+    # A row without any advantage is in the batch and moves nothing.
     trained_agents = {(row.debate, row.agent) for row in rows if row.advantages.any()}
     num_prompts = 0
     num_prompts_built = 0
