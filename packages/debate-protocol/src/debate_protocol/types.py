@@ -230,8 +230,10 @@ class Protocol:
         Raises:
             ValueError: No contract has this name.
         """
-        own = self.contracts
-        return get_contract(own[min(round, len(own) - 1)] if own else self.contract)
+        if not self.contracts:
+            return get_contract(self.contract)
+        last_round = len(self.contracts) - 1
+        return get_contract(self.contracts[min(round, last_round)])
 
 
 @dataclass(frozen=True, slots=True)

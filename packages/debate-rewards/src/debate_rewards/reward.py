@@ -169,12 +169,14 @@ def finite_value(
             number = float(number) if is_number_like else math.nan
         except (TypeError, ValueError, OverflowError):
             number = math.nan
+    # NaN is not at most anything, so that this one comparison refuses it, too.
     if abs(number) <= LARGEST_VALUE:
         return cast(float, number)
     turn = "" if round is None else f", round {round}"
     hint = "mend the reward"
     if is_array:
         hint = "for a number for each turn return a list (array.tolist())"
+    # Python refuses to write an integer of thousands of digits.
     printed = f"{value.bit_length()} bits" if type(value) is int else f"{value!r:.100}"
     raise ScoreError(
         f"reward: found {printed} for debate {debate!r}, agent {agent}{turn}, stream {stream!r}; "
@@ -218,6 +220,7 @@ class ReadDebate:
         protocol = self.transcript.protocol
         shown_keys = [k for k in judge.turn.shown if k.agent != agent and k in self.turns]
         if protocol.contracts and protocol.contract_of(judge.key.round).ranks_own:
+            # An author's own turns are in its conversation, and not among the turns shown to it.
             earlier_keys = [k for k in self.turns if k.agent == agent and k.round < judge.key.round]
             shown_keys += earlier_keys[-1:]
         return [self.turns[key] for key in shown_keys]
@@ -246,9 +249,11 @@ class ReadDebate:
         protocol = self.transcript.protocol
         if judge.failed or not self.compares:
             return 0
+        # One contract for all rounds compares, or `compares` would be false.
         contract = protocol.contract_of(judge.key.round) if protocol.contracts else None
         if contract is not None and "comparison" not in contract.sections:
             return 0
+        # By agent and not by turn: a judge compares the latest turns of agents.
         valid_agents = {turn.key.agent for turn in self.shown_to(judge) if not turn.failed}
         num_valid = len(valid_agents)
         return num_valid * (num_valid - 1) // 2
@@ -271,6 +276,7 @@ def read_debate(transcript: Transcript) -> ReadDebate:
     all_turns: dict[TurnKey, ReadTurn] = {}
     for turn in transcript.turns:
         parsed = parse_turn(transcript, turn)
+        # Files may record no failure: a turn without a readable answer has failed all the same.
         is_answering = gives_answers(protocol, *turn.key)
         if is_answering:
             failed = turn.failure is not None or parsed.answer is None

@@ -147,14 +147,16 @@ def what_if(
     Raises:
         ValueError: A turn cannot be, or a contract or the kind of a question is unknown.
     """
-    given = answers_given(transcripts, across_rounds=True)
-    debates = [answers.debate for answers in given]
-    checked = [answers.right or {} for answers in given]
+    # Debates are read, and answers checked, once for all rewards.
+    batch_answers = answers_given(transcripts, across_rounds=True)
+    debates = [answers.debate for answers in batch_answers]
+    checked = [answers.right or {} for answers in batch_answers]
     truth: Sequence[Mapping[TurnKey, bool]] = checked if verdicts is None else verdicts
-    classes = [answers.classes for answers in given]
+    classes = [answers.classes for answers in batch_answers]
     replays: list[RewardReplay] = []
     first_advantages: list[_Advantage] | None = None
     for name, reward in rewards.items():
+        # A reward that does not suit these debates is one row of the answer, not its end.
         try:
             credits = [score.credits for score in score_debates(reward, transcripts)]
         except ValueError as error:
@@ -167,6 +169,10 @@ def what_if(
         values = _answer_values(credits)
         mass_by_stream = _mass_by_stream(advantages)
         total_mass = sum(mass_by_stream.values())
+        stream_shares = dict.fromkeys(mass_by_stream, 0.0)
+        # An advantage of a turn without text moves nothing.
+        if total_mass:
+            stream_shares = {stream: mass / total_mass for stream, mass in mass_by_stream.items()}
         disagreement = None
         if first_advantages is None:
             first_advantages = advantages
@@ -180,10 +186,7 @@ def what_if(
                 num_answers=_num_judged_answers(values, truth),
                 signal=_signal(debates, advantages),
                 dead_questions=_dead_questions(debates, advantages),
-                stream_shares={
-                    stream: mass / total_mass if total_mass else 0.0
-                    for stream, mass in mass_by_stream.items()
-                },
+                stream_shares=stream_shares,
                 habits=_habit_values(reward, debates, classes) if with_habits else None,
                 recorded_judging=_mean_judging(credits, None),
                 disagreement=disagreement,
@@ -291,7 +294,7 @@ def seeds_needed(difference: float, deviation: float) -> int:
 
 
 def _answer_values(credits: Sequence[Iterable[Credit]]) -> list[dict[TurnKey, float]]:
-    """Sum, by debate and turn, what the answer as a whole is worth; penalties are no values."""
+    """Sum, by debate and turn, the value of the answer as a whole; penalties are no values."""
     values = []
     for debate_credits in credits:
         by_turn: dict[TurnKey, float] = {}
@@ -318,13 +321,14 @@ def _truth_estimate(
 ) -> Estimate | None:
     """Correlate values with rightness within debates: both less their mean of the debate."""
     sums_by_question: dict[str, Sums] = {}
-    for debate, its_values, right in zip(debates, values, truth, strict=True):
-        keys = [key for key in its_values if key in right]
+    for debate, debate_values, right in zip(debates, values, truth, strict=True):
+        keys = [key for key in debate_values if key in right]
         if len(keys) < 2:
             continue
-        mean_value = fmean(its_values[key] for key in keys)
+        # A baseline takes the debate's mean off, so only differences within it can teach.
+        mean_value = fmean(debate_values[key] for key in keys)
         mean_right = fmean(right[key] for key in keys)
-        points = [(its_values[key] - mean_value, right[key] - mean_right) for key in keys]
+        points = [(debate_values[key] - mean_value, right[key] - mean_right) for key in keys]
         question_sums = sums_by_question.setdefault(debate.transcript.question.id, Sums())
         question_sums.add_points("truth", points)
     rows: list[Mapping[str, Moments]] = [sums.moments for sums in sums_by_question.values()]
@@ -349,6 +353,7 @@ def _advantages(
         for credit in debate_credits:
             if credit.value is None:
                 continue
+            # Values that earn a habit 0 already keep their level: it says which votes are right.
             mean = 0.0 if credit.centred else means[_group(question, credit)]
             value = (credit.value - mean) * credit.weight
             key = TurnKey(credit.agent, credit.round)
@@ -371,7 +376,9 @@ def _advantages(
 
 
 def _group(question: str, credit: Credit) -> Hashable:
-    return question, credit.round, credit.stream, credit.component, credit.span is None
+    # Values of lines and of whole turns have different means.
+    is_whole_turn = credit.span is None
+    return question, credit.round, credit.stream, credit.component, is_whole_turn
 
 
 def _mass_by_stream(advantages: Iterable[_Advantage]) -> dict[str, float]:
@@ -392,7 +399,9 @@ def _signal(debates: Sequence[ReadDebate], advantages: Iterable[_Advantage]) -> 
         if advantage.value:
             turn = (advantage.debate, advantage.key)
             moved[turn] = max(moved.get(turn, 0), advantage.num_characters)
-    num_characters = sum(len(turn.text) for debate in debates for turn in debate.transcript.turns)
+    num_characters = 0
+    for debate in debates:
+        num_characters += sum(len(turn.text) for turn in debate.transcript.turns)
     return sum(moved.values()) / num_characters if num_characters else 0.0
 
 
@@ -412,12 +421,12 @@ def _disagreement(
     """Find the turns whose summed advantage in a stream changes its sign."""
     first_values = _by_turn(first)
     second_values = _by_turn(second)
-    both = [
-        turn
-        for turn, value in first_values.items()
-        if abs(value) > TOLERANCE and abs(second_values.get(turn, 0.0)) > TOLERANCE
-    ]
-    changed = [turn for turn in both if first_values[turn] * second_values[turn] < 0]
+    valued_turns = []
+    for turn, value in first_values.items():
+        second_value = second_values.get(turn, 0.0)
+        if abs(value) > TOLERANCE and abs(second_value) > TOLERANCE:
+            valued_turns.append(turn)
+    changed = [turn for turn in valued_turns if first_values[turn] * second_values[turn] < 0]
     # The largest changes are those worth reading, some of each direction.
     changed.sort(key=lambda turn: -abs(first_values[turn] - second_values[turn]))
     now_lower = [turn for turn in changed if first_values[turn] > 0]
@@ -438,13 +447,19 @@ def _disagreement(
                 text=text,
             )
         )
-    return Disagreement(first_name, len(both), len(changed), tuple(examples))
+    return Disagreement(
+        other=first_name,
+        num_turns=len(valued_turns),
+        num_changed=len(changed),
+        examples=tuple(examples),
+    )
 
 
 def _by_turn(advantages: Iterable[_Advantage]) -> dict[tuple[int, TurnKey, str], float]:
     """Sum advantages by turn and stream; parts of a text count by their characters."""
     sums: dict[tuple[int, TurnKey, str], float] = {}
     for advantage in advantages:
+        # One name for both, so that a reward of turns is compared with one of agents.
         stream = "answer" if advantage.stream in ANSWER_STREAMS else advantage.stream
         turn = (advantage.debate, advantage.key, stream)
         sums[turn] = sums.get(turn, 0.0) + advantage.value * advantage.num_characters
@@ -486,7 +501,7 @@ def _crowd(
 def _own_answer(
     debate: ReadDebate, classes: AnswerClasses, judge: ReadTurn, pair: tuple[ReadTurn, ReadTurn]
 ) -> str:
-    """Prefer what the judge answers itself."""
+    """Prefer the judge's own answer."""
     own_class = classes.get(judge.key)
     if own_class is None:
         return "="
@@ -517,6 +532,7 @@ def _habit_values(
         transcripts = []
         agents = []
         for number, (debate, debate_classes) in enumerate(zip(debates, classes, strict=True)):
+            # One agent alone: if all had the habit, each would agree with its peers.
             judging = sorted({key.agent for key in debate.judges})
             agent = judging[number % len(judging)] if judging else -1
             agents.append(agent)
@@ -548,6 +564,7 @@ def _with_habit(debate: ReadDebate, classes: AnswerClasses, agent: int, habit: H
             lines.append(f"Agent {low} {verdict} Agent {high}")
         start, end = judge.parsed.sections["comparison"].span
         text = turn.text[:start] + "\n".join(lines) + turn.text[end:]
+        # What was parsed and sampled belongs to the old text.
         turns.append(replace(turn, text=text, parsed=None, reply=None))
     return replace(transcript, turns=tuple(turns))
 

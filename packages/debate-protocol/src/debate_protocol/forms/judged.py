@@ -237,6 +237,7 @@ class Judged(SampledSettings):
         return tuple(contracts)
 
     def _judgment(self) -> Contract:
+        # With a critic or a consultant there is one answer, and nobody else to choose.
         is_choice = self.opponent == "rival"
         verdict = "right or wrong: whether Agent 0's answer is"
         if is_choice:
@@ -269,7 +270,8 @@ class Judged(SampledSettings):
         for round in range(self.max_rounds):
             agents = speaking_agents(court.rules, round)
             requests = [court.request_turn(TurnKey(agent, round)) for agent in agents]
-            court.record(requests, (yield requests))
+            replies = yield requests
+            court.record(requests, replies)
             if round in self.gate_after:
                 gate = Gate(court.transcript("gate"), f"round_{round}")
                 if (yield gate) == "keep":
@@ -311,6 +313,8 @@ class _Court:
         self._passage: Passage | None = None
         self._answer_section = form.contract_rules().answer_section or "answer"
 
+        # A speech that brings `</turn>` or a decision's tags would speak for others; one with
+        # `<verified_quote>` would verify itself.
         tag_names: set[str] = set()
         for round in range(form.max_rounds):
             tag_names.update(self.rules.contract_of(round).sections)
@@ -323,12 +327,12 @@ class _Court:
         self.sides: Mapping[int, str] = self._assigned() if form.assigned else {}
         self.diverged: int | None = None
         if shared_seed is not None:
+            # Copies that differ only from a round of a frozen agent on teach nothing.
             trained_agents = set(form.trained_agents())
-            trained_rounds = [
-                round
-                for round in range(form.max_rounds - 1)
-                if trained_agents.intersection(speaking_agents(self.rules, round))
-            ]
+            trained_rounds = []
+            for round in range(form.max_rounds - 1):
+                if trained_agents.intersection(speaking_agents(self.rules, round)):
+                    trained_rounds.append(round)
             chance = random.Random(side_seed(shared_seed, "diverge"))
             self.diverged = chance.choice(trained_rounds or [0])
 
@@ -339,14 +343,15 @@ class _Court:
         wrong = wrong_answer(question, (), self._begin.same_answer, chance)
         if question.answer is None or wrong is None:
             return {}
+        # Shuffled: if agent 0 were always right, a judge would learn its number.
         answers = [question.answer, wrong]
         chance.shuffle(answers)
         judges = judging_agents(self.rules)
-        return {
-            agent: answer
-            for agent, answer in enumerate(answers)
-            if agent not in judges and gives_answers(self.rules, agent)
-        }
+        sides = {}
+        for agent, answer in enumerate(answers):
+            if agent not in judges and gives_answers(self.rules, agent):
+                sides[agent] = answer
+        return sides
 
     def request_turn(self, key: TurnKey) -> TurnRequest:
         """Build the request for a turn."""
@@ -360,11 +365,8 @@ class _Court:
 
         question = self._begin.question
         if is_judge:
-            public_meta = {
-                name: value
-                for name, value in question.meta.items()
-                if name not in self._form.private
-            }
+            private = self._form.private
+            public_meta = {k: value for k, value in question.meta.items() if k not in private}
             question = replace(question, meta=public_meta)
 
         contract = self.rules.contract_of(key.round)

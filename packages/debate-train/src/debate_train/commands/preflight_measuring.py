@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from debate_protocol.types import DebateRun, Question, Transcript
+from debate_protocol.types import DebateRun, Question, Transcript, Turn
 from debate_rewards.metrics import debate_statistics
 from debate_rewards.reward import Score, score_debates
 from debate_rewards.what_if import RewardReplay, what_if
@@ -108,6 +108,7 @@ def measure(
         start_s = time.perf_counter()
         played = play_step(small_phase, source, 0, engine, watched)
         play_s = time.perf_counter() - start_s
+        # Dynamic sampling and gates may have left questions out.
         measured = Measured(questions=len({transcript.question.id for transcript in played}))
         _add_direct(measured, small_phase, source, engine, progress)
         step = _score(measured, small_phase, played, loaded)
@@ -115,6 +116,7 @@ def measure(
 
     row, _ = step_metrics(replace(step, metrics=dict(step.metrics)), small_phase, play_s)
     for name, value in derived(row).items():
+        # A step's time has parts that a preflight does not run; its own times follow below.
         if not name.startswith("time/"):
             measured.figures[name] = float(value)
     measured.figures["memory/peak_gib"] = peak_memory_gib()
@@ -133,6 +135,7 @@ def _phase_seconds(phase: Recipe, num_played: int, play_s: float, train_s: float
     if phase.offline is None:
         num_questions = phase.steps * phase.data.batch_size
         return num_questions / num_played * (play_s + train_s)
+    # Debates of a set are played once and trained on for all steps, in batches of one size.
     num_questions = phase.offline.questions or PLAYED
     return num_questions / num_played * play_s + phase.steps * train_s
 
@@ -164,9 +167,10 @@ def _score(
 
     scores = score_debates(phase.reward, played)
     advantage = phase.advantage
+    # Without a state: running means of a baseline begin as at the first step.
     advantages = advantage.compute(played, scores, {})
-    taught = advantages.trained_turns(played)
-    batch = build_batch(taught, advantages.turns, advantage.streams, loaded.tokenizer, phase.seed)
+    trained = advantages.trained_turns(played)
+    batch = build_batch(trained, advantages.turns, advantage.streams, loaded.tokenizer, phase.seed)
     batch = divide_gradient(batch, phase.loss, advantage.shares)
     weights = {name: stream.weight for name, stream in advantage.streams.items()}
     measured.figures["signal/value"] = signal(played, scores, advantages, weights)
@@ -222,17 +226,20 @@ def signal(
             values[question].add(credit.value)
             if not credit.penalty:
                 values_without_penalties[question].add(credit.value)
-    num_taught = 0
-    for question, moves in has_advantage.items():
+    num_informative = 0
+    for question, is_trained in has_advantage.items():
         earned = values_without_penalties[question]
-        if moves and (len(earned) > 1 or earned == values[question]):
-            num_taught += 1
-    return num_taught / max(1, len(has_advantage))
+        # With a single value beside penalties, the penalties make the whole difference.
+        has_signal = len(earned) > 1 or earned == values[question]
+        if is_trained and has_signal:
+            num_informative += 1
+    return num_informative / max(1, len(has_advantage))
 
 
 def _add_update(measured: Measured, phase: Recipe, step: Step, loaded: LoadedModel) -> float | None:
     """Make an update and time it in seconds; None if the phase has no update or memory is short."""
-    if (phase.loss.learns_from != "samples" and phase.offline is None) or not step.batch.rows:
+    has_update = phase.loss.learns_from == "samples" or phase.offline is not None
+    if not has_update or not step.batch.rows:
         return None
     learner = replace(loaded, training=trained_adapters(phase.model.lora, phase.debate))
     total_memory = 0
@@ -243,6 +250,7 @@ def _add_update(measured: Measured, phase: Recipe, step: Step, loaded: LoadedMod
             start_s = time.perf_counter()
             step.metrics.update(trainer.step(step.batch))
             seconds = time.perf_counter() - start_s
+    # A finding of the preflight and no failure: it is what a run would meet hours later.
     except torch.OutOfMemoryError:
         measured.figures["memory/share"] = 1.0
         return None
@@ -253,7 +261,9 @@ def _add_update(measured: Measured, phase: Recipe, step: Step, loaded: LoadedMod
 
 def _add_context(measured: Measured, phase: Recipe, played: Sequence[Transcript]) -> None:
     """Add the longest context, and how many turns overflowed the window."""
-    turns = [turn for transcript in played for turn in transcript.sampled_turns()]
+    turns: list[Turn] = []
+    for transcript in played:
+        turns += transcript.sampled_turns()
     lengths = [sum(turn.token_counts) for turn in turns if turn.token_counts is not None]
     window = context_window(phase.model).tokens
     if lengths:
