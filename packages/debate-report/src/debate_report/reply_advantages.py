@@ -30,7 +30,7 @@ BY_SECTION = GroupMethod(
 
 @dataclass(frozen=True, slots=True)
 class MethodValues:
-    """What a method gives to replies, by their numbers; replies that it leaves out are absent.
+    """The advantages of one method, by the numbers of replies; replies left out are absent.
 
     Attributes:
         method: The method.
@@ -50,12 +50,13 @@ class MethodValues:
         """Sum |weight| over the tokens of a reply."""
         if reply.number not in self.section_weights:
             return abs(self.token_weights.get(reply.number, 0.0)) * page.length(reply)
+        # Files do not say where tokens begin: they are taken as equally long all over a reply.
         characters = self.section_characters[reply.number]
         tokens_a_character = page.length(reply) / len(reply.text)
-        return sum(
-            abs(weight) * characters[section] * tokens_a_character
-            for section, weight in self.section_weights[reply.number].items()
-        )
+        section_sums = []
+        for section, weight in self.section_weights[reply.number].items():
+            section_sums.append(abs(weight) * characters[section] * tokens_a_character)
+        return sum(section_sums)
 
     def weight_text(self, reply: PageReply) -> str:
         """Write the weight of a token of a reply, or of each of its sections."""
@@ -90,9 +91,10 @@ def _values_by_section(
     values = _values_of(BY_SECTION, page, groups)
     values.section_characters.update(lengths)
     for replies in groups:
-        parts = set.intersection(*(set(reply.scores) for reply in replies))
+        # Only a part that all replies of the group have can be compared.
+        shared_parts = set.intersection(*(set(reply.scores) for reply in replies))
         for section in sections:
-            part = part_of_section(section, sorted(parts))
+            part = part_of_section(section, sorted(shared_parts))
             scores = [reply.scores[part] if part else reply.reward or 0.0 for reply in replies]
             for reply, advantage in zip(replies, centered(scores), strict=True):
                 if section in lengths.get(reply.number, ()):
@@ -141,10 +143,8 @@ def advantages(page: PageReplies) -> Markup:
 def _row(page: PageReplies, values: MethodValues, bins: Sequence[Sequence[PageReply]]) -> list[str]:
     num_with_signal = sum(advantage != 0 for advantage in values.advantages.values())
     cells = [values.method.name, f"{len(values.advantages):,}", f"{num_with_signal:,}"]
-    cells += [
-        "–" if share is None else write_value(share, "share")
-        for share in weight_shares(page, values, bins)
-    ]
+    for share in weight_shares(page, values, bins):
+        cells.append("–" if share is None else write_value(share, "share"))
     likeness = _likeness(page, values)
     cells.append("–" if likeness is None else write_value(likeness, "number"))
     return cells
@@ -154,19 +154,26 @@ def weight_shares(
     page: PageReplies, values: MethodValues, bins: Sequence[Sequence[PageReply]]
 ) -> list[float | None]:
     """Compute the share of each bin of lengths in the sum of |weight| over all tokens."""
-    weights = [sum(values.reply_weight(page, reply) for reply in replies) for replies in bins]
+    weights = []
+    for replies in bins:
+        weights.append(sum(values.reply_weight(page, reply) for reply in replies))
     total = sum(weights)
-    return [weight / total if total else None for weight in weights]
+    # Without any signal no length has a share.
+    if not total:
+        return [None] * len(weights)
+    return [weight / total for weight in weights]
 
 
 def _likeness(page: PageReplies, values: MethodValues) -> float | None:
-    """Correlate a method's advantages with those of the file; 1 is the file's own method."""
-    both = []
+    """Correlate a method's advantages with the file's; 1 is the file's own method."""
+    method_advantages = []
+    file_advantages = []
     for reply in page.replies:
         if reply.advantage is not None and reply.number in values.advantages:
-            both.append((values.advantages[reply.number], reply.advantage))
+            method_advantages.append(values.advantages[reply.number])
+            file_advantages.append(reply.advantage)
     try:
-        return correlation([ours for ours, _ in both], [theirs for _, theirs in both])
+        return correlation(method_advantages, file_advantages)
     except StatisticsError:
         return None  # fewer than two, or all equal
 

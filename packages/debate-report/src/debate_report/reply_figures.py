@@ -1,5 +1,6 @@
 """Figures of replies: by step, by length, and pass@k."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
@@ -22,7 +23,7 @@ Measure = Callable[[Sequence[PageReply]], float | None]
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """Average what is known; `None` where nothing is."""
+    """Average the known values; `None` without any."""
     known_values = [value for value in values if value is not None]
     return fmean(known_values) if known_values else None
 
@@ -38,12 +39,11 @@ def share_right(replies: Sequence[PageReply]) -> float | None:
 
 
 def score_names(page: PageReplies) -> list[str]:
-    """List the scores of a file, those of most replies first."""
-    counts: dict[str, int] = {}
+    """List the scores of a file, from the most to the least frequent."""
+    counts: Counter[str] = Counter()
     for reply in page.replies:
-        for name in reply.scores:
-            counts[name] = counts.get(name, 0) + 1
-    return sorted(counts, key=lambda name: -counts[name])[:MOST_SCORES]
+        counts.update(reply.scores.keys())
+    return [name for name, _ in counts.most_common(MOST_SCORES)]
 
 
 def step_measures(page: PageReplies) -> dict[str, tuple[Form, Measure]]:
@@ -88,7 +88,7 @@ def _cell(value: float | None, form: Form) -> str:
 
 
 def plots_of(page: PageReplies) -> list[Plot]:
-    """List all charts of a page of replies that have at least two points."""
+    """List all charts of a page of replies with at least two points."""
     return [*_step_plots(page), *_pass_plots(page), *_length_plots(page)]
 
 
@@ -114,6 +114,7 @@ def _step_plots(page: PageReplies) -> Iterator[Plot]:
         yield Chart(title, "mean of a step", lines, form), along
     for name, (form, measure) in measures.items():
         series = line(name, measure)
+        # A line at 0, such as of cut replies where none was cut, shows nothing.
         if len(series.points) > 1 and any(value for _, value in series.points):
             yield Chart(name.capitalize(), "mean of a step", [series], form), along
 
@@ -123,7 +124,7 @@ def _mean_score(name: str) -> Measure:
 
 
 def pass_curve(page: PageReplies) -> Mapping[int, float]:
-    """Compute pass@k of groups with verdicts, for each k that half of the groups have."""
+    """Compute pass@k of groups with verdicts, for each k up to their median size."""
     counts = []
     for replies in page.groups().values():
         verdicts = [reply.is_right for reply in replies if reply.is_right is not None]
@@ -131,6 +132,7 @@ def pass_curve(page: PageReplies) -> Mapping[int, float]:
             counts.append((verdicts.count(True), len(verdicts)))
     if not counts:
         return {}
+    # Beyond the median size the mean would be of the few largest groups.
     sizes = sorted(size for _, size in counts)
     largest = min(sizes[len(sizes) // 2], MOST_SAMPLES)
     curve = {}
@@ -166,7 +168,7 @@ def length_bins(page: PageReplies) -> list[list[PageReply]]:
 
 
 def _length_plots(page: PageReplies) -> Iterator[Plot]:
-    """Yield reward and rightness by length: what pays by length alone is not the answer."""
+    """Yield reward and rightness by length: a reward that rises alone pays for length."""
     bins = length_bins(page)
     measures: dict[str, tuple[Form, Measure]] = {
         "Reward by length": ("number", mean_reward),

@@ -74,17 +74,20 @@ def _runs_by_arm(study: Study, lines: Sequence[FinishedRun]) -> Runs:
 
 def _levels(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
     """Format each measure at each arm's end: its mean over seeds, with its mean before."""
+    # A start that misses its criterion is not trained from: its arm has no end to measure.
     trained_runs = [_runs_of_arm(runs, arm, start_met=True) for arm in arms]
     failed_starts_of_arms = [_runs_of_arm(runs, arm, start_met=False) for arm in arms]
     rows: list[list[object]] = [["seeds", *map(_seeds, trained_runs)]]
     if any(failed_starts_of_arms):
         rows.append(["start missed its criterion", *map(_seeds, failed_starts_of_arms)])
     for measure in study.measures:
-        rows.append([measure, *(_level(arm_runs, measure) for arm_runs in trained_runs)])
+        levels = [_level(arm_runs, measure) for arm_runs in trained_runs]
+        rows.append([measure, *levels])
     head: list[object] = ["", *arms]
     # A page is narrow: the shorter of arms and measures goes across.
     if len(arms) > len(rows):
-        head, *rows = ([*column] for column in zip(head, *rows, strict=True))
+        columns = zip(head, *rows, strict=True)
+        head, *rows = map(list, columns)
     explanation = (
         "Means over seeds at an arm's end (in parentheses: of how many, if some lack it). Where "
         "all measured its beginning, that comes first, and ± is half the gain's 95 % interval."
@@ -118,13 +121,14 @@ def _level(arm_runs: Sequence[FinishedRun], measure: str) -> str:
 
 def _totals(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
     """Format the cost of each arm as means over its seeds."""
-    rows = list[list[object]]()
+    rows: list[list[object]] = []
     for arm in arms:
         arm_runs = _runs_of_arm(runs, arm, start_met=True)
         columns = [[run.seconds for run in arm_runs if run.seconds is not None]]
         for name in study.totals:
             columns.append([run.totals[name] for run in arm_runs if name in run.totals])
-        rows.append([arm, *(f"{fmean(values):,.0f}" if values else "–" for values in columns)])
+        means = [f"{fmean(values):,.0f}" if values else "–" for values in columns]
+        rows.append([arm, *means])
     return table(["arm", "seconds", *study.totals], rows)
 
 
@@ -206,14 +210,16 @@ def summary(study: Study, lines: Sequence[FinishedRun]) -> list[str]:
     measures = [name for name in study.plot if name in compared_measures] or compared_measures
     cells_by_comparison: dict[str, dict[str, str]] = {}
     seeds_by_comparison: dict[str, int] = {}
+    # p is adjusted over all rows, also those left out here: a test counts that was made.
     for row, p_holm in zip(rows, _adjusted_p_values(rows), strict=True):
         if row.measure not in measures:
             continue
-        mark = "**" if p_holm is not None and p_holm <= LEVEL and row.has_power else ""
+        is_significant = p_holm is not None and p_holm <= LEVEL and row.has_power
+        mark = "**" if is_significant else ""
         difference = f"{mark}{with_interval([*row.values.values()])}{mark}"
         cells_by_comparison.setdefault(row.compared, {})[row.measure] = difference
         seeds_by_comparison[row.compared] = len(row.values)
-    cells = list[list[object]]()
+    cells: list[list[object]] = []
     most_seeds = max(seeds_by_comparison.values(), default=0)
     for compared, differences_by_measure in cells_by_comparison.items():
         num_seeds = seeds_by_comparison[compared]
@@ -252,7 +258,7 @@ def _compared(study: Study, runs: Runs) -> list[str]:
     num_tests = sum(row.p is not None for row in rows)
     any_failed = any(row.failed_seeds for row in rows)
     any_expected = any(row.expected is not None for row in rows)
-    cells = list[list[object]]()
+    cells: list[list[object]] = []
     for row, p_holm in zip(rows, _adjusted_p_values(rows), strict=True):
         row_cells = _cells(row, p_holm)
         if any_expected:
@@ -316,7 +322,7 @@ def _failed_cells(row: _Row) -> list[object]:
 
 def _warnings(runs: Runs, arms: Sequence[str]) -> list[str]:
     """Format the warnings of the health monitor: in how many runs, and from which steps on."""
-    rows = list[list[object]]()
+    rows: list[list[object]] = []
     for arm in arms:
         arm_runs = [runs[arm, seed] for seed in seeds_of(runs, [arm])]
         # Runs that were not begun have no warnings to count, not even none.
@@ -351,6 +357,7 @@ def _plot(study: Study, runs: Runs, arms: Sequence[str]) -> str:
 
 def _dots(measure: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, PhaseAxis] | None:
     runs_of_arms = {arm: _runs_of_arm(runs, arm, start_met=True) for arm in arms}
+    # One scale a chart: where any arm measured its beginning, all arms show gains.
     is_gain = False
     for arm_runs in runs_of_arms.values():
         is_gain = is_gain or any(measure in run.before for run in arm_runs)
@@ -368,8 +375,8 @@ def _dots(measure: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, PhaseAx
 
     num_dots = {arm: (1, len(values)) for arm, values in values_of_arms.items()}
     axis = phase_axis(num_dots, "run")
-    series = list[Series]()
-    bounds = list[Bound]()
+    series: list[Series] = []
+    bounds: list[Bound] = []
     if is_gain:
         bounds.append(Bound(*axis.ends, 0.0, None))
     for (arm, values), stretch in zip(values_of_arms.items(), axis.stretches, strict=True):
@@ -385,8 +392,8 @@ def _dots(measure: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, PhaseAx
 
 
 def _curves(curve: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, PhaseAxis] | None:
-    series = list[Series]()
-    steps = list[int]()
+    series: list[Series] = []
+    steps: list[int] = []
     for arm in arms:
         values_by_step: dict[int, list[float]] = {}
         for seed in seeds_of(runs, [arm]):

@@ -33,9 +33,9 @@ _Fields = dict[str, Any]
 
 
 def to_xml(transcripts: Iterable[Transcript]) -> bytes:
-    """Return a document that holds the transcripts; `from_xml` gives back equal ones.
+    """Write the transcripts as a document; `from_xml` reads equal ones back.
 
-    A text with a character that XML cannot hold is written in base64 and says so.
+    A text with a character unknown to XML is written in base64, marked by an attribute.
 
     Raises:
         ValueError: A value has no place in JSON, such as NaN.
@@ -97,7 +97,7 @@ def read_xml(document: bytes, name: str) -> Iterator[tuple[int, Transcript | Tra
 
 @functools.cache
 def xml_schema() -> etree.XMLSchema:
-    """Return the schema that all documents keep."""
+    """Load the schema of all documents."""
     shipped = resources.files("debate_protocol").joinpath("transcript.xsd").read_bytes()
     return etree.XMLSchema(_parsed(shipped))
 
@@ -117,7 +117,10 @@ def _parsed(document: bytes) -> etree._Element:
 
 
 def _write_transcript(parent: etree._Element, data: _Fields) -> None:
-    question, rules, turns = (data.pop(key) for key in ("question", "protocol", "turns"))
+    # Keys with a place in the schema are popped, so that what is left is `extra`.
+    question = data.pop("question")
+    rules = data.pop("protocol")
+    turns = data.pop("turns")
     data.pop("schema")
     _add_texts(parent, data, "id")
     element = etree.SubElement(parent, _tag("question"))
@@ -141,28 +144,31 @@ def _write_turn(parent: etree._Element, turn: _Fields) -> None:
     shown = etree.SubElement(parent, _tag("shown"))
     for agent, round in turn.pop("shown"):
         etree.SubElement(shown, _tag("seen"), agent=str(agent), round=str(round))
+    # No element where the prompt is not known: an empty one is a prompt without messages.
     prompt = turn.pop("prompt")
     if prompt is not None:
-        held = etree.SubElement(parent, _tag("prompt"))
+        prompt_element = etree.SubElement(parent, _tag("prompt"))
         for message in prompt:
-            one = etree.SubElement(held, _tag("message"), role=message.pop("role"))
-            _add_texts(one, message, "content")
-            _add_json(one, {"extra": message}, "extra")
+            role = message.pop("role")
+            message_element = etree.SubElement(prompt_element, _tag("message"), role=role)
+            _add_texts(message_element, message, "content")
+            _add_json(message_element, {"extra": message}, "extra")
     _add_texts(parent, turn, "text", "failure")
-    for name in [name for name in ("branches", "continuations") if name in turn]:
-        held = etree.SubElement(parent, _tag(name))
-        for following in turn.pop(name):
-            one = held
-            if name == "branches":
-                one = etree.SubElement(held, _tag("branch"))
-                _add_texts(one, following, "guide")
-                following = following["turn"]
-            _write_turn(etree.SubElement(one, _tag("turn")), following)
+    if "branches" in turn:
+        branches_element = etree.SubElement(parent, _tag("branches"))
+        for branch in turn.pop("branches"):
+            branch_element = etree.SubElement(branches_element, _tag("branch"))
+            _add_texts(branch_element, branch, "guide")
+            _write_turn(etree.SubElement(branch_element, _tag("turn")), branch["turn"])
+    if "continuations" in turn:
+        continuations_element = etree.SubElement(parent, _tag("continuations"))
+        for continuation in turn.pop("continuations"):
+            _write_turn(etree.SubElement(continuations_element, _tag("turn")), continuation)
     _add_json(parent, {"extra": turn}, "extra")
 
 
 def _add_texts(parent: etree._Element, data: _Fields, *keys: str) -> None:
-    """Move texts from the data into elements; what is no text stays for `extra`."""
+    """Move texts from the data into elements; other values stay for `extra`."""
     for key in keys:
         if isinstance(data.get(key), str):
             _set_text(etree.SubElement(parent, _tag(key)), data.pop(key))
@@ -177,6 +183,7 @@ def _add_json(parent: etree._Element, data: _Fields, key: str) -> None:
 
 
 def _set_text(element: etree._Element, text: str) -> None:
+    # XML has no control characters and no lone surrogates, not even escaped; replies may.
     try:
         element.text = text
     except ValueError:
@@ -191,6 +198,7 @@ def _fields(element: etree._Element) -> _Fields:
     }
     for child in element:
         key = _local(child)
+        # A key of the schema wins: an edited file may have it in `extra`, too.
         if key == "extra":
             fields = _json(child) | fields
         elif key == "turn" and _local(element) == "transcript":
@@ -206,7 +214,7 @@ def _value(key: str, element: etree._Element) -> object:
     if key == "shown":
         return [[int(seen.attrib["agent"]), int(seen.attrib["round"])] for seen in element]
     if key in ("prompt", "branches", "continuations"):
-        return [_fields(one) for one in element]
+        return [_fields(child) for child in element]
     return _fields(element) if key in ("question", "protocol", "turn") else _text(element)
 
 
