@@ -8,7 +8,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet reasoning-gym==0.1.25
-"$folder/venv/bin/python" -W error::UserWarning:reasoning_gym -W ignore - <<'PYTHON'
+"$folder/venv/bin/python" -W ignore - <<'PYTHON'
 from importlib.metadata import version
 
 import reasoning_gym
@@ -27,7 +27,7 @@ tested = questions("leg_counting", 1, 100)
 num_seen = sum(question in trained for question in tested)
 independent = sum(question in trained for question in questions("leg_counting", 1_000_000, 100))
 
-print(f"reasoning-gym {version('reasoning-gym')}")
+print(f"\nreasoning-gym {version('reasoning-gym')}")
 print(f"tasks in which seed 1 is seed 0 shifted by one: {len(shifted)} of {len(tasks)}")
 print("leg_counting: test questions that are also among 500 training questions of seed 0")
 print(f"  test seed 1: expected about {independent} of 100, seen {num_seen} of 100")
