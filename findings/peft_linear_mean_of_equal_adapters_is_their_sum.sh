@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # peft 0.21.2, add_weighted_adapter(["a", "copy"], [0.5, 0.5]) where "copy" has the weights of "a":
-# one would expect the mean of two equal adapters to be that adapter, whatever the combination_type.
-# "linear", the default of averaged checkpoints and of soups, changes weights twice as much, and so
-# does "magnitude_prune" at density 1, which prunes nothing; "ties" half as much. A and B are each
-# added with the roots of the weights, so the product also has the cross terms, B of one adapter
-# with A of the other: they are as large as the rest. "cat" and "svd" give the mean.
+# one would expect the mean of two equal adapters to be that adapter, whatever the combination_type:
+# the docstring calls "linear" an approximation, and here there is nothing to approximate. "linear"
+# changes the base model twice as much, as does "magnitude_prune" at density 1, which prunes nothing;
+# "ties" half as much. A and B are each added with the roots of the weights, so the product has the
+# cross terms, too: B of one adapter with A of the other. "cat" and "svd" give the mean.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
