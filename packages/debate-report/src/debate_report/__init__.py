@@ -1,4 +1,4 @@
-"""Runs, evaluations and rollouts as one page that needs nothing else."""
+"""Runs, evaluations and rollouts as one page without other files."""
 
 from typing import TYPE_CHECKING
 

@@ -31,7 +31,7 @@ PLOT_START, PLOT_END = 2.0, 98.0
 
 @dataclass(frozen=True, slots=True)
 class MeanInterval:
-    """A mean with the ends of its interval."""
+    """A mean with the ends of the interval."""
 
     mean: float
     low: float
@@ -56,7 +56,7 @@ class ResultRow:
 
     @property
     def change_interval(self) -> MeanInterval | None:
-        """The change with its interval, where questions were paired."""
+        """The change and the interval around it, where questions were paired."""
         low = finite(self.change.get("low"))
         high = finite(self.change.get("high"))
         if low is None or high is None:
@@ -90,13 +90,13 @@ def results(run_results: Mapping[str, object] | None) -> Markup:
 
 
 def other_results(run_results: Mapping[str, object] | None) -> str:
-    """Write the values of `results.json` that have no place of their own on the page."""
+    """Write the values of `results.json` without another place on the page."""
     others = {key: value for key, value in (run_results or {}).items() if key not in NOT_FOLDED}
     return as_text(others) if others else ""
 
 
 def headline_of(run_results: Mapping[str, object]) -> str:
-    """Say in one sentence what became of the measures that the recipe trains.
+    """Say in a sentence what became of the trained measures.
 
     Without paired changes it is the summary of the file.
     """
@@ -120,7 +120,7 @@ def _describe(row: ResultRow) -> str:
 
 
 def as_text(values: Mapping[str, object]) -> str:
-    """Write values of a file as JSON that fits on a page."""
+    """Write values of a file as JSON, short enough for a page."""
     return json.dumps(values, indent=1, ensure_ascii=False)[:MAX_TEXT_CHARS]
 
 
@@ -141,7 +141,7 @@ def result_rows(table: object) -> Iterator[ResultRow]:
 
 
 def read_interval(value: object) -> MeanInterval | None:
-    """Read a mean and its interval; a bare number or missing ends give an interval of no width."""
+    """Read a mean and an interval; a bare number or missing ends give an interval of no width."""
     if not isinstance(value, Mapping):
         number = finite(value)
         return None if number is None else MeanInterval(number, number, number)
@@ -214,7 +214,7 @@ def _cells(row: ResultRow, are_shares: bool, axis: Axis | None) -> dict[str, obj
 
 
 def _mean_cell(interval: MeanInterval, are_shares: bool) -> tuple[str, str]:
-    """Write a mean and its interval, empty when it has no width."""
+    """Write a mean and an interval, empty when it has no width."""
     if are_shares:
         mean = write_value(interval.mean, "share")
         ends = f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]"

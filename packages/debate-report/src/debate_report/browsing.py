@@ -1,4 +1,4 @@
-"""All recorded debates of a page: a short index, and blocks that are opened on demand."""
+"""All recorded debates of a page: a short index, and blocks opened on demand."""
 
 import base64
 import json
@@ -33,8 +33,8 @@ class Blocks:
     """The debates of a page.
 
     Attributes:
-        index: Entries of the list of debates, with the values that it filters by.
-        texts: Blocks of debates, JSON that is deflated and then written in base64.
+        index: Entries of the list of debates, with the values of the filters.
+        texts: Blocks of debates, deflated JSON in base64.
         prompts: Blocks of their prompts; there may be fewer of them.
         left_out: Numbers of debates, and of blocks of prompts, beyond the limit of bytes.
     """
@@ -49,8 +49,8 @@ class Blocks:
 class Browser:
     """The list of debates with the open debate, and their data.
 
-    A page has `shown`, `first`, its script and then `rest`, so that the first debate can be read
-    while most of the data is still on its way.
+    A page has `shown`, `first`, the script and then `rest`, so the first debate can be read
+    while most of the data is still loading.
     """
 
     shown: Markup = NOTHING
@@ -103,7 +103,7 @@ def _pack_while_room(
     contents_of: Callable[[Sequence[Recorded]], object],
     room: int,
 ) -> list[str]:
-    """Pack parts into blocks up to the first for which there is no room."""
+    """Pack parts into blocks up to the first without room."""
     blocks = []
     for part in parts:
         text = json.dumps(contents_of(part), separators=(",", ":"))
@@ -116,7 +116,7 @@ def _pack_while_room(
 
 
 def _first_open(records: Sequence[Recorded]) -> int:
-    """Find the debate that is open first: of the policy itself, at its last step."""
+    """Find the first open debate: of the policy itself, at the last step."""
     numbers = range(len(records))
     played = [number for number in numbers if not records[number].demonstrated]
     trained = [number for number in played if not records[number].evaluated]
@@ -144,7 +144,7 @@ def _index_entry(debate: Recorded, phases: Sequence[str], *, is_credited: bool) 
 
 
 def _marks(debate: Recorded, *, is_credited: bool) -> Iterator[str]:
-    """Yield the names of the filters that a debate passes."""
+    """Yield the names of the filters passed by a debate."""
     _, verdict = next(iter(debate.decisions.values()), ("", None))
     if verdict == "right":
         yield "right"
@@ -292,6 +292,6 @@ def browser(run: RunFiles, debates: Debates) -> Browser:
 
 
 def as_data(value: object) -> Markup:
-    """Write a value as JSON for a script element, which no text in it can end."""
+    """Write a value as JSON for a script element; no text inside can end the element."""
     text = json.dumps(value, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))

@@ -36,12 +36,12 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line: its label and its (position, value) points in order of position."""
+    """A line: a label, and (position, value) points in order of position."""
 
     label: str
     points: tuple[Point, ...]
     joined: bool = True
-    """Whether a line goes through its points."""
+    """Whether a line goes through the points."""
     test_points: tuple[Point, ...] = ()
     """The same measure on test questions before and after the run."""
     is_beyond_chance: bool = False
@@ -49,13 +49,13 @@ class Series:
 
     @property
     def all_points(self) -> tuple[Point, ...]:
-        """The points of the line, then those of test questions."""
+        """The points of the line, then the points of test questions."""
         return self.points + self.test_points
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The least value that a measure had to reach in a stretch of the axis."""
+    """The least value required of a measure in a stretch of the axis."""
 
     start: float
     end: float
@@ -88,7 +88,7 @@ class Marks:
 
 
 Plot = tuple[Chart, PhaseAxis]
-"""A chart with its horizontal axis."""
+"""A chart with a horizontal axis."""
 
 
 def line_chart(chart: Chart, along: PhaseAxis | None = None, marks: Marks | None = None) -> Markup:
@@ -97,7 +97,7 @@ def line_chart(chart: Chart, along: PhaseAxis | None = None, marks: Marks | None
     Args:
         chart: The contents, with at most `MAX_SERIES` lines.
         along: The axis of the points' positions; `None` takes their numbers as steps.
-        marks: Outcomes and alarms on that axis.
+        marks: Outcomes and alarms on the axis.
     """
     if along is None:
         positions = [position for line in chart.series for position, _ in line.all_points]
@@ -114,7 +114,7 @@ def line_chart(chart: Chart, along: PhaseAxis | None = None, marks: Marks | None
 
 
 def image(charts: Sequence[Plot]) -> str:
-    """Draw charts one below the other as an SVG image that needs no other file."""
+    """Draw charts in a column as an SVG image without other files."""
     panels = []
     for chart, along in charts:
         values = _template_values(chart, along, Marks())
@@ -202,9 +202,9 @@ def _value_axis(chart: Chart, top_pixel: float) -> Axis:
 
 
 def _step_ticks(along: PhaseAxis, x: Axis) -> list[tuple[float, float, str]]:
-    """List the ticks of steps without overlap: pixels of the line and of its label, and the label.
+    """List the ticks of steps without overlap: pixels of the line and of the label, and the label.
 
-    From left to right a tick is left out where its label would touch the last one.
+    From left to right a tick is left out where two labels would touch.
     """
     step_ticks: list[tuple[float, float, str]] = []
     free_from = x.start - 3.5  # the unit is written left of the axis
@@ -226,7 +226,7 @@ def _step_ticks(along: PhaseAxis, x: Axis) -> list[tuple[float, float, str]]:
 
 
 def _phase_labels(along: PhaseAxis, x: Axis, marks: Marks) -> Iterator[dict[str, object]]:
-    """Yield each phase: its pixels, as much of its name as has room, its outcome."""
+    """Yield each phase: pixels, as much of the name as has room, the outcome."""
     for index, stretch in enumerate(along.stretches):
         number = along.first_number + index
         start = x.at(stretch.start)
@@ -247,9 +247,9 @@ def _phase_labels(along: PhaseAxis, x: Axis, marks: Marks) -> Iterator[dict[str,
 def _draw_line(
     line: Series, along: PhaseAxis, x: Axis, y: Axis
 ) -> tuple[list[str], list[Point], float | None]:
-    """Compute the paths of a line, one for each phase, its dots, and the last value drawn.
+    """Compute a line's paths (each for a phase), the dots, and the last value drawn.
 
-    Without other points those of test questions are joined, and no value is the last.
+    Without other points the test points are joined, and no value is the last.
     """
     if not line.points:
         ends = [f"{x.at(position)},{y.at(value)}" for position, value in line.test_points]
@@ -269,7 +269,7 @@ def _draw_line(
 
 
 def _mean_points(points: Sequence[Point], chunk_size: int) -> list[Point]:
-    """Average `chunk_size` neighbors at a time, each mean at the last of its points."""
+    """Average `chunk_size` neighbors at a time, each mean at the last averaged point."""
     if chunk_size == 1:
         return list(points)
     means = []
@@ -307,7 +307,7 @@ def _hover_columns(
 
 
 def _summary(line: Series, form: Form, along: PhaseAxis) -> str:
-    """Write the two ends of a line, and of its test points, for screen readers."""
+    """Write the two ends of a line, and of the test points, for screen readers."""
     sentences = []
     for label, points in (
         (line.label, line.points),

@@ -1,4 +1,4 @@
-"""Several runs, or seeds of one recipe, side by side on one page."""
+"""Several runs, or seeds of a recipe, side by side on a page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
@@ -18,7 +18,7 @@ SEED_KEYS = ("seed", "name")
 
 
 def setting_of(run: RunFiles) -> dict[str, str]:
-    """Collect the type or name of a recipe's main parts, and its seed."""
+    """Collect the type or name of a recipe's main parts, and the seed."""
     recipe = recipe_of(run)
     setting = {}
     for key in SETTING_KEYS:
@@ -33,7 +33,7 @@ def setting_of(run: RunFiles) -> dict[str, str]:
 
 
 def shared_setting(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
-    """Collect the number of runs, and the settings that all of them share."""
+    """Collect the number of runs, and the settings shared by all."""
     settings = [setting_of(run) for run in runs]
     shared = [("runs", str(len(runs)))]
     for key, name in settings[0].items():
@@ -43,7 +43,7 @@ def shared_setting(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
 
 
 def comparison(runs: Sequence[RunFiles]) -> Markup:
-    """Render the keys in which runs differ, and their results; of seeds of one recipe the mean."""
+    """Render the differing keys of runs, and their results; of seeds of a recipe the mean."""
     run_names = [run.name for run in runs]
     recipes = [dict(_leaves(recipe_of(run))) for run in runs]
     all_keys: dict[str, None] = {}
@@ -79,7 +79,7 @@ def _leaves(value: object, dotted_key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _compared_results(runs: Sequence[RunFiles], *, with_mean: bool) -> Iterator[list[str]]:
-    """Yield each measure with its mean after each run, and its change."""
+    """Yield each measure with the mean after each run, and the change."""
     tables = []
     for run in runs:
         rows = result_rows((run.results or {}).get("table"))

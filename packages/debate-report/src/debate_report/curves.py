@@ -1,4 +1,4 @@
-"""Learning curves: charts of phases on one time line, those of imitation apart."""
+"""Learning curves: charts of phases on a time line, imitation apart."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ Measures = Mapping[str, Mapping[float, float]]
 
 
 def curves(run: RunFiles) -> Markup:
-    """Render charts, those of imitation folded, and the phases with their outcomes."""
+    """Render charts, imitation folded, and the phases with their outcomes."""
     all_stages = stages(run)
     shown_stages = all_stages
     if len(all_stages) > MAX_PHASES:
@@ -74,7 +74,7 @@ def curves(run: RunFiles) -> Markup:
 def _groups_of(
     run: RunFiles, run_stages: Sequence[Stage], first_number: int = 1
 ) -> list[dict[str, object]]:
-    """Draw the charts of phases on one axis, under their headings."""
+    """Draw the charts of phases on a common axis, under their headings."""
     if not run_stages:
         return []
     spans = {stage.name: stage.span for stage in run_stages}
@@ -94,7 +94,7 @@ def _groups_of(
 def measures_by_position(
     run_stages: Sequence[Stage], along: PhaseAxis
 ) -> dict[str, dict[float, float]]:
-    """Collect every measure that can be drawn, by position; the last row of a step wins."""
+    """Collect every drawable measure, by position; the last row of a step wins."""
     measures: dict[str, dict[float, float]] = {}
     for stage, stretch in zip(run_stages, along.stretches, strict=True):
         for row in stage.rows:
@@ -112,7 +112,7 @@ def measures_by_position(
 def chart_groups(
     measures: Measures, held_out: HeldOutMeasures, bounds: Mapping[str, Sequence[Bound]]
 ) -> Iterator[tuple[str, list[Chart], list[str]]]:
-    """Yield each heading, its charts, and the titles of charts that are 0 throughout.
+    """Yield each heading, the charts, and the titles of charts at 0 throughout.
 
     The charts of a heading are in the order of `ORDER_RULE`.
     """
@@ -148,7 +148,7 @@ def _lines_and_bounds(
     held_out: HeldOutMeasures,
     bounds: Mapping[str, Sequence[Bound]],
 ) -> tuple[list[Series], list[Bound]]:
-    """Build the lines of a panel with enough points, and list the bounds of all its lines."""
+    """Build the lines of a panel with enough points, and list the bounds of all lines."""
     names = dict(panel.names({*measures, *held_out.points}))
     lines = []
     panel_bounds: list[Bound] = []
@@ -170,7 +170,7 @@ def _lines_and_bounds(
 
 
 def curve_plots(run: RunFiles) -> Iterator[Plot]:
-    """Yield all charts of a run over its steps, to scale."""
+    """Yield all charts of a run over the steps, to scale."""
     run_stages = stages(run)
     if not run_stages:
         return
@@ -207,7 +207,7 @@ def _has_nonzero(lines: Sequence[Series]) -> bool:
 
 
 def _phase_table(run_stages: Sequence[Stage]) -> tuple[list[str], list[list[str]]]:
-    """Build the head and the rows of the table of phases, without its empty columns."""
+    """Build the head and the rows of the table of phases, without empty columns."""
     rows = []
     for number, stage in enumerate(run_stages, 1):
         first, last = stage.steps
@@ -252,7 +252,7 @@ def _exit_bounds(run_stages: Sequence[Stage], along: PhaseAxis) -> dict[str, lis
 
 
 def _mode_panels(measures: Measures) -> Iterator[Panel]:
-    """Yield one panel for each evaluation mode that a recipe names."""
+    """Yield a panel for each evaluation mode of a recipe."""
     lines_by_mode: dict[str, list[tuple[str, str]]] = {}
     for name in measures:
         kind, _, rest = name.partition("/")
@@ -268,7 +268,7 @@ def _mode_panels(measures: Measures) -> Iterator[Panel]:
 
 
 def _time_panels(measures: Measures) -> Iterator[Panel]:
-    """Yield one panel of the parts of a step that take longest."""
+    """Yield a panel of the longest parts of a step."""
     lines_by_time = []
     for name, values in measures.items():
         # Rates such as time/tokens_per_s are no seconds.

@@ -34,7 +34,7 @@ Decisions = dict[str, tuple[str, str | None]]
 
 
 def read_credit(path: Path) -> dict[str, Any]:
-    """Read a file of `credit_of`; empty for a missing file, or one of another schema."""
+    """Read a file of `credit_of`; empty for a missing file, or another schema."""
     try:
         credit = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -74,7 +74,7 @@ class Checking:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One recorded debate of a run with its verdicts, decisions and credit."""
+    """A recorded debate of a run with verdicts, decisions and credit."""
 
     phase: str
     step: int
@@ -92,7 +92,7 @@ class Recorded:
     imported: bool = False
     """Whether another program wrote it."""
     unread: Mapping[TurnKey, str] = field(default_factory=dict)
-    """Reasons of answers that could not be read, by turn."""
+    """Reasons of unreadable answers, by turn."""
 
     @property
     def transcript(self) -> Transcript:
@@ -111,14 +111,14 @@ class Recorded:
     def credit_of(self, key: TurnKey) -> Mapping[str, Any]:
         """Collect the credit of a turn: token starts, and runs of tokens with their advantages.
 
-        That of imported replies is made here, since only some are shown of a large file.
+        Credit of imported replies is made here, since a large file shows only some.
         """
         return _imported_credit(self.transcript) if self.imported else self.credit.get(key, {})
 
 
 @dataclass(slots=True)
 class Debates:
-    """All readable debates of a page, and the first problem of unreadable ones."""
+    """All readable debates of a page, and the first problem of unreadable debates."""
 
     found: list[Recorded] = field(default_factory=list)
     unreadable: int = 0
@@ -129,10 +129,10 @@ class Debates:
         """Read the transcript files of a run.
 
         Args:
-            files: Its transcript files.
+            files: The transcript files.
             tokens: The folder of the credit of recorded tokens; `None` for debates of evaluations,
-                which are limited to the first `MOST_EVALUATED` of a file.
-            phases: Names of its phases.
+                limited to the first `MOST_EVALUATED` of a file.
+            phases: Names of the phases.
         """
         is_evaluation = tokens is None
         # Names of files have no other characters.
@@ -193,7 +193,7 @@ class Debates:
     def _details(
         self, debate: Transcript, debate_credit: Mapping[str, Any], credit: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Compute the fields of `Recorded` that do not depend on the debate's file."""
+        """Compute the fields of `Recorded` independent of the debate's file."""
         read = read_debate(debate)
         answers = {}
         verdicts = {}
@@ -222,7 +222,7 @@ class Debates:
         }
 
     def _decisions(self, read: ReadDebate) -> Decisions:
-        """Judge the answer of the debate as a whole by each rule that applies."""
+        """Judge the answer of the debate as a whole by each applicable rule."""
         answers = {"majority": majority(read, 0)}
         has_votes = any(turn.parsed.comparisons for turn in read.judges.values())
         if judgments(read):
@@ -239,9 +239,9 @@ class Debates:
 def _with_file_verdict(
     debate: Transcript, verdicts: Mapping[TurnKey, str | None], decisions: Decisions
 ) -> dict[str, Any]:
-    """Put the file's own verdict on its last reply before ours.
+    """Put the file's own verdict on the last reply before ours.
 
-    A reply whose answer cannot be read here is not wrong: its file may know better.
+    A reply with an answer unreadable here is not wrong: the file may know better.
     """
     checked_here = next(iter(decisions.values()), None)
     all_decisions: Decisions = {}
@@ -258,7 +258,7 @@ def _with_file_verdict(
 
 
 def states(debate: Recorded) -> Iterator[tuple[TurnKey, str | None, str | None]]:
-    """Yield each turn in order of rounds: its key, its answer, and its verdict."""
+    """Yield each turn in order of rounds: key, answer and verdict."""
     for key in sorted(debate.read.turns, key=lambda key: (key.round, key.agent)):
         yield key, debate.answers[key], debate.verdicts.get(key)
 

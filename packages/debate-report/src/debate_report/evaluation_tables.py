@@ -29,7 +29,7 @@ def figure_table(results: Mapping[str, object]) -> Iterator[list[str]]:
 
 
 def cross_play_tables(results: Mapping[str, object]) -> Iterator[list[list[str]]]:
-    """Yield tables of the votes that policies win of opponents: over all seats, then of each."""
+    """Yield tables of votes won by policies from opponents: over all seats, then of each."""
     cells_by_seat: dict[str, dict[tuple[str, str], str]] = {}
     for policy in as_mappings(results.get("policies")):
         policy_name = str(policy.get("name"))

@@ -1,4 +1,4 @@
-"""Every chart of a page as data and as a figure, and charts of several pages as one."""
+"""Every chart of a page as data and as a figure, and charts of several pages combined."""
 
 import csv
 import io
@@ -38,7 +38,7 @@ def _inert(label: str) -> str:
 
 
 def as_images(plots: Sequence[Plot]) -> dict[str, str]:
-    """Draw each chart as an SVG image by itself, by the name of its file."""
+    """Draw each chart as an SVG image by itself, by the name of the file."""
     images: dict[str, str] = {}
     for chart, along in plots:
         words = re.findall(r"[a-z0-9]+", chart.title.lower())
@@ -50,7 +50,7 @@ def as_images(plots: Sequence[Plot]) -> dict[str, str]:
 
 
 def overlaid(plots_by_name: Mapping[str, Sequence[Plot]]) -> list[Plot]:
-    """Lay charts of one title and axis over each other; lines carry the names of their pages."""
+    """Lay charts of equal title and axis over each other; lines carry the names of their pages."""
     charts: dict[tuple[str, str], list[tuple[str, Plot]]] = {}
     for name, plots in plots_by_name.items():
         for chart, along in plots:

@@ -1,4 +1,4 @@
-"""The page of a run that goes on: written again whenever the run has grown, until it ends."""
+"""The page of an unfinished run: written again whenever the run has grown, until it ends."""
 
 import os
 import time
@@ -27,7 +27,7 @@ GROWING_FOLDERS = ("transcripts", "tokens", "evaluations")
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time and waiting, which tests replace."""
+    """Time and waiting; tests replace both."""
 
     now: Callable[[], float] = time.monotonic
     wait: Callable[[float], None] = time.sleep
@@ -97,7 +97,7 @@ def _follow(run_dir: Path, path: Path, say: Callable[[str], object], clock: Cloc
 
 
 def _fingerprint(run_dir: Path) -> dict[str, tuple[int, int]]:
-    """Collect sizes and times of the files that a page reads."""
+    """Collect sizes and times of the files of a page."""
     files = [run_dir / name for name in GROWING_FILES]
     for folder in GROWING_FOLDERS:
         # The folder is made when it is first needed.
@@ -117,7 +117,7 @@ def _ending(run_dir: Path, quiet_s: float) -> str:
 
     Args:
         run_dir: The folder of the run.
-        quiet_s: Seconds since its files last grew.
+        quiet_s: Seconds since the run's files last grew.
     """
     if read_object(run_dir / "results.json") is not None:
         return "it has results"

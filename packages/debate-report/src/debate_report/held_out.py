@@ -18,7 +18,7 @@ class HeldOutMeasures:
     """Points of the test split by measure, each before and after.
 
     Attributes:
-        points: The position and value before, and those after, by measure.
+        points: The position and value before and after, by measure.
         beyond_chance: Measures with a change beyond chance on the same questions.
     """
 
@@ -61,7 +61,7 @@ def held_out_name(measure: str, drawn: Collection[str]) -> str:
 
     Args:
         measure: The measure of the line, such as `train/maj/last`.
-        drawn: All measures of its chart; a measure with a line belongs to no other.
+        drawn: All measures of the chart; a measure with a line belongs to no other.
     """
     if measure.startswith(EVALUATED):
         return measure

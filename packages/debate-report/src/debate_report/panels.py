@@ -20,10 +20,10 @@ class Panel:
     """A chart.
 
     Attributes:
-        title: Its title.
-        note: Its vertical axis with the unit.
+        title: The title.
+        note: The vertical axis with the unit.
         form: How values are written.
-        lines: Patterns of measures, each with the label of its line; `{round}` counts from 1.
+        lines: Patterns of measures, each with the label of a line; `{round}` counts from 1.
         why: What the chart says and how to read it.
     """
 
@@ -45,9 +45,9 @@ class Panel:
         return cls(title, note, form, tuple(lines))
 
     def names(self, measures: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield the measures to draw, each with the label of its line.
+        """Yield the measures to draw, each with the label of a line.
 
-        Of measures with one label the first is drawn.
+        Of measures with equal labels the first is drawn.
         """
         # By length first, so that round 10 comes after round 2.
         in_order = sorted(measures, key=lambda name: (len(name), name))

@@ -1,4 +1,4 @@
-"""Advantages as each method would give them to these replies, and which lengths they weigh."""
+"""Advantages of these replies under each method, and their weight by length."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,8 +35,8 @@ class MethodValues:
     Attributes:
         method: The method.
         advantages: Of each reply.
-        token_weights: Of one token of each reply without sections.
-        section_weights: Of one token of each section, where a method knows sections.
+        token_weights: Of a token of each reply without sections.
+        section_weights: Of a token of each section, where a method knows sections.
         section_characters: In each section of a reply.
     """
 
@@ -59,7 +59,7 @@ class MethodValues:
         return sum(section_sums)
 
     def weight_text(self, reply: PageReply) -> str:
-        """Write the weight of a token of a reply, or of each of its sections."""
+        """Write the weight of a token of a reply, or of each section."""
         if reply.number in self.section_weights:
             weights = self.section_weights[reply.number].items()
             return ", ".join(f"{name} {write_value(weight, 'small')}" for name, weight in weights)
@@ -119,7 +119,7 @@ def _values_of(
 
 
 def advantages(page: PageReplies) -> Markup:
-    """Render each method's share of weight by length, and its values of one group."""
+    """Render each method's share of weight by length, and the values of a group."""
     all_values = method_values(page)
     if not any(values.advantages for values in all_values):
         return render("advantages.html", rows=[])
@@ -181,7 +181,7 @@ def _likeness(page: PageReplies, values: MethodValues) -> float | None:
 def _example(
     page: PageReplies, all_values: Sequence[MethodValues]
 ) -> tuple[list[str], list[list[str]]]:
-    """Build the table of one group with a signal: each reply's token weight by every method."""
+    """Build the table of a group with a signal: each reply's token weight by every method."""
     signals = all_values[0].advantages
     for replies in page.groups().values():
         if any(signals.get(reply.number) for reply in replies):

@@ -1,4 +1,4 @@
-"""Faults that replies show by themselves: a broken verifier, dead groups, repeats, loops."""
+"""Faults visible in replies alone: a broken verifier, dead groups, repeats, loops."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ LARGEST_GAP = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of a file, with the replies that show it.
+    """A fault of a file, with the replies as evidence.
 
     Attributes:
         title: The fault.
         text: How much of it there is.
-        replies: Those that have it, the clearest first.
+        replies: Replies with the fault, the clearest first.
         is_severe: Whether training on these replies is likely to go wrong.
     """
 
@@ -33,7 +33,7 @@ class Fault:
 
 
 def faults_of(page: PageReplies) -> list[Fault]:
-    """List the faults of all replies, the severe ones first."""
+    """List the faults of all replies, severe faults first."""
     faults: list[Fault] = []
     for check in CHECKS:
         faults += check(page)
@@ -41,7 +41,7 @@ def faults_of(page: PageReplies) -> list[Fault]:
 
 
 def dead_groups(page: PageReplies) -> list[list[PageReply]]:
-    """List the groups of several replies that are all worth the same, so that none is better."""
+    """List the groups of several replies with equal values: no reply is better."""
     dead = []
     for replies in page.groups().values():
         rewards = [reply.reward for reply in replies if reply.reward is not None]
@@ -59,14 +59,14 @@ def middle_reward(replies: Sequence[PageReply]) -> float | None:
 
 
 def is_paid(reply: PageReply, middle: float | None) -> bool | None:
-    """Whether a reply earned more than the middle; its file's verdict where that is not known."""
+    """Whether a reply earned more than the middle; the file's verdict where unknown."""
     if reply.reward is None or middle is None:
         return reply.file_verdict
     return reply.reward > middle
 
 
 def _verifier(page: PageReplies) -> Iterator[Fault]:
-    """Find replies whose reward, or whose file's verdict, contradicts our own verdict."""
+    """Find replies with a reward, or a verdict of the file, against our own verdict."""
     middle = middle_reward(page.replies)
     checked = [reply for reply in page.replies if reply.our_verdict is not None]
     wrong_and_paid = []
@@ -117,7 +117,7 @@ def _dead_groups(page: PageReplies) -> Iterator[Fault]:
 
 
 def _stale(page: PageReplies) -> Iterator[Fault]:
-    """Find replies of older weights than the newest that sampled for their step."""
+    """Find replies of older weights than the newest weights of their step."""
     lags: dict[int, int] = {}
     for step_replies in page.steps().values():
         versions = [reply.version for reply in step_replies if reply.version is not None]
@@ -172,7 +172,7 @@ def _repeats(page: PageReplies) -> Iterator[Fault]:
 def _by_reply(
     title: str, text: str, has_fault: Callable[[PageReply], bool]
 ) -> Callable[[PageReplies], Iterator[Fault]]:
-    """Build the check of a fault that each reply has by itself."""
+    """Build the check of a fault visible in each reply alone."""
 
     def check(page: PageReplies) -> Iterator[Fault]:
         replies = [reply for reply in page.replies if has_fault(reply)]
@@ -183,7 +183,7 @@ def _by_reply(
 
 
 def ends_in_a_loop(text: str) -> bool:
-    """Whether a long text repeats its last characters."""
+    """Whether a long text repeats the last characters."""
     return len(text) >= SHORTEST_LOOP and text.count(text[-LOOP_CHARS:]) >= LOOP_TIMES
 
 

@@ -34,7 +34,7 @@ def mean_reward(replies: Sequence[PageReply]) -> float | None:
 
 
 def share_right(replies: Sequence[PageReply]) -> float | None:
-    """Compute the share of right replies among those with a verdict."""
+    """Compute the share of right replies among replies with a verdict."""
     return mean_of(reply.is_right for reply in replies)
 
 
@@ -47,7 +47,7 @@ def score_names(page: PageReplies) -> list[str]:
 
 
 def step_measures(page: PageReplies) -> dict[str, tuple[Form, Measure]]:
-    """Name the figures of a step, each with the form of its values."""
+    """Name the figures of a step, each with the form of the values."""
     dead_numbers: set[int] = set()
     for group in dead_groups(page):
         dead_numbers.update(reply.number for reply in group)

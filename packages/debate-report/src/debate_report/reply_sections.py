@@ -30,7 +30,7 @@ SIGNS = {True: "✓", False: "✗", None: "·"}
 
 
 def facts(page: PageReplies) -> Markup:
-    """Render how many replies there are, what they earned, and who says that they are right."""
+    """Render the number of replies, their rewards, and the source of their verdicts."""
     return render("facts.html", facts=list(head_facts(page)))
 
 
@@ -45,7 +45,7 @@ def facts_table(pages: Mapping[str, PageReplies]) -> Markup:
 
 
 def head_facts(page: PageReplies) -> Iterator[tuple[str, str]]:
-    """Yield what the page's head says, as names and values."""
+    """Yield names and values of the page's head."""
     replies = page.replies
     groups = page.groups().values()
     steps = [step for step in page.steps() if step is not None]
@@ -69,7 +69,7 @@ def head_facts(page: PageReplies) -> Iterator[tuple[str, str]]:
 
 
 def overview(page: PageReplies) -> Markup:
-    """Render whose verdicts these are, then the faults with replies that show them."""
+    """Render the source of the verdicts, then the faults with replies as evidence."""
     faults = [
         {
             "title": fault.title,
@@ -83,7 +83,7 @@ def overview(page: PageReplies) -> Markup:
 
 
 def _verdicts(page: PageReplies) -> str:
-    """Say which verdicts are the file's, which are ours, and where they agree."""
+    """Separate the file's verdicts from ours, and count agreement."""
     by_file = [reply for reply in page.replies if reply.file_verdict is not None]
     ours = [reply for reply in page.replies if reply.our_verdict is not None]
     both = [reply for reply in by_file if reply.our_verdict is not None]
@@ -188,7 +188,7 @@ def _pass_row(page: PageReplies) -> str:
 
 
 def groups(page: PageReplies) -> Markup:
-    """Render the groups whose rewards differ most, each with its replies beside each other."""
+    """Render the groups with the most different rewards, each with the replies side by side."""
     all_groups = [replies for replies in page.groups().values() if len(replies) > 1]
     all_groups.sort(key=_spread, reverse=True)
     shown_groups = []

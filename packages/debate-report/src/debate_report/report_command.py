@@ -1,4 +1,4 @@
-"""`debate-report`: which page is asked for, of what."""
+"""`debate-report`: the requested page, and the run or file behind it."""
 
 import argparse
 import gc
@@ -31,7 +31,7 @@ REPLAY_OPTIONS = ("reward", "phase", "truth_gain", "seed_deviation")
 
 
 def report_main(argv: Sequence[str] | None = None) -> int:
-    """Write the report of one run, or one page of several, and print its path.
+    """Write the report of a run, or a page of several, and print the path.
 
     Returns:
         0 when written, 2 when a folder is not a run directory, 1 when it cannot be written.
@@ -63,7 +63,7 @@ def report_main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write_pages(arguments: argparse.Namespace) -> list[Path]:
-    """Write the page that the arguments ask for, and the charts beside it."""
+    """Write the requested page, and the charts beside it."""
     sources: list[Path] = arguments.run_dirs
     output: Path | None = arguments.output
     tokenizer: Path | None = arguments.tokenizer

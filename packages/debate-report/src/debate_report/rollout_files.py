@@ -18,7 +18,7 @@ WHOLE_FILE = "transcripts.jsonl"
 SAMPLE_FILES = "transcripts/*.jsonl"
 IMPORTED_SUFFIXES = (".jsonl", ".eval", ".parquet", ".json")
 RUN_FILES = ("metrics.jsonl", "recipe.yaml")
-"""Files that make a folder one of a run."""
+"""Files that mark the folder of a run."""
 MAX_DEPTH = 4
 """Folders above a file of rollouts, as in prime-rl's `rollouts/step_7/train/all/traces.jsonl`."""
 MAX_KINDS = 6
@@ -68,7 +68,7 @@ def files_of(path: Path, key: str) -> list[Path]:
     """List the files of debates under a path: the file itself, or the files of a folder.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no such file.
     """
     if not path.is_dir():
         if path.is_file():
@@ -113,7 +113,7 @@ def rollout_files_of(source: Path) -> list[Path]:
 
 
 def is_pattern(source: Path) -> bool:
-    """Whether a path has a `*` and is no file or folder of that name."""
+    """Whether a path has a `*` and is no file or folder of this name."""
     return "*" in str(source) and not source.exists()
 
 
@@ -123,7 +123,7 @@ def folder_of(pattern: Path) -> Path:
 
 
 def _files_below(folder: Path) -> list[Path]:
-    """List a folder's own files of rollouts; without any, those of the folders below it."""
+    """List a folder's own files of rollouts; without any, the files of the folders below it."""
     files = []
     for current, files_here in _walk(folder):
         if not files_here:
@@ -135,7 +135,7 @@ def _files_below(folder: Path) -> list[Path]:
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, list[Path]]]:
-    """Yield folders from the top, each with its files of rollouts; runs are left out."""
+    """Yield folders from the top, each with the files of rollouts; runs are left out."""
     for current, folders, names in os.walk(folder):
         depth = len(Path(current).relative_to(folder).parts)
         if depth == MAX_DEPTH or any(name in names for name in RUN_FILES):
@@ -212,7 +212,7 @@ def import_rollouts(
 
 
 def is_transcript_file(path: Path) -> bool:
-    """Whether a file holds this project's transcripts, or lines that nothing else can say."""
+    """Whether a file holds this project's transcripts, or lines of no other format."""
     if path.suffix in (".parquet", ".eval", ".json"):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What a report reads from a run directory; files that are missing or torn leave a gap."""
+"""A report's data from a run directory; missing or torn files leave a gap."""
 
 import json
 import re
@@ -24,7 +24,7 @@ Row = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """The readable contents of one run directory."""
+    """The readable contents of a run directory."""
 
     name: str
     tokens: Path
@@ -34,16 +34,16 @@ class RunFiles:
     results: dict[str, object] | None = None
     environment: dict[str, object] = field(default_factory=dict)
     folder: Path | None = None
-    """The run directory; None of an evaluation, or of files."""
+    """The run directory; `None` of an evaluation, or of files."""
     transcripts: tuple[Path, ...] = ()
     evaluations: tuple[Path, ...] = ()
     """The debates of the test split before and after the run."""
     imported: tuple[Transcript, ...] = ()
-    """Debates and rollouts of a file, instead of those of a run."""
+    """Debates and rollouts of a file, instead of a run's."""
     damaged_files: tuple[str, ...] = ()
-    """Files of a folder of rollouts that cannot be read, each with the reason."""
+    """Unreadable files of a folder of rollouts, each with the reason."""
     figures: tuple[Sequence[str], ...] = ()
-    """The table of an evaluation: its head, then its rows."""
+    """The table of an evaluation: the head, then the rows."""
     cross_play: tuple[Sequence[Sequence[str]], ...] = ()
     """Share of votes that each policy of an evaluation wins of each opponent: over all seats, then
     for each; its head, then its rows."""
@@ -73,7 +73,7 @@ class RunFiles:
 
 @dataclass(frozen=True, slots=True)
 class ReadFile:
-    """The debates of a transcript file, and the problem of the first line without one."""
+    """The debates of a transcript file, and the problem of the first line without a debate."""
 
     debates: tuple[Transcript, ...] = ()
     num_unreadable: int = 0
@@ -81,7 +81,7 @@ class ReadFile:
 
 
 def read_run(run_dir: Path) -> RunFiles:
-    """Read a run that may be unfinished.
+    """Read a run, perhaps unfinished.
 
     Raises:
         FileNotFoundError: The folder has neither metrics nor a recipe.
@@ -116,7 +116,7 @@ def _phases_of(rows: Sequence[Row]) -> list[str]:
 
 
 def _sort_transcripts(folder: Path, phases: Sequence[str]) -> list[Path]:
-    """Sort transcript files by phase as it ran, then by the number that ends their name."""
+    """Sort transcript files by phase as it ran, then by the number at the end of the name."""
 
     def sort_key(path: Path) -> tuple[int, str, int]:
         match = TRANSCRIPT_NAME.fullmatch(path.stem)
@@ -132,10 +132,10 @@ def read_source(path: Path, tokenizer: Path | None = None) -> RunFiles:
 
     Args:
         path: The folder or file.
-        tokenizer: The tokenizer of rollouts that are token ids alone.
+        tokenizer: The tokenizer of rollouts with token ids only.
 
     Raises:
-        FileNotFoundError: The path is none of them.
+        FileNotFoundError: The path is no such file or folder.
         UsageError: A file of rollouts cannot be read, or a folder holds several kinds.
     """
     results_file = path / "results.json" if path.is_dir() else path
@@ -171,13 +171,13 @@ def read_source(path: Path, tokenizer: Path | None = None) -> RunFiles:
 def _debates_of_folder(
     files: Sequence[Path], tokenizer: Path | None
 ) -> tuple[list[Transcript], list[str]]:
-    """Read a folder of rollouts; other files in it, such as aggregates, have none.
+    """Read a folder of rollouts; other files in it, such as aggregates, have no rollouts.
 
     Returns:
         The debates, and why files that should have some could not be read.
 
     Raises:
-        UsageError: No file can be read; the message is that of the first.
+        UsageError: No file can be read; the message is of the first.
     """
     debates: list[Transcript] = []
     problems: list[UsageError] = []
@@ -195,9 +195,9 @@ def _debates_of_folder(
 
 
 def read_debates(path: Path) -> ReadFile:
-    """Read the debates of a file; a line that cannot be read hides itself alone.
+    """Read the debates of a file; an unreadable line hides no other line.
 
-    A last line that an interrupt cut off is only one debate less. Debates under a contract that
+    A last line cut off by an interrupt is only a debate less. Debates under a contract that
     is named but not built in, and those with turns that cannot be, count as unreadable.
     """
     debates = []

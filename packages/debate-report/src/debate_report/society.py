@@ -1,4 +1,4 @@
-"""What agents do to each other in recorded debates: who changes an answer, who votes for whom."""
+"""Influence between agents in recorded debates: changed answers and votes."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -87,7 +87,7 @@ def _rounds(debates: Sequence[Recorded]) -> Iterator[list[str]]:
 def _steps_to(debate: Recorded, round_number: int) -> Iterator[tuple[bool, bool]]:
     """Yield whether an agent's answer was right in its turn before, and is right in this round.
 
-    Steps between two answers that cannot be checked are left out.
+    Steps between two uncheckable answers are left out.
     """
     for key_before, key in successive(debate.answers):
         if key.round != round_number:
@@ -163,7 +163,7 @@ def _votes(debates: Sequence[Recorded]) -> list[list[str]]:
 
 
 def _votes_of(debate: Recorded) -> Iterator[tuple[int, TurnKey, str, TurnKey]]:
-    """Yield the votes about turns that the judge was shown: judge, left turn, sign, right turn."""
+    """Yield the votes about turns shown to the judge: judge, left turn, sign, right turn."""
     for judge, turn in debate.read.judges.items():
         judged_turns = debate.read.judged_by(turn) if turn.parsed.comparisons else {}
         for vote in turn.parsed.comparisons:

@@ -49,13 +49,13 @@ class Stage:
 
     @property
     def span(self) -> tuple[float, float]:
-        """The steps on its axis; a measurement before the first step is one step earlier."""
+        """The steps on the axis; a measurement before the first step is a step earlier."""
         first, last = self.steps
         return (max(0.0, first - 1) if self.starts_measured else first), last
 
     @property
     def outcome(self) -> str:
-        """`good` where it met its criterion or was kept, `bad` where it failed at either."""
+        """`good` where it met the criterion or was kept, `bad` where it failed at either."""
         has_missed = bool(self.minimums) and self.met is None and self.has_ended
         if has_missed or self.was_kept is False:
             return "bad"
@@ -63,7 +63,7 @@ class Stage:
 
     @property
     def criterion(self) -> str:
-        """The outcome of its exit criterion in words."""
+        """The outcome of the exit criterion in words."""
         if not self.minimums:
             return ""
         conditions = ", ".join(f"{name} ≥ {minimum:g}" for name, minimum in self.minimums.items())
@@ -137,7 +137,7 @@ def stages(run: RunFiles) -> list[Stage]:
 def split_imitation(run_stages: Sequence[Stage]) -> tuple[list[Stage], list[Stage]]:
     """Divide phases into preparing imitation and all others.
 
-    The first list is empty in a run of imitation alone, and in one measured from it on.
+    The first list is empty in a run of only imitation, and in a run measured from it on.
     """
     preparing = list(takewhile(lambda stage: stage.imitates, run_stages))
     is_all = len(preparing) == len(run_stages)
@@ -149,7 +149,7 @@ def split_imitation(run_stages: Sequence[Stage]) -> tuple[list[Stage], list[Stag
 def _measured_phase(
     recipe: Mapping[str, object], results: Mapping[str, object], reported_phases: Sequence[str]
 ) -> str | None:
-    """Name the phase after the first measurement of the test split; `None` without one."""
+    """Name the phase after the first measurement of the test split; `None` without any."""
     # A run that never came to this phase has the measurement of its end twice.
     if not results.get("before") or results["before"] == results.get("after"):
         return None

@@ -1,4 +1,4 @@
-"""Axes of charts: values to pixels, round ticks, and phases side by side on one axis."""
+"""Axes of charts: values to pixels, round ticks, and phases side by side on an axis."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[f
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A phase: its steps from `first` to `last` lie between the positions `start` and `end`."""
+    """A phase: the steps from `first` to `last` lie between the positions `start` and `end`."""
 
     name: str
     first: float
@@ -87,14 +87,14 @@ class PhaseAxis:
         return sum(position > boundary for boundary in boundaries)
 
     def describe(self, position: float) -> str:
-        """Write a position as its phase and step."""
+        """Write a position as phase and step."""
         stretch = self.stretches[self.stretch_index(position)]
         phase = f"{stretch.name}, " if len(self.stretches) > 1 else ""
         return f"{phase}{self.unit} {stretch.step(position):,.0f}"
 
 
 def plain_axis(positions: Sequence[float], unit: str) -> PhaseAxis:
-    """Build an axis of one stretch; its positions are its steps."""
+    """Build an axis of a single stretch; positions are steps."""
     first = min(positions)
     last = max(positions)
     if last <= first:
@@ -106,7 +106,7 @@ def plain_axis(positions: Sequence[float], unit: str) -> PhaseAxis:
 def phase_axis(
     steps: Mapping[str, tuple[float, float]], unit: str = "step", first_number: int = 1
 ) -> PhaseAxis:
-    """Build an axis of phases, each with its first and last step.
+    """Build an axis of phases, each with a first and a last step.
 
     Widths go by the square root of the steps, so that a short phase after a long one can be read,
     and each is at least three quarters of an equal share.

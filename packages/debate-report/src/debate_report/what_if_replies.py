@@ -1,4 +1,4 @@
-"""Replies of other programs' files as debates of one round, and the rewards that they recorded."""
+"""Replies of other programs' files as debates of a single round, and their recorded rewards."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ LazyPolicy = Callable[[Sequence[PageReply]], Sequence[PageReply]]
 
 @dataclass(frozen=True, slots=True)
 class RecordedReward:
-    """Values that another program gave to replies, by debate and turn."""
+    """Values of replies by another program, by debate and turn."""
 
     values_by_debate: Mapping[str, Values]
 
@@ -56,7 +56,7 @@ class ComparedReplies:
     num_by_file: int
 
     def rewards(self) -> dict[str, Reward]:
-        """Build the rewards that these replies can be judged by, the file's own one first.
+        """Build the rewards for these replies, the file's own reward first.
 
         Scores that equal the reward, or are the same for all replies, add nothing.
         """
@@ -141,7 +141,7 @@ def _shortest(group: Sequence[PageReply]) -> Sequence[PageReply]:
 
 
 def _crowd(group: Sequence[PageReply]) -> Sequence[PageReply]:
-    """Select the replies with the answer that most of their group give."""
+    """Select the replies with the most frequent answer of their group."""
     answers = Counter(reply.answer for reply in group if reply.answer is not None)
     if not answers:
         return []
@@ -170,9 +170,9 @@ LAZY_POLICIES: Mapping[str, LazyPolicy] = {
 def lazy_values(
     compared: ComparedReplies, rewards: Mapping[str, Reward]
 ) -> dict[str, dict[str, float | None]]:
-    """Compute what replies chosen without solving would earn, by reward and lazy policy.
+    """Compute the values of replies chosen without solving, by reward and lazy policy.
 
-    A value is the mean over the groups that have such a reply; `None` where no group has one.
+    A value is the mean over the groups with such a reply; `None` without such a group.
     """
     values: dict[str, dict[str, float | None]] = {}
     for reward_name, reward in rewards.items():

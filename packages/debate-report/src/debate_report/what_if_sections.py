@@ -73,7 +73,7 @@ class Replays:
 
 
 def replay(debates: Debates, choices: ReplayChoices) -> Replays:
-    """Score the debates of a page under each reward; groups of single replies by those of the file.
+    """Score the debates of a page under each reward, single replies by the file's own rewards.
 
     Raises:
         ValueError: A debate cannot be scored.
@@ -151,7 +151,7 @@ def replay_facts(replays: Replays) -> Markup:
 
 
 def rewards_table(replays: Replays) -> Markup:
-    """Render one row a reward, below the advice on the one that follows the truth best."""
+    """Render a row for each reward, below advice on the best follower of the truth."""
     usable = [each for each in replays.replays if each.problem is None]
     head = ["reward", "R² with truth [95 %]", "answers judged", "text with an advantage"]
     head.append("groups without" if replays.are_replies else "questions without")
@@ -191,7 +191,7 @@ def _row(each: RewardReplay, *, with_parts: bool) -> list[str]:
 
 
 def _headline(usable: Sequence[RewardReplay], choices: ReplayChoices) -> str:
-    """Say what the first reward can teach, and which other one follows the truth better."""
+    """Say what the first reward can teach, and which other reward follows the truth better."""
     if not usable:
         return "No reward has a value here."
     lines = advice(usable[0], choices.truth_gain, choices.deviation)
@@ -206,7 +206,7 @@ def _headline(usable: Sequence[RewardReplay], choices: ReplayChoices) -> str:
 
 
 def lazy_policies(replays: Replays) -> Markup:
-    """Render what a reward pays to who does not solve, or does not read."""
+    """Render a reward's pay for not solving, or not reading."""
     note = (
         "The mean value of a judge: as recorded, and voting by a habit among the recorded peers. "
         "A reward that pays a habit as much as what was recorded does not pay for reading."
@@ -228,7 +228,7 @@ def lazy_policies(replays: Replays) -> Markup:
 
 
 def sign_changes(replays: Replays) -> Markup:
-    """Render which advantages point the other way, three of each direction to read."""
+    """Render advantages of opposite sign, three of each direction to read."""
     transcripts = {transcript.id: transcript for transcript in replays.transcripts}
     changes = []
     for each in replays.replays:

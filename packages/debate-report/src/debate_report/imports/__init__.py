@@ -1,1 +1,1 @@
-"""Rollouts that other programs wrote: one small reader for each format."""
+"""Rollouts of other programs: a small reader for each format."""

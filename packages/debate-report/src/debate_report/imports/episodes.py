@@ -1,4 +1,4 @@
-"""Reader of episodes of verifiers (0.4) and prime-rl, whose traces are agents of a debate."""
+"""Reader of episodes of verifiers (0.4) and prime-rl: their traces are agents of a debate."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ class Episodes:
     shape = "traces and task"
 
     def fits(self, row: Record) -> bool:
-        """Whether a row has traces, or is one."""
+        """Whether a row has traces, or is a trace."""
         return isinstance(row.get("traces"), list) or isinstance(row.get("nodes"), list)
 
     def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
@@ -47,12 +47,12 @@ class Episodes:
 def debate_of_episode(episode: Record, where: str, settings: ReadSettings) -> Transcript:
     """Convert an episode to a debate.
 
-    Traces count as agents in the order in which they began. Rewards and metrics are in `meta`, as
-    means over traces; `reward` is that of their weighted sums. Where a trace's `info` keeps a
+    Traces count as agents in order of their beginnings. Rewards and metrics are in `meta`, as
+    means over traces; `reward` is the mean of their weighted sums. Where a trace's `info` keeps a
     transcript as `debate`, it is taken as it is, with these numbers.
 
     Raises:
-        UsageError: It is no episode.
+        UsageError: The row is no episode.
     """
     traces = [_object(trace, f"{where}: traces") for trace in _list(episode, "traces", where)]
     meta = _meta(episode, traces)
@@ -122,7 +122,7 @@ def _meta(episode: Record, traces: Sequence[Record]) -> dict[str, object]:
 
 
 def _scores(traces: Sequence[Record]) -> dict[str, float]:
-    """Average rewards and metrics over the traces that have them, and the weighted sum."""
+    """Average rewards and metrics over traces with values, and the weighted sum."""
     values: dict[str, list[float]] = {}
     for trace in traces:
         weighted_scores = _weighted_scores(trace)
@@ -166,7 +166,7 @@ def _items(value: object) -> Sequence[object]:
 
 
 def _failed(turns: Sequence[Turn], error: str) -> list[Turn]:
-    """Say of the last turn why its episode failed; an episode may have failed before any."""
+    """Say of the last turn why the episode failed; an episode may have failed before any."""
     last = turns[-1] if turns else Turn(0, 0, "")
     return [*turns[:-1], replace(last, failure=error)]
 
@@ -217,7 +217,7 @@ def _turns(trace: Record, agent: int, where: str) -> Iterator[Turn]:
 
 
 def _num_tokens_by_node(trace: Record, nodes: Sequence[Record]) -> dict[int, int]:
-    """Count the sampled tokens of nodes: those of its call, else those of its mask."""
+    """Count the sampled tokens of nodes: of the call, else of the mask."""
     counts = {}
     for index, node in enumerate(nodes):
         mask = _items(node.get("mask"))

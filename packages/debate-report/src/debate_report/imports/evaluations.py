@@ -21,7 +21,7 @@ GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 
 
 class Inspect:
-    """Samples of inspect's logs (0.3): epochs of one id are a group.
+    """Samples of inspect's logs (0.3): epochs of an id are a group.
 
     Their `messages` hold whole texts, where events hold references.
     """
@@ -67,7 +67,7 @@ class LmEval:
     """`samples_TASK_TIME.jsonl` of lm-evaluation-harness (0.4): a document under one filter a line.
 
     With repeats a line has all replies and the score of the first. In multiple choice nothing is
-    sampled: the reply is the choice with the highest log-likelihood.
+    sampled: the reply is the likeliest choice.
     """
 
     name = "lm-evaluation-harness"
@@ -173,7 +173,7 @@ def _scores(scores: object) -> dict[str, float]:
 
 
 def _grade(scores: object, values: Mapping[str, float]) -> tuple[bool | None, str]:
-    """Find the verdict: of a scorer that grades C or I, else of a score that is all or nothing."""
+    """Find the verdict: of a scorer with grades C and I, else of an all-or-nothing score."""
     for scorer, score in mapping(scores).items():
         grade = mapping(score).get("value")
         if grade in ("C", "I"):
@@ -186,7 +186,7 @@ def _grade(scores: object, values: Mapping[str, float]) -> tuple[bool | None, st
 
 
 def _likeliest(responses: object, num_choices: int) -> int:
-    """Find the choice with the highest log-likelihood, which the file has as a text."""
+    """Find the choice with the highest log-likelihood; the file has it as a text."""
     highest = float("-inf")
     likeliest_index = 0
     for index, response in enumerate(responses if isinstance(responses, list) else ()):

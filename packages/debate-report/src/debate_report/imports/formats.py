@@ -1,4 +1,4 @@
-"""Which program wrote a file, and its rows."""
+"""The program behind a file, and the rows."""
 
 import json
 import struct
@@ -48,8 +48,8 @@ def reader_of(rows: Sequence[Record], path: Path) -> Reader:
     """Find the reader of a file's rows.
 
     Raises:
-        NoRepliesError: The rows fit none; the message names what the file is, or its columns, and
-            the shapes that are read.
+        NoRepliesError: No reader fits; the message names the kind of file, or the columns, and
+            the readable shapes.
     """
     readers = (*READERS, *_installed_readers())
     if not rows:
@@ -68,14 +68,14 @@ def reader_of(rows: Sequence[Record], path: Path) -> Reader:
 
 
 def shapes(readers: Sequence[Reader] = READERS) -> str:
-    """List the shapes of rows that are read, each with its program."""
+    """List the readable shapes of rows, each with the program."""
     return "; or ".join(f"{reader.shape} ({reader.name})" for reader in readers)
 
 
 def rows_in(path: Path) -> list[Record]:
     """Read the rows of a .jsonl, .json, .parquet or .eval file.
 
-    NaN and infinity, which several programs write, are read as not known.
+    NaN and infinity (several programs write them) are read as not known.
 
     Raises:
         UsageError: The file cannot be read, or a row of it is no object.
@@ -116,7 +116,7 @@ def _numbered_rows(path: Path) -> Iterator[tuple[int, object]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, object]]:
-    """Yield the rows of a file of lines; a last line that an interrupt cut off is left out."""
+    """Yield the rows of a file of lines; a last line cut off by an interrupt is left out."""
     with path.open("rb") as file:
         lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
     for number, line in lines:
@@ -130,7 +130,7 @@ def _lines(path: Path) -> Iterator[tuple[int, object]]:
 
 
 def parse(text: bytes) -> object:
-    """Parse JSON with the constants that programs write beside it: they are not known."""
+    """Parse JSON, with programs' further constants as not known."""
     return json.loads(text, parse_constant=lambda _: None, parse_int=_integer)
 
 
@@ -139,7 +139,7 @@ def _integer(digits: str) -> int | None:
 
 
 def _zipped_samples(path: Path) -> Iterator[object]:
-    """Yield the samples of inspect's log, whose members are compressed by Zstandard."""
+    """Yield the samples of inspect's log; members are compressed by Zstandard."""
     import zstandard
 
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:

@@ -57,7 +57,7 @@ def transcripts(rollouts: Iterable[ImportedReply], settings: ReadSettings) -> It
 
 
 class ReplyRows:
-    """Rows with one prompt and one reply each, as TRL writes them, and plain ones.
+    """Rows with a prompt and a reply each, as TRL writes them, and plain rows.
 
     TRL's completion files have a column for each reward function and no total, and one batch for
     each log, so most of a training is not in them.
@@ -119,7 +119,7 @@ class ReplyRows:
 class Verl:
     """`rollout_data_dir` and `validation_data_dir` of verl (0.9.1).
 
-    The prompt has role words and no markers. A reward function that returns a dict replaces
+    The prompt has role words and no markers. A reward function with a dict replaces
     `score` by its own, so the trained reward is `reward` where a row has one. Several outputs of
     one session each carry its whole reward: the last is its reply.
     """
@@ -189,7 +189,7 @@ class MsSwift:
         )
 
     def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
-        """Yield the replies of all logs, repeated ones once."""
+        """Yield the replies of all logs, repeated replies once."""
         return transcripts(self._rollouts(rows, settings), settings)
 
     def _rollouts(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[ImportedReply]:
@@ -355,7 +355,7 @@ def _first_number(row: Record, keys: Sequence[str]) -> int | None:
 
 
 def _num_tokens(row: Record) -> int | None:
-    """Read how many tokens were sampled: a count, else the length of their list."""
+    """Read the number of sampled tokens: a count, else the length of their list."""
     count = _first_number(row, TOKEN_COUNT_KEYS)
     token_ids = _first_value(row, TOKEN_ID_KEYS)
     if count is None and isinstance(token_ids, list):
@@ -369,7 +369,7 @@ def _id_of(row: Record) -> str:
 
 
 def _reward_of(scores: Mapping[str, float]) -> float | None:
-    """Find the total that a row names; else the only reward function's value."""
+    """Find the row's named total; else the only reward function's value."""
     for name in REWARD_KEYS:
         if name in scores:
             return scores[name]
@@ -422,7 +422,7 @@ def _rows_of_table(table: Record, where: str) -> list[dict[str, object]]:
 
 
 def _masked_mean(row: Record) -> float | None:
-    """Average the advantages of sampled tokens; those of prompt and padding are no advantages."""
+    """Average the advantages of sampled tokens; prompt and padding have none to count."""
     mask = first_of_one(row.get("token_loss_mask"))
     advantages = first_of_one(row.get("advantages"))
     if not isinstance(mask, list) or not isinstance(advantages, list):

@@ -1,4 +1,4 @@
-"""One reply of another program's file, and how it becomes a transcript."""
+"""A reply of another program's file, and how it becomes a transcript."""
 
 import hashlib
 import typing
@@ -43,10 +43,10 @@ class ReadSettings:
     allow_no_text: bool = False
 
     def golds(self, row: Record, *columns: str, where: str) -> list[str]:
-        """Read the right answers of a row from the first of its columns that has any.
+        """Read the right answers of a row from the first column with any.
 
         Raises:
-            UsageError: The column that the caller names is not there.
+            UsageError: The caller's column is missing.
         """
         if self.answer is not None:
             if self.answer not in row:
@@ -112,7 +112,7 @@ class ImportedReply:
 
 
 class NoRepliesError(UsageError):
-    """A file can be read, and is in no format that holds replies."""
+    """A readable file in no format of replies."""
 
 
 class Reader(typing.Protocol):
@@ -120,7 +120,7 @@ class Reader(typing.Protocol):
 
     Attributes:
         name: The program.
-        shape: What its rows have, for messages.
+        shape: The columns of rows, for messages.
     """
 
     name: str
@@ -147,7 +147,7 @@ def verdict_of(score: float | None) -> bool | None:
 
 
 def file_verdict(scores: Mapping[str, float], reward: float | None) -> tuple[bool | None, str]:
-    """Find the file's own verdict: a score of that name, else a reward that is all or nothing."""
+    """Find the file's own verdict: a score of this name, else an all-or-nothing reward."""
     for name in VERDICT_SCORES:
         if name in scores and verdict_of(scores[name]) is not None:
             return verdict_of(scores[name]), name
@@ -159,7 +159,7 @@ def question_of(
 ) -> Question:
     """Build the question of a prompt.
 
-    Its id names environment and id as far as there are any, and ends with a hash of the prompt:
+    The id names environment and id as far as there are any, and ends with a hash of the prompt:
     several environments number their questions from 0, and some rows have no id.
     """
     user_texts = [message["content"] for message in prompt if message["role"] == "user"]
@@ -175,7 +175,7 @@ def question_of(
 
 
 def transcript_of(rollout: ImportedReply, settings: ReadSettings, row_number: int) -> Transcript:
-    """Convert a rollout to a debate of one turn, a failed one where sampling failed."""
+    """Convert a rollout to a debate of a single turn, failed where sampling failed."""
     question = question_of(
         rollout.prompt, rollout.golds, (rollout.task, rollout.question_id), settings.kind
     )
@@ -199,12 +199,12 @@ def transcript_of(rollout: ImportedReply, settings: ReadSettings, row_number: in
 
 
 def counted(num_tokens: int | None) -> dict[str, object]:
-    """Return the sampled tokens of a turn as its `extra`; its file does not count the prompt's."""
+    """Build a turn's `extra` with the sampled tokens; the file does not count the prompt's."""
     return {} if num_tokens is None else {TOKENS: [0, num_tokens]}
 
 
 def meta_of(rollout: ImportedReply) -> dict[str, object]:
-    """Return what a file says of a reply; what is not known is not there."""
+    """Collect a file's statements about a reply, without unknown values."""
     meta: dict[str, object] = dict(rollout.numbers)
     known: dict[str, object | None] = {
         "reward": rollout.reward,

@@ -41,7 +41,7 @@ class TinkerTraining:
         return {"group_idx", "traj_idx", "total_reward"} <= row.keys()
 
     def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
-        """Yield each trajectory, its numbers if not its text."""
+        """Yield each trajectory, with numbers where the text is missing."""
         if not settings.allow_no_text:
             raise NoRepliesError(
                 f"{settings.path}: found tinker-cookbook's summaries, numbers without text; "

@@ -1,1 +1,1 @@
-"""A run's debaters as data for its page, whose script samples them: weights, words and prompts."""
+"""A run's debaters as data for the page's script, to sample them: weights, words and prompts."""

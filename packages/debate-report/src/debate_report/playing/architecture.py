@@ -1,4 +1,4 @@
-"""Which models the page's script can compute, and the tensors that it reads of them."""
+"""The models within reach of the page's script, and their tensors."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ MAX_WINDOW = 4096
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The sizes of a Qwen3 model, and the shape of each of its tensors."""
+    """The sizes of a Qwen3 model, and the shape of each tensor."""
 
     sizes: Mapping[str, int | float | bool]
     shapes: Mapping[str, tuple[int, ...]]

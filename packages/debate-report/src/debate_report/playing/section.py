@@ -1,4 +1,4 @@
-"""The section of a page in which the run's own model answers, checks and votes."""
+"""The section of a page for the run's own model to answer, check and vote."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def play_section(run: RunFiles, debates: Sequence[Recorded]) -> Markup:
-    """Render the section; empty for runs whose debaters the page cannot sample."""
+    """Render the section; empty for runs with debaters beyond the page's script."""
     try:
         return _render_section(run, debates)
     except NotPlayableError as reason:
@@ -46,7 +46,7 @@ def play_section(run: RunFiles, debates: Sequence[Recorded]) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """Keys of the recipe as they were in the phase whose start was kept."""
+    """Keys of the recipe in the phase of the saved start."""
 
     debate: Mapping[str, object]
     rollout: Mapping[str, object]
@@ -112,7 +112,7 @@ def _render_section(run: RunFiles, debates: Sequence[Recorded]) -> Markup:
 
 
 def _period_of(run: RunFiles, phase: str) -> str:
-    """Name what lies between both sets of weights: a named phase, or the whole run."""
+    """Name the training between both sets of weights: a named phase, or the full run."""
     phases = as_mapping(recipe_of(run).get("phases"))
     return phase.replace("_", "-") if phase in phases else "the run"
 

@@ -1,4 +1,4 @@
-"""Puzzles that a reader may type: their limits, and their words as recorded questions have them."""
+"""Puzzles typed by a reader: their limits, and their words as recorded questions have them."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ DIGIT_PLACE = "{digit}"
 
 @dataclass(frozen=True, slots=True)
 class Puzzle:
-    """Signs between digits that make a total; `words` is a question with places for both."""
+    """Signs between digits to make a total; `words` is a question with places for both."""
 
     words: tuple[str, ...]
     num_digits: int

@@ -25,7 +25,7 @@ class NotPlayableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WeightFile:
-    """A safetensors file: values and shape of each tensor, and its metadata."""
+    """A safetensors file: values and shape of each tensor, and the metadata."""
 
     values: "Mapping[str, array[float]]"
     shapes: Mapping[str, tuple[int, ...]]

@@ -34,7 +34,7 @@ class WordTokens:
         words: The text of each token, with the space before it; empty for special tokens.
         special_ids: Special tokens by their names.
         unknown_id: The token of all other words.
-        disarmed: Words that open or close a section, as they stand in texts shown to others.
+        disarmed: Words to open or close a section, as written in texts shown to others.
     """
 
     words: tuple[str, ...]
@@ -43,7 +43,7 @@ class WordTokens:
     disarmed: Mapping[str, str]
 
     def chat_ids(self) -> dict[str, int]:
-        """Name the tokens that begin a message of each role, and the one that ends it."""
+        """Name the tokens at the beginning and at the end of a message of each role."""
         names = {"user": "<|user|>", "assistant": "<|assistant|>", "end": "<|end|>"}
         return {role: self.special_ids[name] for role, name in names.items()}
 
@@ -96,7 +96,7 @@ def read_word_tokens(folder: Path, contract: Contract) -> WordTokens:
 
 
 def _check_splitting(tokenizer: Mapping[str, object], words: list[str]) -> None:
-    """Check that words of several, such as `Agent 1`, go before single ones, the longest first."""
+    """Check that words of several, such as `Agent 1`, go before single words, the longest first."""
     steps = as_mappings(as_mapping(tokenizer.get("pre_tokenizer")).get("pretokenizers"))
     if [step.get("type") for step in steps] != ["Split", "ByteLevel"]:
         raise NotPlayableError("tokenizer: splits texts otherwise than from-scratch models do")
@@ -121,7 +121,7 @@ def _check_words(words: list[str]) -> None:
 
 
 def as_page_tokens(tokens: WordTokens) -> dict[str, object]:
-    """Collect what the page's script needs to split and join texts."""
+    """Collect the page's data to split and join texts."""
     return {
         "words": list(tokens.words),
         "unknown": tokens.unknown_id,
