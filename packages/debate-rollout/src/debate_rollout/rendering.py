@@ -318,7 +318,7 @@ class Renderer:
     def plain(self, text: str) -> str:
         """Break up special tokens and role marks in text.
 
-        Each gets a space after its first character. Lone surrogates, which tokenizers refuse,
+        Each gets a space after its first character. Lone surrogates (tokenizers refuse them)
         become replacement characters.
         """
         text = _SURROGATE.sub("�", text)
@@ -351,7 +351,7 @@ class Renderer:
 
     @cached_property
     def _cut(self) -> re.Pattern[str] | None:
-        """Find a cut into paragraphs that leaves their ids as they are, `None` without one."""
+        """Find a cut into paragraphs without a change of their ids, `None` without any."""
         texts = [f"{end}{gap}{start}" for end, gap, start in product(_ENDS, _GAPS, _STARTS)]
         for cut in _CUTS:
             if all(
@@ -437,7 +437,7 @@ class Renderer:
         return tuple(sorted(end_ids))
 
     def all_end_ids(self, model: "PreTrainedModel") -> list[int]:
-        """List the ids that end a reply, with those of the model's generation config."""
+        """List the ids that end a reply, with the ids of the model's generation config."""
         declared = getattr(model.generation_config, "eos_token_id", None)
         declared_ids = declared if isinstance(declared, list) else [declared]
         end_ids = {*self.end_ids, *declared_ids}
@@ -487,7 +487,7 @@ class Renderer:
         return text_after
 
     def _is_stable(self, past: Sequence[Message], num_new: int, head: str) -> bool:
-        """Check that the text before a reply is the prompt that the reply was sampled from."""
+        """Check the text before a reply against the prompt of the reply."""
         key = (tuple(message["role"] for message in past), num_new)
         if key in self._stable_roles:
             return True

@@ -20,9 +20,9 @@ from debate_rollout.pacing import CacheRoom
 from debate_rollout.rendering import Rendered
 
 WAIT_SLICE_S = 0.02
-"""Limit of one wait for one of several engines, so that the others' replies do not wait long."""
+"""Limit of a wait for each of several engines, so other replies do not wait long."""
 Hear = Callable[[list[tuple[Request, Reply]]], None]
-"""Takes the replies that arrived together, each with its request."""
+"""Takes the replies of one arrival, each with the request."""
 
 
 class ForwardingEngine:
@@ -133,10 +133,10 @@ class HeardEngine(ForwardingEngine):
 class RoutedEngine:
     """Sends each request to the engine of the request's policy; `load` changes the trained policy.
 
-    A batch makes one call of each engine, with all requests for the policy.
+    A batch makes a single call of each engine, with all requests for the policy.
 
     Args:
-        trained: Engine of the policy that learns.
+        trained: Engine of the trained policy.
         others: Engines of the other policies, by name; they keep their first weights.
     """
 

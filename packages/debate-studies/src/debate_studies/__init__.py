@@ -1,3 +1,3 @@
-"""Studies of recipes over seeds, and SDRL's model of beliefs beside its theory."""
+"""Studies of recipes over seeds, and SDRL's model of beliefs beside the theory."""
 
 __version__ = "0.1.0"

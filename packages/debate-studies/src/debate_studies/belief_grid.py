@@ -158,5 +158,5 @@ def round_rows(name: str, rounds: int, debates: int, seed: int) -> list[Row]:
 
 
 def _generator(seed: int, *names: object) -> np.random.Generator:
-    """Seed a generator by the names of a setting, so that settings may be left out."""
+    """Seed a generator by the names of a setting, so settings may be left out."""
     return np.random.default_rng([seed, *repr(names).encode()])

@@ -55,7 +55,7 @@ class Critique(typing.Protocol):
 class FixedShare:
     """Gives the right answer the same share in each round and splits the rest evenly.
 
-    Its advantage δ = m_β (share − p) shrinks while the belief p rises.
+    The advantage δ = m_β (share − p) shrinks while the belief p rises.
     """
 
     mass: float
@@ -78,7 +78,7 @@ class FixedShare:
 class Lift:
     """Gives the right answer the agent's own belief and `lift` more, within 0 and 1.
 
-    Its advantage is constant, δ = m_β · lift, as long as p + lift stays within 0 and 1. A lift of
+    The advantage is constant, δ = m_β · lift, as long as p + lift stays within 0 and 1. A lift of
     0 is the neutral critique δ = 0.
     """
 
@@ -102,7 +102,7 @@ class Lift:
 
 @dataclass(frozen=True, slots=True)
 class FindsRight:
-    """Puts all its mass on one answer of the round.
+    """Puts all mass on a single answer of the round.
 
     If the agent or a neighbour has given the right answer, the critique takes it with probability
     `chance`; else it takes the answer of the agent.
@@ -132,7 +132,7 @@ class FindsRight:
 
 @dataclass(frozen=True, slots=True)
 class BeliefModel:
-    """N agents with pseudo-counts of K answers to one question; answer 0 is right."""
+    """N agents with pseudo-counts of K answers to a question; answer 0 is right."""
 
     start: Floats
     """α_{i,0}, (N, K), all above 0."""
@@ -242,7 +242,7 @@ def simulate(
 
 
 def _draw_answers(shares: Floats, rng: np.random.Generator) -> Answers:
-    """Draw one answer for each agent, (D, N), in proportion to shares, (K, D, N)."""
+    """Draw an answer for each agent, (D, N), in proportion to shares, (K, D, N)."""
     bounds = np.cumsum(shares, axis=0)
     position = rng.random(bounds.shape[1:]) * bounds[-1]
     answers: Answers = (position >= bounds[:-1]).sum(0)
@@ -317,7 +317,7 @@ def standard_errors(residuals: Floats) -> Floats:
 def worst_unconditional(residuals: Floats) -> float:
     """Find the largest number of standard errors of any round and agent, over all debates.
 
-    Residuals, (T, D, N), are p_t minus its predicted mean.
+    Residuals, (T, D, N), are p_t minus the predicted mean.
     """
     return float(np.abs(standard_errors(residuals)).max())
 

@@ -1,4 +1,4 @@
-"""`debate-study`: run what is missing of a study, print and write its tables."""
+"""`debate-study`: run the missing runs of a study, print and write the tables."""
 
 import argparse
 import sys
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def study(arguments: argparse.Namespace) -> int:
-    """Run the missing runs of a study, print and write its tables.
+    """Run the missing runs of a study, print and write the tables.
 
     Raises:
         UsageError: The file, or an option, is wrong.
@@ -88,7 +88,7 @@ def _write(chosen: Study, file: Path, root: Path, finished: list[FinishedRun]) -
 
 
 def _selected_runs(chosen: Study, arguments: argparse.Namespace) -> list[tuple[str, int]]:
-    """List arm and seed of the runs that the options select, seed by seed."""
+    """List arm and seed of the selected runs, seed by seed."""
     for option, names in (("seeds", chosen.all_seeds()), ("arms", [*chosen.arms])):
         for unknown in set(getattr(arguments, option) or ()) - {*names}:
             expected = ", ".join(map(str, names))
@@ -159,7 +159,7 @@ def _run(
 def _tasks(
     chosen: Study, selected: list[tuple[str, int]], runs: Runs, lines: Lines
 ) -> Mapping[str, Task]:
-    """List the missing runs as tasks, each after its start."""
+    """List the missing runs as tasks, each after the start."""
     finished = lines.done()
     tasks: dict[str, Task] = {}
 
@@ -197,7 +197,7 @@ def _report(text: str) -> None:
 
 
 def _measures_text(run: FinishedRun) -> str:
-    """Format measures before and after the run, and its seconds."""
+    """Format measures before and after the run, and the seconds."""
     if not run.start_met:
         return "not run, as the start missed its exit criterion"
     parts = []

@@ -51,7 +51,7 @@ class VotesFrom(Config):
 
         Args:
             debate: The debate.
-            votes: Its counted votes.
+            votes: The counted votes of the debate.
             right: Whether the answer of each judged turn is right.
         """
         drawn_votes = []
@@ -83,7 +83,7 @@ class VotesFrom(Config):
 
 
 def _canonical_answer(debate: ReadDebate, turn: TurnKey) -> str | None:
-    """Read the answer of a turn, alike for equal spellings; its text if it is unreadable."""
+    """Read the answer of a turn, alike for equal spellings; the text if unreadable."""
     text = debate.turns[turn].parsed.answer
     if text is None:
         return None
@@ -149,7 +149,7 @@ class V2Control(V2):
     def verdict_values(
         self, debates: Sequence[ReadDebate], votes: Sequence[list[Vote]]
     ) -> list[list[float | None]]:
-        """Compute the value of each vote for its judge; `shuffle_verdicts` shuffles the values."""
+        """Compute the value of each vote for the judge; `shuffle_verdicts` shuffles the values."""
         values = super().verdict_values(debates, votes)
         if not self.shuffle_verdicts:
             return values
@@ -161,7 +161,7 @@ class V2Control(V2):
     def booked_votes(
         self, debates: Sequence[ReadDebate], votes: Sequence[list[Vote]]
     ) -> Sequence[list[Vote] | None]:
-        """Select the votes that value the turns of each debate, `None` without usable answers."""
+        """Select the votes on the turns of each debate, `None` without usable answers."""
         booked = super().booked_votes(debates, votes)
         if self.votes_from is None:
             return booked
@@ -194,7 +194,7 @@ class V2Control(V2):
 
 
 class LearnabilityControl(Learnability):
-    """`learnability` with a control: the values of a step are dealt to its questions at random.
+    """`learnability` with a control: the values of a step are dealt to the questions at random.
 
     The values keep their distribution and say nothing about a question. The penalty of an invalid
     question stays.
@@ -230,8 +230,8 @@ def shuffled_credits(
     """Permute the values of each round among the agents with a value; failures stay.
 
     Args:
-        credits: Credits of one debate.
-        transcript_id: Its id, which decides the permutation.
+        credits: Credits of a debate.
+        transcript_id: The debate's id; decides the permutation.
         center: Subtract the mean of each round first.
     """
     indices_by_round: dict[int, list[int]] = {}
@@ -254,12 +254,12 @@ def shuffled_verdicts(
     *,
     center: bool = False,
 ) -> list[float | None]:
-    """Permute the values of each round among its votes with a value.
+    """Permute the values of each round among the votes with a value.
 
     Args:
-        values: The value of each vote of one debate.
+        values: The value of each vote of a debate.
         votes: The votes.
-        transcript_id: The debate's id, which decides the permutation.
+        transcript_id: The debate's id; decides the permutation.
         center: Subtract the mean of each round first.
     """
     indices_by_round: dict[int, list[int]] = {}
@@ -275,7 +275,7 @@ def shuffled_verdicts(
 def _centered(
     values: Sequence[float | None], indices_by_round: Mapping[int, Sequence[int]]
 ) -> list[float | None]:
-    """Subtract the mean of each round from its values."""
+    """Subtract the mean of each round from the values."""
     centered_values = list(values)
     for indices in indices_by_round.values():
         # A mean of equal values is exact here; rounding would leave each a tiny value.

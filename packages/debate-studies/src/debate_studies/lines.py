@@ -17,7 +17,7 @@ from debate_train.errors import UsageError
 
 TAIL = 0.025
 ROUNDING = 1e-9
-"""Differences of measures, which have six digits, are equal up to this."""
+"""Differences of measures (six digits) are equal up to this."""
 
 
 class FinishedRun(Config):
@@ -28,11 +28,11 @@ class FinishedRun(Config):
     made_by: str | None = None
     """Hash of the recipe and settings; other settings give other runs."""
     start_met: bool
-    """Whether the arm was trained; else `before` and `after` are both of a start that missed."""
+    """Whether the arm was trained; else `before` and `after` are of a failed start."""
     steps: int
-    """Steps of all its phases."""
+    """Steps of all phases."""
     seconds: float | None = None
-    """Seconds of its steps and evaluations."""
+    """Seconds of steps and evaluations."""
     warnings: dict[str, int] | None = None
     """Step of the first warning of each detector of the health monitor."""
     before: dict[str, float]
@@ -121,7 +121,7 @@ class Lines:
 
 
 def _whole_lines(text: bytes) -> bytes:
-    """Cut off a last line that a killed process was writing; end all others."""
+    """Cut off the unfinished last line of a killed process; end all other lines."""
     *lines, last_line = text.split(b"\n")
     with suppress(ValueError):
         json.loads(last_line)
@@ -159,7 +159,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float | None, float
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values for how many there are, by Holm's step-down procedure.
+    """Adjust p-values for their number, by Holm's step-down procedure.
 
     Source: Holm, "A simple sequentially rejective multiple test procedure", 1979.
 
@@ -167,7 +167,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
         p_values: Of all tests of a family.
 
     Returns:
-        Adjusted p-values, in the order of `p_values`; those up to .05 survive at level .05.
+        Adjusted p-values, in the order of `p_values`; values up to .05 survive at level .05.
     """
     num_tests = len(p_values)
     smallest_first = sorted(range(num_tests), key=lambda test: p_values[test])
@@ -181,7 +181,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def with_interval(values: Sequence[float]) -> str:
-    """Format the mean with its interval in brackets; one seed has none."""
+    """Format the mean with the interval in brackets; a single seed has no interval."""
     mean, _, half_width, _ = interval(values)
     if half_width is None:
         return f"{mean:+.3f}"

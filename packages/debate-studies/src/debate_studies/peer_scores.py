@@ -1,4 +1,4 @@
-"""Peer scores that are estimated from the batch: which verdicts of two judges go together."""
+"""Peer scores estimated from the batch: verdicts of two judges that go together."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -88,7 +88,7 @@ class V2PeerScores(V2):
     def verdict_values(
         self, debates: Sequence[ReadDebate], votes: Sequence[list[Vote]]
     ) -> list[list[float | None]]:
-        """Compute the value of each vote to its judge, per debate."""
+        """Compute the value of each vote to the judge, per debate."""
         questions = [debate.transcript.question.id for debate in debates]
         return peer_score_values(questions, votes, self.consensus)
 
@@ -98,8 +98,8 @@ def peer_score_values(
 ) -> list[list[float | None]]:
     """Compute the value of each vote, per debate.
 
-    `None` for a pair with one judge, for a part without two judges of the same turns, and for the
-    only question with votes in its part.
+    `None` for a pair with a single judge, for a part without two judges of the same turns, and for
+    the only question with votes in a part.
 
     Args:
         questions: Question id per debate.

@@ -1,4 +1,4 @@
-"""The runs of a study: starts once for each seed, arms from them, a line for each that ends."""
+"""The runs of a study: starts once for each seed, arms from them, a line for each finished run."""
 
 import json
 import math
@@ -71,7 +71,7 @@ class TrainProcesses:
         self._is_stopping = False
 
     def __call__(self, arguments: Sequence[str], log: Path) -> int:
-        """Run `debate-train` with these arguments and append its output to a log."""
+        """Run `debate-train` with these arguments and append the output to a log."""
         place = self._free.get()
         try:
             return self._run([*arguments, *self._options], log, place)
@@ -128,7 +128,7 @@ def _pipe_until_exit() -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task, and the name of an earlier task that it needs."""
+    """A task, and the name of an earlier task needed for it."""
 
     act: Callable[[], object]
     needs: str | None = None
@@ -209,7 +209,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The fields of a run's results.json that a study reads."""
+    """The fields of a run's results.json read by a study."""
 
     exit_criteria: dict[str, bool]
     before: dict[str, Figure]
@@ -225,7 +225,7 @@ class Results:
 
 
 class Runs:
-    """The runs of a study below one folder.
+    """The runs of a study below a folder.
 
     Args:
         study: The study.
@@ -243,10 +243,10 @@ class Runs:
         self.train = train
 
     def arm(self, name: str, seed: int) -> FinishedRun:
-        """Run an arm of a seed, after its start if that is missing, and write its line.
+        """Run an arm of a seed, after a missing start, and write the line.
 
-        An arm is not run if its start missed an exit criterion: the measures of that start are its
-        before and after. It is counted as a failed start, and is in no interval.
+        An arm is not run if the start missed an exit criterion: the measures of the start are the
+        arm's before and after. It is counted as a failed start, and is in no interval.
 
         Raises:
             RunFailure: `debate-train` failed.
@@ -345,7 +345,7 @@ class Runs:
             return TypeAdapter(Results).validate_python(values)
 
     def _figures(self, figures: Mapping[str, Figure]) -> dict[str, float]:
-        """Select the study's measures from one side of results.json."""
+        """Select the study's measures from a side of results.json."""
         measures = self.study.measures.items()
         return {name: round(figures[key].mean, 6) for name, key in measures if key in figures}
 
@@ -379,7 +379,7 @@ def _thinned(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ..
 
 @contextmanager
 def _as_written(folder: Path) -> Iterator[None]:
-    """Turn errors of damaged files of a finished run into a refusal of one line."""
+    """Turn errors of damaged files of a finished run into a refusal of a single line."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
@@ -410,7 +410,7 @@ def first_warnings(results: Results) -> dict[str, int]:
 
 
 def without(phases: Sequence[str], folder: Path) -> list[str]:
-    """Write the settings of a run that skips phases and begins from a start's last checkpoint."""
+    """Write the settings to skip phases and begin from a start's last checkpoint."""
     # Longer names have more digits, so a later step.
     checkpoint = max(
         folder.glob("checkpoints/step-*"),

@@ -145,7 +145,7 @@ class Study(Config):
         return self
 
     def left_out(self, name: str) -> set[str]:
-        """List the phases that runs from a start leave out."""
+        """List the phases left out by runs from a start."""
         start = self.starts[name]
         phases = set(start.phases)
         if start.start:
@@ -210,7 +210,7 @@ def recipe_file(recipe: str, folder: Path) -> Path:
 
 
 def without_scratch(settings: Sequence[str]) -> list[str]:
-    """Remove settings of a model from scratch, which a checkpoint does not take."""
+    """Remove the settings of a model from scratch; a checkpoint takes no such settings."""
     from debate_train.models import PretrainedModel
 
     remaining = []
@@ -233,9 +233,9 @@ def filled(setting: str, values: Mapping[str, float]) -> str:
 def loaded_runs(
     study: Study, folder: Path
 ) -> Iterator[tuple[str, LoadedRecipe[Recipe], ModelConfig]]:
-    """Yield the key of each start and arm with its recipe, and the model it begins with.
+    """Yield the key of each start and arm with the recipe, and the model to begin with.
 
-    An arm's recipe names the checkpoint of its start, which is not written yet.
+    An arm's recipe names the start's checkpoint, not written yet.
 
     Args:
         study: The study.
@@ -259,10 +259,10 @@ def loaded_runs(
 
 
 def output_problems(study: Study, folder: Path) -> Iterator[str]:
-    """Yield why the files that a study names must not be written.
+    """Yield why the files named by a study must not be written.
 
-    A study may come from a stranger: it must not replace other files. New ones go below its folder,
-    or into a folder beside that one, as benchmarks/data is beside benchmarks/studies.
+    A study may come from a stranger: it must not replace other files. New files go below the
+    study's folder, or into a folder beside it, as benchmarks/data is beside benchmarks/studies.
     """
     outputs = (
         ("page", study.page, ".md", f"# Study {study.name}\n"),
@@ -290,7 +290,7 @@ def output_problems(study: Study, folder: Path) -> Iterator[str]:
 
 
 def _is_within_reach(path: Path, folder: Path) -> bool:
-    """Whether a file is below the study's folder, or in a folder that exists beside it."""
+    """Whether a file is below the study's folder, or in an existing folder beside it."""
     file, studies = path.resolve(), folder.resolve()
     is_beside = file.parent.parent == studies.parent and file.parent.is_dir()
     return is_beside or file.is_relative_to(studies)
@@ -299,7 +299,7 @@ def _is_within_reach(path: Path, folder: Path) -> bool:
 def _loaded(
     key: str, run: StartingRun | Arm, study: Study, folder: Path, left_out: set[str]
 ) -> LoadedRecipe[Recipe]:
-    """Load the recipe of a run, and check that it has the phases that the run leaves out."""
+    """Load the recipe of a run, and check the recipe for the phases to leave out."""
     seeds = study.all_seeds()
     values: dict[str, float] = {"seed": seeds[0]}
     if run.start is not None:
@@ -324,7 +324,7 @@ def _loaded(
 
 
 def _refuse_measures(study: Study, measures_by_arm: Mapping[str, Collection[str]]) -> None:
-    """Refuse a measure that is missing in all arms, or in an arm that it compares."""
+    """Refuse a measure missing in all arms, or in a compared arm."""
     all_measures = sorted(set().union(*measures_by_arm.values()))
     for name, measure in study.measures.items():
         compared_arms: set[str] = set()

@@ -20,11 +20,11 @@ from debate_train.recipe_names import opening
 LEVEL = 0.05
 """Differences up to this adjusted p are marked."""
 MIN_SEEDS = 3
-"""Fewer seeds have no spread from which others can be planned."""
+"""Fewer seeds have no spread to plan further seeds by."""
 
 
 def tables(study: Study, lines: Sequence[FinishedRun], plot: Path) -> list[str]:
-    """Format the study's tables as Markdown, and write its plot if it names one.
+    """Format the study's tables as Markdown, and write the study's plot, if any.
 
     Args:
         study: The study of the runs.
@@ -47,7 +47,7 @@ def tables(study: Study, lines: Sequence[FinishedRun], plot: Path) -> list[str]:
 
 
 def page(study: Study, file: Path, image: Path, markdown: Sequence[str]) -> str:
-    """Write the page of a study: its subject, the head of its file, its plot and its tables.
+    """Write the page of a study: subject, head of the file, plot and tables.
 
     Args:
         study: The study of the runs.
@@ -73,7 +73,7 @@ def _runs_by_arm(study: Study, lines: Sequence[FinishedRun]) -> Runs:
 
 
 def _levels(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
-    """Format each measure at each arm's end: its mean over seeds, with its mean before."""
+    """Format each measure at each arm's end: the mean over seeds, with the mean before."""
     # A start that misses its criterion is not trained from: its arm has no end to measure.
     trained_runs = [_runs_of_arm(runs, arm, start_met=True) for arm in arms]
     failed_starts_of_arms = [_runs_of_arm(runs, arm, start_met=False) for arm in arms]
@@ -120,7 +120,7 @@ def _level(arm_runs: Sequence[FinishedRun], measure: str) -> str:
 
 
 def _totals(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
-    """Format the cost of each arm as means over its seeds."""
+    """Format the cost of each arm as means over seeds."""
     rows: list[list[object]] = []
     for arm in arms:
         arm_runs = _runs_of_arm(runs, arm, start_met=True)
@@ -133,7 +133,7 @@ def _totals(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
 
 
 def differences(runs: Runs, comparison: Compared, measure: str) -> dict[int, float]:
-    """Compute the difference of each seed that ran on both sides."""
+    """Compute the difference of each seed with runs on both sides."""
     by_seed = {}
     for seed in seeds_of(runs, [comparison.arm]):
         run = runs[comparison.arm, seed]

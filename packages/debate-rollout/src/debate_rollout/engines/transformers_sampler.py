@@ -123,9 +123,9 @@ def shared_key_attention(
     attention_mask: Tensor | None,
     **settings: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute attention of one new token on a CPU without repeating keys for grouped queries.
+    """Compute attention of a new token on a CPU without repeating keys for grouped queries.
 
-    All other cases go to transformers' own `sdpa`, which on a CPU repeats keys and values for each
+    All other cases go to transformers' own `sdpa`: on a CPU it repeats keys and values for each
     query head.
 
     Returns:
@@ -231,7 +231,7 @@ class _Batch:
 
 
 class Decoder:
-    """Samples batches from one model.
+    """Samples batches from a model.
 
     Args:
         model: A causal language model in evaluation mode.
@@ -253,7 +253,7 @@ class Decoder:
 
     @torch.inference_mode()
     def sample(self, jobs: Sequence[Job]) -> list[Sampled]:
-        """Sample one reply a job, all in one batch."""
+        """Sample a reply a job, all in a single batch."""
         with sharing_keys(self._model):
             return self._sample(jobs)
 
@@ -417,7 +417,7 @@ class TransformersSampler:
         self._decoder = self._make_decoder()
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Sample one reply a request, in order.
+        """Sample a reply a request, in order.
 
         A prompt that fills the context window gets a reply without tokens, finish
         `context_overflow`; else `max_tokens` is cut to the space left. `token_ids` include the

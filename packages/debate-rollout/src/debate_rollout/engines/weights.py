@@ -96,7 +96,7 @@ def blank_model(config: object) -> "PreTrainedModel":
 
 
 def base_tensors(model: "PreTrainedModel") -> dict[str, Tensor]:
-    """Collect the tensors of a model under its own names, without those of adapters."""
+    """Collect the tensors of a model under the model's own names, without adapters."""
     if not hasattr(model, "peft_config"):
         tensors: dict[str, Tensor] = model.state_dict(keep_vars=True)
         return tensors
@@ -110,7 +110,7 @@ def base_tensors(model: "PreTrainedModel") -> dict[str, Tensor]:
 
 
 def check_complete(served_tensors: Mapping[str, Tensor], weights: Weights) -> None:
-    """Check for missing tensors; tied ones may be given under any of their names.
+    """Check for missing tensors; tied tensors may be given under any of their names.
 
     Raises:
         WeightsError: When one is missing.

@@ -17,7 +17,7 @@ from debate_rollout.engines.vllm.refresh_errors import OLD_WEIGHTS_SERVE, refres
 from debate_rollout.engines.vllm.server_process import ServerProcess
 
 GENERATE = "/inference/v1/generate"
-"""vLLM's endpoint for token ids, which reports the weights that sampled each token."""
+"""vLLM's endpoint for token ids, with the weights of each sampled token."""
 GATEWAY = (502, 503, 504)
 """Statuses of a router when its server does not answer."""
 _SHOWN_CHARACTERS = 1000
@@ -217,7 +217,7 @@ class ServerControl:
         )
 
     async def cache_tokens(self) -> int:
-        """Read the size of its engines' caches in tokens, 0 if it reports none."""
+        """Read the size of the engines' caches in tokens, 0 if not reported."""
         with suppress(EndpointError):
             metrics = str(await self._call("GET", "/metrics"))
             return sum(map(int, _CACHE_TOKENS.findall(metrics)))
@@ -261,7 +261,7 @@ class ServerControl:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Pause all requests; afterwards drop their caches, which old weights computed.
+        """Pause all requests; afterwards drop their caches of old weights.
 
         A failure that may have changed some weights ends the service.
         """

@@ -1,4 +1,4 @@
-"""The served model as this side knows it: what goes to vLLM, what came back, which weights fit."""
+"""The served model on this side of vLLM: requests, replies and fitting weights."""
 
 import json
 import os
@@ -130,7 +130,7 @@ UNLOADED = "default"
 
 
 class OtherWeightsError(RolloutError):
-    """A reply by weights that its request did not ask for."""
+    """A reply by other weights than requested."""
 
     def __init__(self, message: str, label: str) -> None:
         super().__init__(message)
@@ -223,11 +223,11 @@ class ServedModel:
 
     @property
     def label(self) -> str:
-        """vLLM's label of the weights that requests which begin now are answered by."""
+        """vLLM's label of the weights for requests that begin now."""
         return next(reversed(self.versions))
 
     def new_label(self, version: int) -> str:
-        """Return a label for weights, which no others have, those of other runs included."""
+        """Make a unique label for weights, also among other runs."""
         self._loads += 1
         return f"{version}-{self._run}-{self._loads}"
 

@@ -1,4 +1,4 @@
-"""Several vLLM servers that share the debates: which serve, and which session goes where."""
+"""Several vLLM servers for the debates: serving servers, and sessions by server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -69,7 +69,7 @@ class Pool:
 
     @property
     def is_several(self) -> bool:
-        """Whether another server can answer for one that fails."""
+        """Whether another server can answer for a failing server."""
         return len(self.members) > 1
 
     @property
@@ -78,7 +78,7 @@ class Pool:
         return [member for member in self.members if member.is_up]
 
     def pick(self, session: int) -> tuple[PooledServer, int | None]:
-        """Choose the server of a session, and one of its engines if it has several.
+        """Choose the server of a session, and an engine of the server.
 
         Raises:
             UnreachableError: Too few are up.

@@ -159,9 +159,9 @@ class VllmSampler:
         self.room = CacheRoom(cache) if cache else None
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Return one reply a request, in order.
+        """Sample a reply a request, in order.
 
-        A prompt that leaves no room in the context window gets a reply without tokens, finish
+        A prompt without room in the context window gets a reply without tokens, finish
         `context_overflow`. With top_k, top_p or min_p the log-probabilities are those of the
         filtered distribution.
         """
@@ -213,9 +213,9 @@ class VllmSampler:
         self._ended = deque(done for done in self._ended if done.ticket != ticket)
 
     def load(self, weights: Weights) -> None:
-        """Serve these weights and drop every prefix that old ones made.
+        """Serve these weights and drop every prefix of old weights.
 
-        Open requests go on with new full weights, whose versions their replies mark; requests
+        Open requests go on with new full weights, and replies mark the versions; requests
         that began with an adapter end with it.
 
         Raises:

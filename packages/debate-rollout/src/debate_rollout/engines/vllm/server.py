@@ -119,7 +119,7 @@ class VllmServer(HttpEngine):
             raise
 
     def load(self, weights: Weights) -> None:
-        """Serve these weights and drop every prefix that old ones made; see `VllmSampler.load`.
+        """Serve these weights and drop every prefix of old weights; see `VllmSampler.load`.
 
         Raises:
             WeightsError: When names or shapes do not fit; nothing is changed then.
@@ -233,7 +233,7 @@ class VllmServer(HttpEngine):
             process.wait(partial(is_healthy, server.control.url), self._config.start_timeout_s)
 
     def _start(self, model: str, key: str, number: int) -> tuple[str, ServerProcess]:
-        """Start a server; return its URL and its process, which is not ready yet."""
+        """Start a server; return the URL and the process, not ready yet."""
         from debate_rollout.engines.vllm.sampler import engine_arguments
 
         config = self._config
@@ -484,7 +484,7 @@ class VllmServer(HttpEngine):
             previous_file.unlink()
 
     async def _on_all(self, action: Callable[[ServerControl], Awaitable[None]]) -> None:
-        """Act on all servers that receive weights; one of several that fails is lost."""
+        """Act on all servers with new weights; of several, a failing server is lost."""
         servers = self._refreshed_servers
         # One of several that hangs leaves the others a tenth of the time.
         limit_s = 0.9 * LOAD_TIMEOUT_S if self._pool.is_several else None

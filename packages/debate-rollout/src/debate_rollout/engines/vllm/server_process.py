@@ -1,4 +1,4 @@
-"""A vLLM server process: its command line, and a supervisor that ends it with the run."""
+"""A vLLM server process: the command line, and a supervisor to end it with the run."""
 
 import json
 import os

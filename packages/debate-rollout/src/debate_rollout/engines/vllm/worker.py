@@ -1,4 +1,4 @@
-"""What runs inside vLLM's workers: weights read from a file, whole or not at all.
+"""The part inside vLLM's workers: weights read from a file, all or nothing.
 
 vLLM imports this module through `worker_extension_cls`, which registers the weight-transfer
 backend `debate_file`; its update takes `{"path": ...}`, a safetensors file under the names of
