@@ -115,6 +115,8 @@ _NO_UNITS |= {
 }
 _DEGREE = r"\^\s*+(?:\{\s*+\\circ\s*+\}|\\circ(?![a-zA-Z]))"
 _DEGREE_ONLY = re.compile(_DEGREE)
+_ANGLE_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])(?!\s*\^\s*\{?\s*-)")
+_NUMBER_OF_DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*\^\\circ(?![a-zA-Z])")
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _SCALE = re.compile(rf"(?<=\d)\s*(?:\\text\{{\s*)?({'|'.join(_SCALES)})\s*\}}?$", re.IGNORECASE)
 _MEMBER = re.compile(r"[a-zA-Z]\s*\\in(?![a-zA-Z])\s*|\\\{\s*[a-zA-Z]\s*(?:\\mid|:|\|)")
@@ -241,6 +243,9 @@ def _without_ends(text: str) -> str:
 
 def without_units(text: str) -> str:
     """Drop the unit at the end of a number, and write `million` and `percent` as mathematics."""
+    if _ANGLE_FUNCTION.search(text):
+        # The sine of 30 degrees is not that of 30: these degrees are no unit to drop.
+        text = _NUMBER_OF_DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", text)
     text = _SCALED_UNIT.sub(r" \1", _PERCENT.sub(r"\\%", text))
     for _ in range(_MAX_TEXT_UNITS):
         unit = _TEXT_UNIT.search(text)

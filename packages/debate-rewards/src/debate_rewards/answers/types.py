@@ -192,7 +192,12 @@ class Number(Answer):
     @property
     def formula(self) -> str:
         """Write the value where the spelling says more or less, as `0.333333` for one third."""
-        return str(self.value) if read_number(self.text) != self.value else self.text
+        if read_number(self.text) == self.value:
+            return self.text
+        # The value of an irrational number is rounded; the spelling alone is exact.
+        constant = polynomial(self.text)
+        is_irrational = constant and constant.is_constant and constant.rational is None
+        return self.text if is_irrational else str(self.value)
 
     @classmethod
     def read(cls, text: str) -> "Number | None":
@@ -292,6 +297,9 @@ class Expression(Answer):
         ("f(2)", "2f", False),
         ("f(x+1)", "f(1+x)", True),
         (r"\cot x", r"\frac{\cos x}{\sin x}", True),
+        (r"\sin\frac{\pi}{4}", r"\frac{\sqrt{2}}{2}", True),
+        (r"4\sin 18^\circ", r"\sqrt{5}-1", True),
+        (r"\sin 30^\circ", r"\sin 30", False),
         (r"\sqrt{x^2}", "x", False),
     )
 
