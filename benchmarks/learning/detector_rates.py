@@ -183,6 +183,8 @@ def train_run(name: str, output: Path) -> None:
             "recording.debates=0",
             "pipeline.max_staleness=0",
             "rollout.max_tokens=80",
+            # The one detector that ends a run: its alarm counts, and the run goes on.
+            "health.detectors.no_signal.stops=false",
             "advantage.streams.hack={weight: 1, sections: [evaluation, comparison]}",
         ],
         output=directory,
@@ -263,7 +265,7 @@ def print_tables() -> None:
                 if alarm is not None and alarm >= FROM_STEP:
                     delays.append(alarm - onset)
             if delays:
-                cells.append(f"{hole} {len(delays)}/{len(runs)} ({median(delays):+.0f})")
+                cells.append(f"{hole} {len(delays)}/{len(runs)} ({median(delays):+g})")
         print(f"{detector:20}{false_alarms:>8}/{len(good_rows)}  {', '.join(cells)}")
 
 

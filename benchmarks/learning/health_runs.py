@@ -84,7 +84,7 @@ READ = (
     *("eval/direct/tokens/answer", "train/tokens/answer"),
     *("eval/start/learned/accuracy", "eval/start/opponent/accuracy"),
     *(f"judge/wins/agent_{agent}" for agent in range(3)),
-    *("reward/total", "optim/grad_norm"),
+    *("reward/accuracy", "reward/chance", "reward/total", "optim/grad_norm"),
 )
 
 
@@ -100,10 +100,13 @@ def trained(recipe: Path, output: Path, failure: Failure) -> list[Mapping[str, A
         )
     rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     for path in (output / "evaluations").glob("start-*.json"):  # What keep_if measured.
-        found = json.loads(path.read_text())
-        values = {k: [x for x in v if x is not None] for k, v in found["figures"].items()}
-        means = {name: fmean(own) for name, own in values.items() if own}
-        rows.insert(0, {"step": found["step"], "phase": rows[-1]["phase"], **means})
+        evaluation = json.loads(path.read_text())
+        means = {}
+        for figure, by_question in evaluation["values"].items():
+            known = [value for value in by_question.values() if value is not None]
+            if known:
+                means[figure] = fmean(known)
+        rows.insert(0, {"step": evaluation["step"], "phase": rows[-1]["phase"], **means})
     return rows
 
 
@@ -114,6 +117,8 @@ def self_play(output: Path, good: Path) -> Path:
     start = min((good / "checkpoints").glob("step-*"))
     recipe["model"] = {"type": "pretrained", "name": str(start.resolve()), "dtype": "float32"}
     recipe |= {"steps": 40, "evaluation": {"questions": 0}, "tracking": {"wandb": False}}
+    # Its alarm counts, and the run goes on to what other detectors see.
+    recipe["health"] = {"detectors": {"no_signal": {"stops": False}}}
     path = output / "self_play.yaml"
     path.write_text("# Self-play of quickstart_three, from its start.\n" + yaml.safe_dump(recipe))
     return path

@@ -47,8 +47,8 @@ OF_PAIRS = {
     "answer_length",
 }
 """Detectors of phases that learn from pairs."""
-# Of debates before a judge; of metrics that are younger than the recorded rows.
-NOT_OF_QUICKSTART = OF_PAIRS | {"fooled_judge", "no_signal", "largest_stream"}
+# Of debates before a judge; of metrics that are not recorded.
+NOT_OF_QUICKSTART = OF_PAIRS | {"fooled_judge", "largest_stream"}
 STEP_FIGURES = {name for name, row in ROWS.items() if row.due == "step"}
 
 
@@ -78,8 +78,8 @@ def test_watch_notices_a_run_that_was_made_to_fail(name: str) -> None:
 
 def test_each_detector_noticed_a_run_that_was_made_to_fail() -> None:
     noticed = {detector for alarms in ALARMS.values() for detector in alarms}
-    # These two are younger than the runs, and have tests below.
-    assert noticed | {"no_signal", "largest_stream"} == ROWS.keys()
+    # None of the runs shows these two, and they have tests below.
+    assert noticed | {"entropy", "largest_stream"} == ROWS.keys()
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_each_detector_noticed_a_run_that_was_made_to_fail() -> None:
         ("train/format_strict", 1.0, 0.6, {"strict_format": 15}),  # 1 − 0.4k/8 < 0.8: k = 5
         ("train/comparisons_made", 1.0, 0.5, {"coverage": 14}),  # 1 − 0.5k/8 < 0.8: k = 4
         ("judge/equal_share", 0.8, 1.0, {"equal_votes": 17}),  # 0.8 + 0.2k/8 > 0.95: k = 7
-        ("reward/accuracy", 0.6, 0.46, {"reward_accuracy": 16}),  # 0.6 − 0.14k/8 < 0.5: k = 6
-        ("reward/accuracy", 0.9, 0.7, {"reward_accuracy": 17}),  # 0.9 − 0.2k/8 < 0.75: k = 7
+        ("reward/above_chance", 0.2, -0.08, {"reward_accuracy": 16}),  # 0.2 − 0.28k/8 < 0: k = 6
+        ("reward/above_chance", 0.8, 0.4, {"reward_accuracy": 17}),  # 0.8 − 0.4k/8 < 0.5: k = 7
         ("train/accuracy/round_0", 0.6, 0.5, {"collapse": 15}),  # 0.6 − 0.1k/8 < 0.55: k = 5
         ("train/diversity/round_0", 0.7, 1 / 3, {"diversity": 18}),
     ],
@@ -110,6 +110,21 @@ def test_watch_speaks_at_the_step_at_which_the_mean_passes_the_bound(
     without_noise = ", ".join(f"{name}: {{sigmas: 0}}" for name in ROWS)
     form = recipe(f"health.detectors='{{{without_noise}}}'")
     assert watched(changing(metric, before, after), form) == expected
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "chance", "alarms"),
+    [
+        (0.4, 0.3, {}),  # Most answers are wrong, and the reward still follows the truth.
+        (0.6, 0.7, {"reward_accuracy": 8}),  # Most are right, and it prefers the wrong ones.
+        (0.5, 0.5, {}),
+    ],
+)
+def test_reward_is_compared_with_a_draw_among_the_turns(
+    accuracy: float, chance: float, alarms: dict[str, int]
+) -> None:
+    rows = steady(**{"reward/accuracy": accuracy, "reward/chance": chance})
+    assert watched(rows) == alarms
 
 
 def test_watch_takes_no_change_within_the_noise_for_one() -> None:

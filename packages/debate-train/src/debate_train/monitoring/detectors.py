@@ -217,11 +217,11 @@ PREFERENCE_ADVICE = "raise learning_rate where optim/grad_norm is steady, lower 
 PLAIN = DetectorRow()
 # On unless a recipe changes them. They are judged in this order.
 ROWS = {
-    # Whether the turns with the highest reward are right.
+    # Whether the turns with the highest reward are right, more often than turns drawn at random.
     "reward_accuracy": DetectorRow(
-        metric="reward/accuracy",
-        below=0.5,
-        fall=0.15,
+        metric="reward/above_chance",
+        below=0.0,
+        fall=0.3,
         advice="the reward points away from the truth: take a better judge, or reward.type: mixed",
     ),
     # Judgments "right" minus right answers.

@@ -116,6 +116,8 @@ def derived(row: Row) -> dict[str, float]:
     - `pairs/truth`: right chosen replies minus right rejected replies, as shares of the pairs.
     - `pairs/smaller_side`: the share of the pairs on the side with fewer: chosen replies in
       agreement or objection, right or wrong answers.
+    - `reward/above_chance`: (a − c) / (1 − c) with a = `reward/accuracy`, c = `reward/chance`: 1 if
+      the reward values the right turns most, 0 if it says nothing about them.
     - `largest_stream`: the largest share of a stream in the gradient; absent for a single stream.
     - `kept_right`, `turned_right`: in an evaluation on the dev split, the share of right answers
       after a right answer, and after a wrong answer, of the same agent in the round before.
@@ -124,6 +126,10 @@ def derived(row: Row) -> dict[str, float]:
     for name, (more, less) in DIFFERENCES.items():
         if row.get(more) is not None and row.get(less) is not None:
             figures[name] = float(row[more] - row[less])
+    accuracy, chance = row.get("reward/accuracy"), row.get("reward/chance")
+    if accuracy is not None and chance is not None:
+        # Each round that counts has a wrong turn, so chance is below 1.
+        figures["reward/above_chance"] = float(accuracy - chance) / (1 - chance)
     num_pairs = sum(value for name, value in row.items() if name.startswith("offline/kept/"))
     shares = [float(row[name]) for name in PAIR_SIDE_SHARES if row.get(name) is not None]
     if shares and num_pairs >= FEWEST_PAIRS:
