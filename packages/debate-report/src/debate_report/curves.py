@@ -100,11 +100,14 @@ def measures_by_position(
         for row in stage.rows:
             position = stretch.at(step_of(row))
             for name, value in row.items():
-                number = None if name in ROW_KEYS else finite(value)
+                number = finite(value)
+                if name in ROW_KEYS or number is None:
+                    continue
+                stream = STREAMS.get(name, "")
+                if not stream and name.startswith("reward/") and name.endswith("/mean"):
+                    stream = name.split("/")[1]
                 # Rewards of a stream without weight train nothing.
-                is_mean_reward = name.startswith("reward/") and name.endswith("/mean")
-                stream = STREAMS.get(name) or (name.split("/")[1] if is_mean_reward else "")
-                if number is not None and stream not in stage.muted:
+                if stream not in stage.muted:
                     measures.setdefault(name, {})[position] = number
     return measures
 
@@ -126,7 +129,11 @@ def chart_groups(
         silent_titles = []
         for panel in panels:
             lines, panel_bounds = _lines_and_bounds(panel, measures, held_out, bounds)
-            if lines and not _has_nonzero(lines):
+            values: list[float] = []
+            for line in lines:
+                values += [value for _, value in line.all_points]
+            # A chart that is 0 throughout shows no more than its title in a list.
+            if lines and not any(values):
                 silent_titles.append(panel.title.lower())
                 continue
             for title, chart_lines in parts_of(panel.title, lines):
@@ -202,22 +209,23 @@ def picture(run: RunFiles) -> str:
     return image(plots[:PICTURE_CHARTS]) if plots else ""
 
 
-def _has_nonzero(lines: Sequence[Series]) -> bool:
-    return any(any(value for _, value in line.all_points) for line in lines)
-
-
 def _phase_table(run_stages: Sequence[Stage]) -> tuple[list[str], list[list[str]]]:
     """Build the head and the rows of the table of phases, without empty columns."""
     rows = []
     for number, stage in enumerate(run_stages, 1):
         first, last = stage.steps
+        steps = f"{first:,.0f}"
+        if last > first:
+            steps += f"–{last:,.0f}"
         alarms = ", ".join(f"{name} (step {step:,.0f})" for step, name in stage.alarms)
+        duration = ""
         times = seconds_of(stage.rows)
-        duration = write_duration(times[-1] - times[0]) if len(times) > 1 else ""
+        if len(times) > 1:
+            duration = write_duration(times[-1] - times[0])
         rows.append(
             {
                 "phase": f"{number} {stage.name[:200]}",
-                "steps": f"{first:,.0f}–{last:,.0f}" if last > first else f"{first:,.0f}",
+                "steps": steps,
                 # Times do not break at their spaces.
                 "time": duration.replace(" ", "\xa0"),
                 "exit criterion": stage.criterion[:MAX_CELL_CHARS],
@@ -225,8 +233,13 @@ def _phase_table(run_stages: Sequence[Stage]) -> tuple[list[str], list[list[str]
                 "health alarms": alarms[:MAX_CELL_CHARS],
             }
         )
-    head = [column for column in rows[0] if any(row[column] for row in rows)] if rows else []
-    return head, [[row[column] or "–" for column in head] for row in rows]
+    if not rows:
+        return [], []
+    head = [column for column in rows[0] if any(row[column] for row in rows)]
+    cells = []
+    for row in rows:
+        cells.append([row[column] or "–" for column in head])
+    return head, cells
 
 
 def _outcomes_and_alarms(run_stages: Sequence[Stage], along: PhaseAxis) -> Marks:
@@ -257,13 +270,18 @@ def _mode_panels(measures: Measures) -> Iterator[Panel]:
     for name in measures:
         kind, _, rest = name.partition("/")
         mode, _, figure = rest.partition("/")
-        if kind != "eval" or not figure or mode in OWN_FIGURES or MINOR_FIGURES.search(figure):
+        if kind != "eval" or not figure or mode in OWN_FIGURES:
             continue
-        lines_by_mode.setdefault(mode, []).append((name, figure))
+        if not MINOR_FIGURES.search(figure):
+            lines_by_mode.setdefault(mode, []).append((name, figure))
     for mode, lines in lines_by_mode.items():
-        lowest = min(min(measures[name].values()) for name, _ in lines)
-        highest = max(max(measures[name].values()) for name, _ in lines)
-        form: Form = "share" if lowest >= 0 and highest <= 1 else "number"
+        values: list[float] = []
+        for name, _ in lines:
+            values += measures[name].values()
+        # A mode is named by the recipe: only values distinguish a share from a count.
+        form: Form = "number"
+        if min(values) >= 0 and max(values) <= 1:
+            form = "share"
         yield Panel.of(f"Held out: {mode[:40]}", "", form, lines)
 
 

@@ -73,10 +73,11 @@ def overturned(debates: Sequence[Recorded]) -> Markup:
     voted_debates = []
     for number, debate in enumerate(debates):
         # Demonstrations are written by a script, and evaluations teach nothing.
-        if not (debate.demonstrated or debate.evaluated or debate.imported):
-            voted_debate = weigh(number, debate)
-            if voted_debate is not None:
-                voted_debates.append(voted_debate)
+        if debate.demonstrated or debate.evaluated or debate.imported:
+            continue
+        voted_debate = weigh(number, debate)
+        if voted_debate is not None:
+            voted_debates.append(voted_debate)
     if not voted_debates:
         return Markup()
     chosen = choose(voted_debates)
@@ -112,42 +113,49 @@ def weigh(number: int, debate: Recorded) -> VotedDebate | None:
     for key, number_of_class in zip(keys, classes, strict=True):
         if number_of_class is not None:
             keys_of_class.setdefault(number_of_class, []).append(key)
-    sizes = sorted((len(class_keys) for class_keys in keys_of_class.values()), reverse=True)
-    if not sizes or (len(sizes) > 1 and sizes[0] == sizes[1]):
+    if not keys_of_class:
         return None
-    majority_keys = max(keys_of_class.values(), key=len)
+
+    by_size = sorted(keys_of_class.values(), key=len, reverse=True)
+    if len(by_size) > 1 and len(by_size[0]) == len(by_size[1]):
+        return None
+
     # The best turn of each answer represents it, as in the decision by votes.
-    best_of_class = {
-        number_of_class: max(standing_of[key] for key in class_keys)
-        for number_of_class, class_keys in keys_of_class.items()
-    }
-    ranking = sorted(best_of_class.items(), key=lambda item: -item[1])
-    margin = ranking[0][1] - ranking[1][1] if len(ranking) > 1 else 0.0
-    if len(ranking) > 1 and margin <= 0:
-        return None
-    majority = _choice(debate, majority_keys)
-    voted = _choice(debate, keys_of_class[ranking[0][0]])
+    ranking = []
+    for class_keys in keys_of_class.values():
+        best_standing = max(standing_of[key] for key in class_keys)
+        ranking.append((best_standing, class_keys))
+    ranking.sort(key=lambda ranked: -ranked[0])
+    margin = 0.0
+    if len(ranking) > 1:
+        margin = ranking[0][0] - ranking[1][0]
+        if margin <= 0:
+            return None
+
+    choices = []
+    for class_keys in (by_size[0], ranking[0][1]):
+        choice = Choice(
+            answer=debate.answers[class_keys[0]] or "",
+            verdict=debate.verdicts.get(class_keys[0]),
+            agents=tuple(key.agent for key in class_keys),
+        )
+        choices.append(choice)
+    majority, voted = choices
     verdicts = {debate.verdicts.get(key) for key in keys}
     outcome = _outcome(majority, voted, has_right_answer="right" in verdicts)
     return VotedDebate(number, debate, majority, voted, outcome, margin)
 
 
-def _choice(debate: Recorded, keys: Sequence[TurnKey]) -> Choice:
-    return Choice(
-        answer=debate.answers[keys[0]] or "",
-        verdict=debate.verdicts.get(keys[0]),
-        agents=tuple(key.agent for key in keys),
-    )
-
-
 def _outcome(majority: Choice, voted: Choice, *, has_right_answer: bool) -> Outcome:
     if majority == voted:
+        # A wrong majority is a missed chance only if some turn had the right answer.
         is_missed = majority.verdict == "wrong" and has_right_answer
         return "missed" if is_missed else "followed"
-    verdicts = (majority.verdict, voted.verdict)
-    if verdicts == ("wrong", "right"):
+    if majority.verdict == "wrong" and voted.verdict == "right":
         return "mended"
-    return "spoiled" if verdicts == ("right", "wrong") else "changed"
+    if majority.verdict == "right" and voted.verdict == "wrong":
+        return "spoiled"
+    return "changed"
 
 
 def choose(voted_debates: Sequence[VotedDebate]) -> VotedDebate:
@@ -172,7 +180,7 @@ def _judged_turns(debate: Recorded) -> list[ReadTurn]:
 
 
 def _agent_cards(debate: Recorded) -> list[dict[str, object]]:
-    """Build what each agent said, what the others made of it, and how it judged them."""
+    """Build each agent's card: its text, the votes on it, and its judgments of others."""
     all_ballots = ballots(debate.read)
     voting_round = max(key.round for key, ballot in all_ballots.items() if ballot.votes)
     votes: list[Vote] = []
@@ -180,31 +188,40 @@ def _agent_cards(debate: Recorded) -> list[dict[str, object]]:
         if key.round == voting_round:
             votes += ballot.votes
     shares = tally(votes)
+
+    # An agent's judged turn is followed by the turns with its votes.
     judged_turns = _judged_turns(debate)
     keys_by_agent: dict[int, list[TurnKey]] = {turn.key.agent: [turn.key] for turn in judged_turns}
     for key in sorted(debate.read.judges):
         if key.round == voting_round and key not in keys_by_agent.get(key.agent, [key]):
             keys_by_agent[key.agent].append(key)
-    all_keys = [key for keys in keys_by_agent.values() for key in keys]
-    strongest = max((_strongest(debate.credit_of(key)) for key in all_keys), default=0.0)
+
+    # Colors of all cards share one scale, so that agents can be compared.
+    strongest = 0.0
+    for keys in keys_by_agent.values():
+        for key in keys:
+            sizes = [abs(advantage) for advantage in _advantages(debate.credit_of(key))]
+            strongest = max([strongest, *sizes])
+
     cards = []
     for turn in judged_turns:
-        key = turn.key
-        share = shares.get(key)
-        num_votes = share.up + share.down if share else 0.0
         parts = []
-        for part_key in keys_by_agent[key.agent]:
-            text = debate.read.judges[part_key].turn.text
-            credit = debate.credit_of(part_key)
-            parts.append((part_key.round + 1, marked_tokens(text, credit, strongest)))
+        for key in keys_by_agent[turn.key.agent]:
+            text = debate.read.judges[key].turn.text
+            parts.append((key.round + 1, marked_tokens(text, debate.credit_of(key), strongest)))
+        num_up = num_votes = 0.0
+        share = shares.get(turn.key)
+        if share:
+            num_up = share.up
+            num_votes = share.up + share.down
         cards.append(
             {
-                "agent": key.agent,
-                "answer": debate.answers.get(key) or "–",
-                "verdict": debate.verdicts.get(key),
-                "up": f"{share.up:g}" if share else "0",
+                "agent": turn.key.agent,
+                "answer": debate.answers.get(turn.key) or "–",
+                "verdict": debate.verdicts.get(turn.key),
+                "up": f"{num_up:g}",
                 "votes": f"{num_votes:g}",
-                "share": 100 * share.up / num_votes if share and num_votes else 0.0,
+                "share": 100 * num_up / num_votes if num_votes else 0.0,
                 "parts": parts,
             }
         )
@@ -233,8 +250,9 @@ def marked_tokens(text: str, credit: Mapping[str, Any], strongest: float) -> lis
     starts = [start for start in credit.get("starts") or () if isinstance(start, int)]
     bounds = [*starts[: len(advantages)], len(text)]
     tokens = []
-    if not starts or bounds[0] > 0:
-        unmarked_end = bounds[0] if starts else len(text)
+    # Text before the first token, or without any tokens, has no advantage.
+    unmarked_end = bounds[0] if starts else len(text)
+    if not starts or unmarked_end > 0:
         tokens.append(MarkedToken(text[: min(unmarked_end, MAX_CHARS)], "", ""))
     for start, end, advantage in zip(bounds, bounds[1:], advantages, strict=False):
         if start >= MAX_CHARS or len(tokens) >= MAX_TOKENS:
@@ -264,7 +282,3 @@ def _advantages(credit: Mapping[str, Any]) -> list[float]:
         num_tokens, advantage = run[0], finite(run[1])
         advantages += [advantage or 0.0] * min(num_tokens, MAX_TOKENS)
     return advantages
-
-
-def _strongest(credit: Mapping[str, Any]) -> float:
-    return max((abs(advantage) for advantage in _advantages(credit)), default=0.0)

@@ -70,42 +70,46 @@ def head_facts(page: PageReplies) -> Iterator[tuple[str, str]]:
 
 def overview(page: PageReplies) -> Markup:
     """Render the source of the verdicts, then the faults with replies as evidence."""
-    faults = [
-        {
-            "title": fault.title,
-            "text": fault.text,
-            "severe": fault.is_severe,
-            "examples": [_example(page, reply) for reply in fault.replies[:MOST_EXAMPLES]],
-        }
-        for fault in faults_of(page)
-    ]
+    faults = []
+    for fault in faults_of(page):
+        faults.append(
+            {
+                "title": fault.title,
+                "text": fault.text,
+                "severe": fault.is_severe,
+                "examples": [_example(page, reply) for reply in fault.replies[:MOST_EXAMPLES]],
+            }
+        )
     return render("faults.html", verdicts=_verdicts(page), faults=faults)
 
 
 def _verdicts(page: PageReplies) -> str:
     """Separate the file's verdicts from ours, and count agreement."""
     by_file = [reply for reply in page.replies if reply.file_verdict is not None]
-    ours = [reply for reply in page.replies if reply.our_verdict is not None]
     both = [reply for reply in by_file if reply.our_verdict is not None]
-    num_ours_alone = len(ours) - len(both)
+    num_ours = sum(reply.our_verdict is not None for reply in page.replies)
+    num_ours_alone = num_ours - len(both)
     num_unknown = len(page.replies) - len(by_file) - num_ours_alone
-    parts = []
+    sentences = []
     if by_file:
         names = Counter(reply.verdict_by for reply in by_file)
         scores = ", ".join(f"{name} ({count:,})" for name, count in names.most_common())
-        parts.append(f"Right and wrong are the file's own verdict: {scores[:300]}.")
+        sentences.append(f"Right and wrong are the file's own verdict: {scores[:300]}.")
     if num_ours_alone:
-        parts.append(f"For {num_ours_alone:,} replies they are ours: the file has none.")
+        sentences.append(f"For {num_ours_alone:,} replies they are ours: the file has none.")
     if num_unknown:
-        parts.append(f"For {num_unknown:,} replies nobody knows.")
+        sentences.append(f"For {num_unknown:,} replies nobody knows.")
     if both:
         num_equal = sum(reply.file_verdict == reply.our_verdict for reply in both)
-        parts.append(
+        sentences.append(
             f"We can check {len(both):,} of the file's verdicts, by the last \\boxed{{}} and the "
             f"right answer, and agree with {num_equal:,}."
         )
-    caveats = dict.fromkeys(caveat for reply in page.replies for caveat in reply.caveats)
-    return " ".join([*parts, *caveats])
+    # All replies of a format share its caveats: each is written once, in the file's order.
+    caveats: dict[str, None] = {}
+    for reply in page.replies:
+        caveats.update(dict.fromkeys(reply.caveats))
+    return " ".join([*sentences, *caveats])
 
 
 def _example(page: PageReplies, reply: PageReply) -> dict[str, object]:
@@ -141,19 +145,45 @@ def _reward(reply: PageReply) -> str:
 def rewards(page: PageReplies) -> Markup:
     """Render reward beside rightness, all charts, and the table of steps."""
     head, rows = step_table(page)
+    shown_rows = rows
+    if len(rows) > MOST_STEPS:
+        # As many from each end: what changed is more than what is last.
+        half = MOST_STEPS // 2
+        shown_rows = rows[:half] + rows[-half:]
+
+    length_rows = []
+    for replies in length_bins(page):
+        lengths = [page.length(reply) for reply in replies]
+        reward = mean_reward(replies)
+        right = share_right(replies)
+        length_rows.append(
+            [
+                f"{min(lengths):,}–{max(lengths):,}",
+                f"{len(replies):,}",
+                "–" if reward is None else write_value(reward, "number"),
+                "–" if right is None else write_value(right, "share"),
+                f"{sum(reply.is_cut for reply in replies):,}",
+            ]
+        )
+
+    # Powers of two show the shape; the last k is where the curve ends.
+    curve = pass_curve(page)
+    pass_texts = []
+    for k, share in curve.items():
+        is_power_of_two = k & (k - 1) == 0
+        if is_power_of_two or k == max(curve):
+            pass_texts.append(f"pass@{k} {write_value(share, 'share')}")
+
     return render(
         "rewards.html",
         crossed=_reward_by_verdict(page),
         charts=[line_chart(chart, along) for chart, along in plots_of(page)],
         head=head,
-        # As many from each end: what changed is more than what is last.
-        rows=rows
-        if len(rows) <= MOST_STEPS
-        else rows[: MOST_STEPS // 2] + rows[-MOST_STEPS // 2 :],
-        left_out=max(0, len(rows) - MOST_STEPS),
-        lengths=[_length_row(page, replies) for replies in length_bins(page)],
+        rows=shown_rows,
+        left_out=len(rows) - len(shown_rows),
+        lengths=length_rows,
         unit=page.unit,
-        curve=_pass_row(page),
+        curve=", ".join(pass_texts),
     )
 
 
@@ -168,36 +198,36 @@ def _reward_by_verdict(page: PageReplies) -> list[list[str]]:
     return rows
 
 
-def _length_row(page: PageReplies, replies: Sequence[PageReply]) -> list[str]:
-    lengths = [page.length(reply) for reply in replies]
-    reward = mean_reward(replies)
-    right = share_right(replies)
-    return [
-        f"{min(lengths):,}–{max(lengths):,}",
-        f"{len(replies):,}",
-        "–" if reward is None else write_value(reward, "number"),
-        "–" if right is None else write_value(right, "share"),
-        f"{sum(reply.is_cut for reply in replies):,}",
-    ]
-
-
-def _pass_row(page: PageReplies) -> str:
-    curve = pass_curve(page)
-    powers = [k for k in curve if k & (k - 1) == 0 or k == max(curve)]
-    return ", ".join(f"pass@{k} {write_value(curve[k], 'share')}" for k in powers)
-
-
 def groups(page: PageReplies) -> Markup:
     """Render the groups with the most different rewards, each with the replies side by side."""
     all_groups = [replies for replies in page.groups().values() if len(replies) > 1]
     all_groups.sort(key=_spread, reverse=True)
     shown_groups = []
     for replies in all_groups[:MOST_GROUPS]:
+        chips = []
+        for reply in replies[:MOST_IN_GROUP]:
+            facts = [f"{page.length(reply):,} {page.unit}"]
+            if reply.advantage is not None:
+                facts.append(f"advantage {write_value(reply.advantage, 'number')}")
+            if reply.answer is not None:
+                facts.append(f"answer {reply.answer}"[:EXCERPT])
+            if reply.is_cut:
+                facts.append("cut")
+            chips.append(
+                {
+                    "number": reply.number,
+                    # Names of CSS classes have no spaces.
+                    "verdict": VERDICT_NAMES[reply.is_right].replace(" ", "-"),
+                    "text": f"{SIGNS[reply.is_right]} {_reward(reply)}",
+                    "note": "\n".join(facts),
+                }
+            )
+        step = replies[0].step
         shown_groups.append(
             {
                 "question": _shortened(replies[0].question),
-                "step": "" if replies[0].step is None else f"step {replies[0].step:,}",
-                "replies": [_chip(page, reply) for reply in replies[:MOST_IN_GROUP]],
+                "step": "" if step is None else f"step {step:,}",
+                "replies": chips,
                 "left_out": max(0, len(replies) - MOST_IN_GROUP),
             }
         )
@@ -210,21 +240,6 @@ def groups(page: PageReplies) -> Markup:
 
 
 def _spread(replies: Sequence[PageReply]) -> float:
+    # A group without two rewards has nothing to compare, and comes last.
     rewards = [reply.reward for reply in replies if reply.reward is not None]
     return pstdev(rewards) if len(rewards) > 1 else 0.0
-
-
-def _chip(page: PageReplies, reply: PageReply) -> dict[str, object]:
-    facts = [f"{page.length(reply):,} {page.unit}"]
-    if reply.advantage is not None:
-        facts.append(f"advantage {write_value(reply.advantage, 'number')}")
-    if reply.answer is not None:
-        facts.append(f"answer {reply.answer}"[:EXCERPT])
-    if reply.is_cut:
-        facts.append("cut")
-    return {
-        "number": reply.number,
-        "verdict": VERDICT_NAMES[reply.is_right].replace(" ", "-"),
-        "text": f"{SIGNS[reply.is_right]} {_reward(reply)}",
-        "note": "\n".join(facts),
-    }

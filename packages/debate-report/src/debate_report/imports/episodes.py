@@ -39,9 +39,18 @@ class Episodes:
     def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
         """Yield each episode as a debate."""
         for index, row in enumerate(rows):
-            where = f"{settings.path}, row {index + 1}"
-            episode = _as_episode(row, index) if isinstance(row.get("nodes"), list) else row
-            yield debate_of_episode(episode, where, settings)
+            episode = row
+            if isinstance(row.get("nodes"), list):
+                # A trace by itself is an episode of one agent; prime-rl stamps its numbers in it.
+                stamped = mapping(mapping(row.get("info")).get("prime_rl"))
+                episode = {
+                    "id": row.get("id", index),
+                    "task": row.get("task"),
+                    "traces": [row],
+                    "advantage": row.get("advantage", stamped.get("advantage")),
+                    "step": stamped.get("step"),
+                }
+            yield debate_of_episode(episode, f"{settings.path}, row {index + 1}", settings)
 
 
 def debate_of_episode(episode: Record, where: str, settings: ReadSettings) -> Transcript:
@@ -56,44 +65,45 @@ def debate_of_episode(episode: Record, where: str, settings: ReadSettings) -> Tr
     """
     traces = [_object(trace, f"{where}: traces") for trace in _list(episode, "traces", where)]
     meta = _meta(episode, traces)
+
+    # A debate that was recorded whole knows its rounds and agents; traces only suggest them.
     for trace in traces:
         recorded_debate = mapping(trace.get("info")).get("debate")
-        if recorded_debate is not None:
-            try:
-                debate = from_json(_object(recorded_debate, f"{where}: info.debate"))
-            except TranscriptError as error:
-                raise UsageError(f"{where}: info.debate: {error}") from error
-            meta = {**debate.meta, **meta}
-            return replace(debate, meta=meta)
+        if recorded_debate is None:
+            continue
+        try:
+            debate = from_json(_object(recorded_debate, f"{where}: info.debate"))
+        except TranscriptError as error:
+            raise UsageError(f"{where}: info.debate: {error}") from error
+        return replace(debate, meta={**debate.meta, **meta})
+
     traces.sort(key=_start)
     turns: list[Turn] = []
     for agent, trace in enumerate(traces):
         turns += _turns(trace, agent, f"{where}: trace {agent}")
     turns.sort(key=lambda turn: (turn.round, turn.agent))
     if "error" in meta:
-        turns = _failed(turns, str(meta["error"]))
-    num_rounds = max((turn.round + 1 for turn in turns), default=1)
+        # The last turn says why the episode failed; an episode may have failed before any.
+        last_turn = turns.pop() if turns else Turn(0, 0, "")
+        turns.append(replace(last_turn, failure=str(meta["error"])))
+
     question = _question(episode, turns, where, settings)
-    protocol = Protocol(max(len(traces), 1), max_rounds=num_rounds, contract=settings.contract)
-    name = str(episode.get("id", question.id))
-    return Transcript(name, question, protocol, tuple(turns), meta)
-
-
-def _as_episode(trace: Record, index: int) -> Record:
-    stamped = mapping(mapping(trace.get("info")).get("prime_rl"))
-    return {
-        "id": trace.get("id", index),
-        "task": trace.get("task"),
-        "traces": [trace],
-        "advantage": trace.get("advantage", stamped.get("advantage")),
-        "step": stamped.get("step"),
-    }
+    num_rounds = max((turn.round + 1 for turn in turns), default=1)
+    return Transcript(
+        id=str(episode.get("id", question.id)),
+        question=question,
+        protocol=Protocol(
+            num_agents=max(len(traces), 1),
+            max_rounds=num_rounds,
+            contract=settings.contract,
+        ),
+        turns=tuple(turns),
+        meta=meta,
+    )
 
 
 def _meta(episode: Record, traces: Sequence[Record]) -> dict[str, object]:
     """Collect rewards and metrics, and the step, group, advantage and failure of an episode."""
-    scores = _scores(traces)
-    reward = scores.get("reward")
     work = mapping(mapping(episode.get("run")).get("work"))
     step = number(work.get("step"))
     if step is None:
@@ -102,12 +112,21 @@ def _meta(episode: Record, traces: Sequence[Record]) -> dict[str, object]:
     if advantage is None:
         advantage = _mean_advantage(traces)
     group = mapping(episode.get("group")).get("id") or mapping(episode.get("task")).get("key")
-    has_failed = episode.get("ok") is False
-    is_right, verdict_by = file_verdict(scores, reward)
-    if has_failed or len(traces) != 1:
-        is_right = None  # a mean over several agents is no verdict
     calls = [mapping(call) for trace in traces for call in _items(trace.get("calls"))]
     is_cut = any(call.get("finish_reason") == "length" for call in calls)
+
+    error_text = None
+    has_failed = episode.get("ok") is False
+    if has_failed:
+        messages = []
+        for error in _items(episode.get("errors")):
+            messages.append(text_of(mapping(error).get("message")) or str(error))
+        error_text = "; ".join(messages)[:300] or "failed"
+
+    scores = _scores(traces)
+    is_right, verdict_by = file_verdict(scores, scores.get("reward"))
+    if has_failed or len(traces) != 1:
+        is_right = None  # a mean over several agents is no verdict
     optional: dict[str, object | None] = {
         "step": None if step is None else int(step),
         "group": group if isinstance(group, str) else None,
@@ -116,39 +135,41 @@ def _meta(episode: Record, traces: Sequence[Record]) -> dict[str, object]:
         "verdict_by": None if is_right is None else verdict_by,
         "version": as_int(mapping(work.get("policy")).get("start")),
         "finish": "length" if is_cut else None,
-        "error": _error(episode) if has_failed else None,
+        "error": error_text,
     }
-    return {**scores, **{key: value for key, value in optional.items() if value is not None}}
+    meta: dict[str, object] = dict(scores)
+    for key, value in optional.items():
+        if value is not None:
+            meta[key] = value
+    return meta
 
 
 def _scores(traces: Sequence[Record]) -> dict[str, float]:
     """Average rewards and metrics over traces with values, and the weighted sum."""
     values: dict[str, list[float]] = {}
     for trace in traces:
-        weighted_scores = _weighted_scores(trace)
-        for name, (score, _) in weighted_scores.items():
+        weighted_scores = []
+        for name, part in mapping(trace.get("rewards")).items():
+            # A part is a number of weight 1, or an object of score and weight.
+            settings = mapping(part)
+            score = number(settings.get("score")) if settings else number(part)
+            weight = number(settings.get("weight", 1.0))
+            if score is None or weight is None:
+                continue
             # A part named `reward` must not take the place of the sum.
-            values.setdefault("reward (part)" if name == "reward" else name, []).append(score)
+            label = "reward (part)" if name == "reward" else str(name)
+            values.setdefault(label, []).append(score)
+            weighted_scores.append(score * weight)
         for name, value in numbers(trace.get("metrics")).items():
-            values.setdefault("reward (metric)" if name == "reward" else name, []).append(value)
+            label = "reward (metric)" if name == "reward" else name
+            values.setdefault(label, []).append(value)
         if weighted_scores:
-            total = sum(score * weight for score, weight in weighted_scores.values())
-            values.setdefault("reward", []).append(total)
-    if set(values) >= {"reward", "reward (part)"} and values["reward"] == values["reward (part)"]:
+            values.setdefault("reward", []).append(sum(weighted_scores))
+
+    part_named_reward = values.get("reward (part)")
+    if part_named_reward is not None and part_named_reward == values.get("reward"):
         del values["reward (part)"]
     return {name: fmean(of_traces) for name, of_traces in values.items()}
-
-
-def _weighted_scores(trace: Record) -> dict[str, tuple[float, float]]:
-    """Read the scores of a trace with their weights; a number alone has weight 1."""
-    scores: dict[str, tuple[float, float]] = {}
-    for name, part in mapping(trace.get("rewards")).items():
-        settings = mapping(part)
-        score = number(settings.get("score")) if settings else number(part)
-        weight = number(settings.get("weight", 1.0))
-        if score is not None and weight is not None:
-            scores[str(name)] = (score, weight)
-    return scores
 
 
 def _mean_advantage(traces: Sequence[Record]) -> float | None:
@@ -165,55 +186,55 @@ def _items(value: object) -> Sequence[object]:
     return value if isinstance(value, list) else ()
 
 
-def _failed(turns: Sequence[Turn], error: str) -> list[Turn]:
-    """Say of the last turn why the episode failed; an episode may have failed before any."""
-    last = turns[-1] if turns else Turn(0, 0, "")
-    return [*turns[:-1], replace(last, failure=error)]
-
-
-def _error(episode: Record) -> str:
-    errors = _items(episode.get("errors"))
-    messages = [text_of(mapping(error).get("message")) or str(error) for error in errors]
-    return "; ".join(messages)[:300] or "failed"
-
-
 def _question(
     episode: Record, turns: Sequence[Turn], where: str, settings: ReadSettings
 ) -> Question:
     task = _object(episode.get("task"), f"{where}: task")
     data = _object(task.get("data"), f"{where}: task.data")
-    if settings.answer is not None and settings.answer not in data:
-        raise UsageError(
-            f"{where}: found no field {settings.answer!r}; expected one of "
-            f"{', '.join(sorted(data))}"
-        )
+    answer_columns = ["answer", "solution"]
+    if settings.answer is not None:
+        if settings.answer not in data:
+            raise UsageError(
+                f"{where}: found no field {settings.answer!r}; expected one of "
+                f"{', '.join(sorted(data))}"
+            )
+        answer_columns = [settings.answer]
+    right_answers: list[str] = []
+    for column in answer_columns:
+        # The first column with any answer has them all.
+        right_answers = right_answers or golds(data.get(column))
+
+    prompt: list[Message] = []
     task_prompt = data.get("prompt") or data.get("question")
-    prompt: list[Message]
     if task_prompt is not None:
         prompt = read_messages(task_prompt, "user", f"{where}: prompt")
-    else:
-        prompt = list(turns[0].prompt or ()) if turns else []
-    users = [message for message in prompt if message["role"] == "user"]
-    columns = ("answer", "solution") if settings.answer is None else (settings.answer,)
-    right_answers = next(filter(None, (golds(data.get(column)) for column in columns)), [])
-    identities = (data.get("id"), data.get("idx"), task.get("key"))
-    identity = next((str(value) for value in identities if value is not None), "")
-    question = question_of(prompt, right_answers, (identity,), settings.kind)
-    text = "\n\n".join(message["content"] for message in users)
-    return Question(question.id, text or question.text, question.answer, question.meta)
+    elif turns:
+        prompt = list(turns[0].prompt or ())
+
+    identities = [data.get("id"), data.get("idx"), task.get("key")]
+    known_identities = [str(identity) for identity in identities if identity is not None]
+    question = question_of(prompt, right_answers, known_identities[:1], settings.kind)
+    # A task's prompt may be several messages of the user, where a rollout's last one is asked.
+    user_texts = [message["content"] for message in prompt if message["role"] == "user"]
+    return replace(question, text="\n\n".join(user_texts) or question.text)
 
 
 def _turns(trace: Record, agent: int, where: str) -> Iterator[Turn]:
     nodes = [_object(node, f"{where}: nodes") for node in _list(trace, "nodes", where)]
     messages = read_messages([node.get("message") for node in nodes], "user", f"{where}: nodes")
     num_tokens_by_node = _num_tokens_by_node(trace, nodes)
-    sampled = (index for index, node in enumerate(nodes) if node.get("sampled") is True)
-    for round, index in enumerate(sampled):
-        prompt = tuple(_messages_before(nodes, messages, index, where))
-        num_tokens = num_tokens_by_node.get(index)
+    round_ = 0
+    for index, node in enumerate(nodes):
+        if node.get("sampled") is not True:
+            continue
         yield Turn(
-            agent, round, messages[index]["content"], prompt=prompt, extra=counted(num_tokens)
+            agent=agent,
+            round=round_,
+            text=messages[index]["content"],
+            prompt=tuple(_messages_before(nodes, messages, index, where)),
+            extra=counted(num_tokens_by_node.get(index)),
         )
+        round_ += 1
 
 
 def _num_tokens_by_node(trace: Record, nodes: Sequence[Record]) -> dict[int, int]:
@@ -223,6 +244,7 @@ def _num_tokens_by_node(trace: Record, nodes: Sequence[Record]) -> dict[int, int
         mask = _items(node.get("mask"))
         if mask:
             counts[index] = sum(map(bool, mask))
+    # The usage of a call is the engine's own count, so it replaces the mask's.
     for call in map(mapping, _items(trace.get("calls"))):
         index_of_call = as_int(call.get("node"))
         num_tokens = as_int(mapping(call.get("usage")).get("completion_tokens"))

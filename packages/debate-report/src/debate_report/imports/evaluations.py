@@ -5,7 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from debate_protocol.types import Message, Transcript
 from debate_report.imports.replies import num_before_replies, transcripts
-from debate_report.imports.rollout import ImportedReply, ReadSettings, file_verdict, verdict_of
+from debate_report.imports.rollout import (
+    ImportedReply,
+    ReadSettings,
+    file_verdict,
+    transcript_of,
+    verdict_of,
+)
 from debate_report.imports.values import (
     Record,
     golds,
@@ -35,32 +41,49 @@ class Inspect:
 
     def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
         """Yield each sample's last reply."""
-        return transcripts((self._rollout(row, settings) for row in rows), settings)
+        for row_number, sample in enumerate(rows):
+            messages = read_messages(sample.get("messages") or [], "user", str(settings.path))
+            replies = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+            num_before = num_before_replies(messages)
+            # A sample that failed before its first reply has its prompt alone.
+            last = len(messages)
+            reply = None
+            if replies:
+                last = replies[-1]
+                reply = messages[last]["content"]
 
-    def _rollout(self, sample: Record, settings: ReadSettings) -> ImportedReply:
-        messages = read_messages(sample.get("messages") or [], "user", str(settings.path))
-        replies = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-        last = replies[-1] if replies else len(messages)
-        scores = _scores(sample.get("scores"))
-        is_right, verdict_by = _grade(sample.get("scores"), scores)
-        choices = mapping(sample.get("output")).get("choices")
-        choice = mapping(choices[0]) if isinstance(choices, list) and choices else {}
-        error = mapping(sample.get("error"))
-        return ImportedReply(
-            prompt=messages[: num_before_replies(messages)],
-            between=messages[num_before_replies(messages) : last],
-            reply=messages[last]["content"] if replies else None,
-            golds=golds(sample.get("target")),
-            question_id=str(sample.get("id", "")),
-            group=str(sample.get("id", "")),
-            reward=scores.get("reward", next(iter(scores.values()), None)),
-            is_right=is_right,
-            verdict_by=verdict_by,
-            numbers=scores,
-            is_cut=choice.get("stop_reason") == "max_tokens" or bool(sample.get("limit")),
-            error=text_of(error.get("message")) or ("failed" if error else ""),
-            num_replies=len(replies),
-        )
+            scores = _scores(sample.get("scores"))
+            first_score = next(iter(scores.values()), None)
+            is_right, verdict_by = _grade(sample.get("scores"), scores)
+
+            stop_reason = None
+            choices = mapping(sample.get("output")).get("choices")
+            if isinstance(choices, list) and choices:
+                stop_reason = mapping(choices[0]).get("stop_reason")
+
+            failure = ""
+            error = mapping(sample.get("error"))
+            if error:
+                failure = text_of(error.get("message")) or "failed"
+
+            sample_id = str(sample.get("id", ""))
+            rollout = ImportedReply(
+                prompt=messages[:num_before],
+                between=messages[num_before:last],
+                reply=reply,
+                golds=golds(sample.get("target")),
+                question_id=sample_id,
+                group=sample_id,
+                reward=scores.get("reward", first_score),
+                is_right=is_right,
+                verdict_by=verdict_by,
+                numbers=scores,
+                # Inspect notes its own limits of tokens, time and messages beside the model's.
+                is_cut=stop_reason == "max_tokens" or bool(sample.get("limit")),
+                error=failure,
+                num_replies=len(replies),
+            )
+            yield transcript_of(rollout, settings, row_number)
 
 
 class LmEval:
@@ -82,38 +105,30 @@ class LmEval:
         filters = [row.get("filter") for row in rows]
         first_filter = [row for row in rows if row.get("filter") == filters[0]]
         task = re.sub(r"^samples_|_\d{4}-\d\d-\d\dT.*$", "", settings.path.stem)
-        return transcripts((self._rollout(row, task) for row in first_filter), settings)
+        for row_number, row in enumerate(first_filter):
+            requests = [mapping(request) for request in mapping(row.get("arguments")).values()]
+            prompt = text_of(requests[0].get("arg_0")) if requests else ""
+            reply, right_answers = _reply_and_golds(row, requests)
 
-    def _rollout(self, row: Record, task: str) -> ImportedReply:
-        arguments = mapping(row.get("arguments"))
-        requests = [mapping(request) for request in arguments.values()]
-        prompt = text_of(requests[0].get("arg_0")) if requests else ""
-        choices = [request.get("arg_1") for request in requests]
-        is_choice = bool(choices) and all(isinstance(choice, str) for choice in choices)
-        target = row.get("target")
-        if is_choice:
-            texts = [text_of(choice).strip() for choice in choices]
-            reply: str | None = texts[_likeliest(row.get("resps"), len(texts))]
-            index = int(str(target)) if str(target).isdecimal() else -1
-            right_answers = [texts[index]] if 0 <= index < len(texts) else golds(target)
-        else:
-            reply = _first_text(row.get("resps"))
-            right_answers = golds(target)
-        names = row.get("metrics")
-        metric_names = [str(name) for name in names] if isinstance(names, list) else []
-        scores = numbers({name: row.get(name) for name in metric_names})
-        is_right, verdict_by = file_verdict(scores, next(iter(scores.values()), None))
-        return ImportedReply(
-            prompt=[Message(role="user", content=prompt)],
-            reply=reply,
-            golds=right_answers,
-            task=task,
-            question_id=str(row.get("doc_id")),
-            reward=next(iter(scores.values()), None),
-            is_right=is_right,
-            verdict_by=verdict_by,
-            numbers=scores,
-        )
+            metric_names = row.get("metrics")
+            scores = {}
+            if isinstance(metric_names, list):
+                scores = numbers({str(name): row.get(str(name)) for name in metric_names})
+            first_score = next(iter(scores.values()), None)
+            is_right, verdict_by = file_verdict(scores, first_score)
+
+            rollout = ImportedReply(
+                prompt=[Message(role="user", content=prompt)],
+                reply=reply,
+                golds=right_answers,
+                task=task,
+                question_id=str(row.get("doc_id")),
+                reward=first_score,
+                is_right=is_right,
+                verdict_by=verdict_by,
+                numbers=scores,
+            )
+            yield transcript_of(rollout, settings, row_number)
 
 
 class Lighteval:
@@ -128,34 +143,42 @@ class Lighteval:
 
     def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
         """Yield every reply; metrics are of all replies of a question, so they are no verdict."""
-        rollouts = (rollout for row in rows for rollout in self._rollouts(row))
-        return transcripts(rollouts, settings)
+        return transcripts(self._rollouts(rows), settings)
 
-    def _rollouts(self, row: Record) -> Iterator[ImportedReply]:
-        document = mapping(row.get("doc"))
-        choices = document.get("choices")
-        texts = [text_of(choice) for choice in choices] if isinstance(choices, list) else []
-        index = document.get("gold_index")
-        indices = index if isinstance(index, list) else [index]
-        right_answers = [
-            texts[i].strip() for i in indices if isinstance(i, int) and 0 <= i < len(texts)
-        ]
-        replies = mapping(row.get("model_response")).get("text")
-        metrics = numbers(row.get("metric"))
-        only = len(replies) == 1 if isinstance(replies, list) else False
-        score = next(iter(metrics.values()), None) if only else None
-        for reply in replies if isinstance(replies, list) else ():
-            yield ImportedReply(
-                prompt=[Message(role="user", content=text_of(document.get("query")))],
-                reply=text_of(reply),
-                golds=right_answers,
-                task=str(document.get("task_name") or ""),
-                question_id=str(document.get("id") or ""),
-                reward=score,
-                is_right=verdict_of(score),
-                verdict_by=next(iter(metrics), ""),
-                numbers=metrics,
-            )
+    def _rollouts(self, rows: Sequence[Record]) -> Iterator[ImportedReply]:
+        for row in rows:
+            replies = mapping(row.get("model_response")).get("text")
+            if not isinstance(replies, list):
+                continue
+            document = mapping(row.get("doc"))
+            choices = document.get("choices")
+            texts = []
+            if isinstance(choices, list):
+                texts = [text_of(choice) for choice in choices]
+            gold_index = document.get("gold_index")
+            right_answers = []
+            for index in gold_index if isinstance(gold_index, list) else [gold_index]:
+                if isinstance(index, int) and 0 <= index < len(texts):
+                    right_answers.append(texts[index].strip())
+
+            # A metric over several replies is no score of any of them.
+            metrics = numbers(row.get("metric"))
+            score = None
+            if len(replies) == 1:
+                score = next(iter(metrics.values()), None)
+
+            for reply in replies:
+                yield ImportedReply(
+                    prompt=[Message(role="user", content=text_of(document.get("query")))],
+                    reply=text_of(reply),
+                    golds=right_answers,
+                    task=str(document.get("task_name") or ""),
+                    question_id=str(document.get("id") or ""),
+                    reward=score,
+                    is_right=verdict_of(score),
+                    verdict_by=next(iter(metrics), ""),
+                    numbers=metrics,
+                )
 
 
 def _scores(scores: object) -> dict[str, float]:
@@ -164,11 +187,12 @@ def _scores(scores: object) -> dict[str, float]:
     for scorer, score in mapping(scores).items():
         value = mapping(score).get("value")
         if isinstance(value, Mapping):
-            values |= {f"{scorer}/{name}": part for name, part in numbers(value).items()}
-        else:
-            grade = GRADES.get(value) if isinstance(value, str) else number(value)
-            if grade is not None:
-                values[str(scorer)] = grade
+            for name, part in numbers(value).items():
+                values[f"{scorer}/{name}"] = part
+            continue
+        grade = GRADES.get(value) if isinstance(value, str) else number(value)
+        if grade is not None:
+            values[str(scorer)] = grade
     return values
 
 
@@ -185,11 +209,32 @@ def _grade(scores: object, values: Mapping[str, float]) -> tuple[bool | None, st
     return None, ""
 
 
+def _reply_and_golds(row: Record, requests: Sequence[Record]) -> tuple[str | None, list[str]]:
+    """Read a document's first reply and right answers.
+
+    In multiple choice each request has one choice, and the target is the index of the right one.
+    """
+    target = row.get("target")
+    choices = [request.get("arg_1") for request in requests]
+    is_choice = bool(choices) and all(isinstance(choice, str) for choice in choices)
+    if not is_choice:
+        return _first_text(row.get("resps")), golds(target)
+
+    texts = [text_of(choice).strip() for choice in choices]
+    reply = texts[_likeliest(row.get("resps"), len(texts))]
+    right_answers = golds(target)
+    if str(target).isdecimal() and int(str(target)) < len(texts):
+        right_answers = [texts[int(str(target))]]
+    return reply, right_answers
+
+
 def _likeliest(responses: object, num_choices: int) -> int:
     """Find the choice with the highest log-likelihood; the file has it as a text."""
     highest = float("-inf")
     likeliest_index = 0
-    for index, response in enumerate(responses if isinstance(responses, list) else ()):
+    if not isinstance(responses, list):
+        return likeliest_index
+    for index, response in enumerate(responses):
         # Versions nest the text in one or two lists.
         while isinstance(response, list) and response:
             response = response[0]
@@ -197,6 +242,7 @@ def _likeliest(responses: object, num_choices: int) -> int:
             likelihood = float(str(response))
         except ValueError:
             continue
+        # A file may have more responses than choices.
         if likelihood > highest and index < num_choices:
             highest = likelihood
             likeliest_index = index

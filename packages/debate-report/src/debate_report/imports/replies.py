@@ -1,5 +1,6 @@
 """Readers of training rollouts: TRL, verl, ms-swift, SkyRL, NeMo RL, ART, and plain rows."""
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,6 +46,7 @@ COUNTERS = frozenset(
         *VERSION_KEYS,
     }
 )
+ID_KEYS = ("example_id", "id", "idx")
 PROMPT_KEYS = ("prompt", "question", "problem")
 REPLY_KEYS = ("completion", "response", "output", "reply", "answer_text", "generation")
 REWARD_KEYS = ("reward", "score")
@@ -68,7 +70,8 @@ class ReplyRows:
 
     def fits(self, row: Record) -> bool:
         """Whether a row has a prompt and a reply."""
-        return _has(row, PROMPT_KEYS) and _has(row, REPLY_KEYS)
+        has_prompt = any(key in row for key in PROMPT_KEYS)
+        return has_prompt and any(key in row for key in REPLY_KEYS)
 
     def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
         """Yield each row's last reply."""
@@ -77,18 +80,34 @@ class ReplyRows:
             yield transcript_of(self._rollout(row, settings, where), settings, index)
 
     def _rollout(self, row: Record, settings: ReadSettings, where: str) -> ImportedReply:
-        prompt_key = _first(row, PROMPT_KEYS)
-        reply_key = _first(row, REPLY_KEYS)
+        prompt_key = next((key for key in PROMPT_KEYS if key in row), None)
+        reply_key = next((key for key in REPLY_KEYS if key in row), None)
         if prompt_key is None or reply_key is None:
             columns = ", ".join(sorted(map(str, row))[:8]) or "nothing"
             raise UsageError(f"{where}: found {columns}; expected {self.shape}")
         prompt = read_messages(row[prompt_key], "user", f"{where}: {prompt_key}")
-        reply, between, num_replies = _last_reply(row[reply_key], f"{where}: {reply_key}")
+        # Sampling failed where a row has the column and no reply in it.
+        reply_messages: list[Message] = []
+        if row[reply_key] is not None:
+            reply_messages = read_messages(row[reply_key], "assistant", f"{where}: {reply_key}")
+        reply, between, num_replies = _split_at_last_reply(reply_messages)
+
         scores = numbers({**mapping(row.get("metrics")), **row})
         rewards = {name: value for name, value in scores.items() if name not in COUNTERS}
         reward = _reward_of(scores)
         is_right, verdict_by = file_verdict(rewards, reward)
+
+        num_tokens = as_int(_first_value(row, TOKEN_COUNT_KEYS))
+        token_ids = _first_value(row, TOKEN_ID_KEYS)
+        if num_tokens is None and isinstance(token_ids, list):
+            num_tokens = len(token_ids)
         tokens, advantages = _token_advantages(row)
+        trainer_logprobs = _first_value(row, TRAINER_LOGPROB_KEYS)
+        sampler_logprobs = _first_value(row, SAMPLER_LOGPROB_KEYS)
+
+        ids = [row.get(key) for key in ID_KEYS]
+        known_ids = [str(value) for value in ids if isinstance(value, str | int)]
+        # prime-rl exports its rows flat, with its own numbers below `info`.
         prime_rl = mapping(mapping(row.get("info")).get("prime_rl"))
         return ImportedReply(
             prompt=prompt,
@@ -96,7 +115,7 @@ class ReplyRows:
             reply=reply,
             golds=settings.golds(row, "answer", "solution", where=where),
             task=str(row.get("task") or row.get("env_name") or ""),
-            question_id=_id_of(row),
+            question_id=known_ids[0] if known_ids else "",
             step=as_int(row.get("step", prime_rl.get("step"))),
             reward=reward,
             is_right=is_right,
@@ -105,11 +124,9 @@ class ReplyRows:
             advantage=number(row.get("advantage", prime_rl.get("advantage"))),
             tokens=tokens,
             advantages=advantages,
-            num_tokens=_num_tokens(row),
-            version=_first_number(row, VERSION_KEYS),
-            logprob_gap=logprob_gap(
-                _first_value(row, TRAINER_LOGPROB_KEYS), _first_value(row, SAMPLER_LOGPROB_KEYS)
-            ),
+            num_tokens=num_tokens,
+            version=as_int(_first_value(row, VERSION_KEYS)),
+            logprob_gap=logprob_gap(trainer_logprobs, sampler_logprobs),
             is_cut=row.get("finish_reason") == "length" or row.get("truncated") is True,
             error=text_of(row.get("error")),
             num_replies=num_replies,
@@ -133,42 +150,38 @@ class Verl:
 
     def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
         """Yield the last reply of each session."""
-        sessions: dict[object, list[tuple[int, Record]]] = {}
+        sessions: dict[object, list[int]] = {}
+        groups: dict[int, str] = {}
         for index, row in enumerate(rows):
-            id_parts = _id_parts(row)
-            session = tuple(id_parts[:2]) if id_parts else index
-            sessions.setdefault(session, []).append((index, row))
-        rollouts = (self._rollout(session, settings) for session in sessions.values())
-        return transcripts(rollouts, settings)
+            # An id is `PROMPT_SESSION_OUTPUT`; a row with an id of another form is by itself.
+            uid = row.get("uid")
+            parts_of_id = uid.rsplit("_", 2) if isinstance(uid, str) else []
+            session: object = index
+            if len(parts_of_id) == 3:
+                groups[index] = parts_of_id[0]
+                session = tuple(parts_of_id[:2])
+            sessions.setdefault(session, []).append(index)
 
-    def _rollout(
-        self, session: Sequence[tuple[int, Record]], settings: ReadSettings
-    ) -> ImportedReply:
-        index, row = session[-1]
-        where = f"{settings.path}, row {index + 1}"
-        scores = numbers({key: value for key, value in row.items() if key != "step"})
-        reward = scores.get("reward", scores.get("score"))
-        is_right, verdict_by = file_verdict(scores, reward)
-        id_parts = _id_parts(row)
-        return ImportedReply(
-            prompt=template_messages(text_of(row.get("input"))),
-            reply=text_of(row.get("output")),
-            golds=settings.golds(row, "gts", where=where),
-            group=id_parts[0] if id_parts else "",
-            step=as_int(row.get("step")),
-            reward=reward,
-            is_right=is_right,
-            verdict_by=verdict_by,
-            numbers=scores,
-            num_replies=len(session),
-        )
-
-
-def _id_parts(row: Record) -> list[str]:
-    """Split verl's `PROMPT_SESSION_OUTPUT`; empty for an id of another form."""
-    uid = row.get("uid")
-    parts_of_id = uid.rsplit("_", 2) if isinstance(uid, str) else []
-    return parts_of_id if len(parts_of_id) == 3 else []
+        for row_number, row_indices in enumerate(sessions.values()):
+            index = row_indices[-1]
+            row = rows[index]
+            scores = numbers({key: value for key, value in row.items() if key != "step"})
+            reward = scores.get("reward", scores.get("score"))
+            is_right, verdict_by = file_verdict(scores, reward)
+            where = f"{settings.path}, row {index + 1}"
+            rollout = ImportedReply(
+                prompt=template_messages(text_of(row.get("input"))),
+                reply=text_of(row.get("output")),
+                golds=settings.golds(row, "gts", where=where),
+                group=groups.get(index, ""),
+                step=as_int(row.get("step")),
+                reward=reward,
+                is_right=is_right,
+                verdict_by=verdict_by,
+                numbers=scores,
+                num_replies=len(row_indices),
+            )
+            yield transcript_of(rollout, settings, row_number)
 
 
 class MsSwift:
@@ -183,10 +196,12 @@ class MsSwift:
 
     def fits(self, row: Record) -> bool:
         """Whether a row is a table of columns."""
-        columns = (row.get(name) for name in ("prompt", "completion", "advantages"))
-        return all(isinstance(column, list) for column in columns) and not any(
-            isinstance(item, Mapping) for item in cast(list[object], row["prompt"])
-        )
+        columns = [row.get(name) for name in ("prompt", "completion", "advantages")]
+        if not all(isinstance(column, list) for column in columns):
+            return False
+        # A list of messages is the prompt of a single row.
+        prompts = cast(list[object], row["prompt"])
+        return not any(isinstance(prompt, Mapping) for prompt in prompts)
 
     def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
         """Yield the replies of all logs, repeated replies once."""
@@ -201,7 +216,9 @@ class MsSwift:
                 continue
             last_log = log
             for row in _rows_of_table(table, where):
-                scores = numbers({k: v for k, v in row.items() if k not in {"advantages", "step"}})
+                scores = numbers(row)
+                scores.pop("advantages", None)
+                scores.pop("step", None)
                 is_right, verdict_by = file_verdict(scores, None)
                 yield ImportedReply(
                     prompt=template_messages(text_of(row.get("prompt"))),
@@ -229,30 +246,29 @@ class SkyRl:
         """Yield each row's reply; the step is in the folder's name."""
         folder_step = re.search(r"global_step_(\d+)_", str(settings.path.resolve().parent))
         step = int(folder_step[1]) if folder_step else None
-        rollouts = (self._rollout(row, step) for row in rows)
-        return transcripts(rollouts, settings)
-
-    def _rollout(self, row: Record, step: int | None) -> ImportedReply:
-        score = row.get("score")
-        if isinstance(score, list):
-            # A score a token: their sum is the reply's.
-            token_scores = _known_numbers(score)
-            reward = sum(token_scores) if token_scores else None
-        else:
+        for row_number, row in enumerate(rows):
+            score = row.get("score")
+            num_tokens = None
             reward = number(score)
-        reward_model = mapping(mapping(row.get("env_extras")).get("reward_model"))
-        return ImportedReply(
-            prompt=template_messages(text_of(row.get("input_prompt"))),
-            reply=without_markers(text_of(row.get("output_response"))),
-            golds=golds(reward_model.get("ground_truth")),
-            task=str(row.get("data_source") or ""),
-            step=step,
-            reward=reward,
-            is_right=verdict_of(reward),
-            verdict_by="score",
-            num_tokens=len(score) if isinstance(score, list) else None,
-            is_cut=row.get("stop_reason") == "length",
-        )
+            if isinstance(score, list):
+                # A score a token: their sum is the reply's.
+                num_tokens = len(score)
+                token_scores = _known_numbers(score)
+                reward = sum(token_scores) if token_scores else None
+            reward_model = mapping(mapping(row.get("env_extras")).get("reward_model"))
+            rollout = ImportedReply(
+                prompt=template_messages(text_of(row.get("input_prompt"))),
+                reply=without_markers(text_of(row.get("output_response"))),
+                golds=golds(reward_model.get("ground_truth")),
+                task=str(row.get("data_source") or ""),
+                step=step,
+                reward=reward,
+                is_right=verdict_of(reward),
+                verdict_by="score",
+                num_tokens=num_tokens,
+                is_cut=row.get("stop_reason") == "length",
+            )
+            yield transcript_of(rollout, settings, row_number)
 
 
 class NemoRl:
@@ -269,31 +285,40 @@ class NemoRl:
         """Yield each row's reply; the step is in the file's name."""
         name_step = re.search(r"step(\d+)", settings.path.stem)
         step = int(name_step[1]) if name_step else None
-        return transcripts((self._rollout(row, step) for row in rows), settings)
+        for row_number, row in enumerate(rows):
+            content = first_of_one(row.get("content"))
+            texts = []
+            for message in content if isinstance(content, list) else ():
+                message_text = message.get("content") if isinstance(message, Mapping) else message
+                texts.append(text_of(message_text))
 
-    def _rollout(self, row: Record, step: int | None) -> ImportedReply:
-        content = first_of_one(row.get("content"))
-        texts = []
-        for message in content if isinstance(content, list) else ():
-            message_text = message.get("content") if isinstance(message, Mapping) else message
-            texts.append(text_of(message_text))
-        reward = number(first_of_one(row.get("rewards")))
-        mask = first_of_one(row.get("token_loss_mask"))
-        return ImportedReply(
-            prompt=template_messages(texts[0] if texts else ""),
-            reply=without_markers(texts[-1]) if len(texts) > 1 else None,
-            step=step,
-            reward=reward,
-            is_right=verdict_of(reward),
-            verdict_by="rewards",
-            advantage=_masked_mean(row),
-            num_tokens=sum(map(bool, mask)) if isinstance(mask, list) else None,
-            logprob_gap=logprob_gap(
-                first_of_one(row.get("prev_logprobs")),
-                first_of_one(row.get("generation_logprobs")),
-                mask,
-            ),
-        )
+            # Tokens of the prompt and of the padding have a 0 in the mask, and nothing to count.
+            num_tokens = None
+            mean_advantage = None
+            mask = first_of_one(row.get("token_loss_mask"))
+            token_advantages = first_of_one(row.get("advantages"))
+            if isinstance(mask, list):
+                num_tokens = sum(map(bool, mask))
+            if isinstance(mask, list) and isinstance(token_advantages, list):
+                masked = zip(token_advantages, mask, strict=False)
+                sampled = _known_numbers([value for value, is_sampled in masked if is_sampled])
+                mean_advantage = sum(sampled) / len(sampled) if sampled else None
+            trainer_logprobs = first_of_one(row.get("prev_logprobs"))
+            sampler_logprobs = first_of_one(row.get("generation_logprobs"))
+
+            reward = number(first_of_one(row.get("rewards")))
+            rollout = ImportedReply(
+                prompt=template_messages(texts[0] if texts else ""),
+                reply=without_markers(texts[-1]) if len(texts) > 1 else None,
+                step=step,
+                reward=reward,
+                is_right=verdict_of(reward),
+                verdict_by="rewards",
+                advantage=mean_advantage,
+                num_tokens=num_tokens,
+                logprob_gap=logprob_gap(trainer_logprobs, sampler_logprobs, mask),
+            )
+            yield transcript_of(rollout, settings, row_number)
 
 
 class Art:
@@ -308,64 +333,39 @@ class Art:
 
     def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
         """Yield each trajectory's last reply; the step is the file's name."""
-        return transcripts((self._rollout(row, settings) for row in rows), settings)
+        for row_number, row in enumerate(rows):
+            messages = read_messages(row.get("messages"), "user", str(settings.path))
+            num_before = num_before_replies(messages)
+            reply, between, num_replies = _split_at_last_reply(messages[num_before:])
 
-    def _rollout(self, row: Record, settings: ReadSettings) -> ImportedReply:
-        messages = read_messages(row.get("messages"), "user", str(settings.path))
-        num_asked = num_before_replies(messages)
-        reply, between, num_replies = _split_at_last_reply(messages[num_asked:])
-        scores = numbers(_parsed(row.get("metrics")))
-        reward = number(row.get("reward"))
-        is_right, verdict_by = file_verdict(scores, reward)
-        return ImportedReply(
-            prompt=messages[:num_asked],
-            between=between,
-            reply=reply,
-            group=str(row.get("group_index")),
-            step=as_int(settings.path.stem.lstrip("0") or "0"),
-            reward=reward,
-            is_right=is_right,
-            verdict_by=verdict_by,
-            numbers=scores,
-            num_replies=num_replies,
-        )
+            # ART writes metrics as JSON in a text column.
+            metrics: object = None
+            metrics_text = row.get("metrics")
+            if isinstance(metrics_text, str):
+                with contextlib.suppress(ValueError, RecursionError):
+                    metrics = json.loads(metrics_text)
+            scores = numbers(metrics)
+            reward = number(row.get("reward"))
+            is_right, verdict_by = file_verdict(scores, reward)
 
-
-def _parsed(text: object) -> object:
-    try:
-        return json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        return None
-
-
-def _has(row: Record, keys: Sequence[str]) -> bool:
-    return any(key in row for key in keys)
-
-
-def _first(row: Record, keys: Sequence[str]) -> str | None:
-    return next((key for key in keys if key in row), None)
+            rollout = ImportedReply(
+                prompt=messages[:num_before],
+                between=between,
+                reply=reply,
+                group=str(row.get("group_index")),
+                # `0000` is step 0, and a text of zeros alone has no digit left.
+                step=as_int(settings.path.stem.lstrip("0") or "0"),
+                reward=reward,
+                is_right=is_right,
+                verdict_by=verdict_by,
+                numbers=scores,
+                num_replies=num_replies,
+            )
+            yield transcript_of(rollout, settings, row_number)
 
 
 def _first_value(row: Record, keys: Sequence[str]) -> object:
     return next((row[key] for key in keys if row.get(key) is not None), None)
-
-
-def _first_number(row: Record, keys: Sequence[str]) -> int | None:
-    return as_int(_first_value(row, keys))
-
-
-def _num_tokens(row: Record) -> int | None:
-    """Read the number of sampled tokens: a count, else the length of their list."""
-    count = _first_number(row, TOKEN_COUNT_KEYS)
-    token_ids = _first_value(row, TOKEN_ID_KEYS)
-    if count is None and isinstance(token_ids, list):
-        return len(token_ids)
-    return count
-
-
-def _id_of(row: Record) -> str:
-    values = (row.get(key) for key in ("example_id", "id", "idx"))
-    return next((str(value) for value in values if isinstance(value, str | int)), "")
 
 
 def _reward_of(scores: Mapping[str, float]) -> float | None:
@@ -385,15 +385,9 @@ def _token_advantages(row: Record) -> tuple[list[str], list[float]]:
     texts = [token for token in tokens if isinstance(token, str)]
     values = _known_numbers(advantages)
     # A list with gaps would shift advantages to other tokens.
-    is_complete = len(texts) == len(tokens) == len(values) == len(advantages)
-    return (texts, values) if is_complete else ([], [])
-
-
-def _last_reply(completion: object, where: str) -> tuple[str | None, list[Message], int]:
-    if completion is None:
-        return None, [], 0
-    messages = read_messages(completion, "assistant", where)
-    return _split_at_last_reply(messages)
+    if not len(texts) == len(tokens) == len(values) == len(advantages):
+        return [], []
+    return texts, values
 
 
 def num_before_replies(messages: Sequence[Message]) -> int:
@@ -416,26 +410,20 @@ def _rows_of_table(table: Record, where: str) -> list[dict[str, object]]:
     lengths = {len(values) for values in columns.values()}
     if len(lengths) != 1:
         raise UsageError(f"{where}: found columns of {sorted(lengths)} values; expected as many")
-    return [
-        {name: values[index] for name, values in columns.items()} for index in range(lengths.pop())
-    ]
-
-
-def _masked_mean(row: Record) -> float | None:
-    """Average the advantages of sampled tokens; prompt and padding have none to count."""
-    mask = first_of_one(row.get("token_loss_mask"))
-    advantages = first_of_one(row.get("advantages"))
-    if not isinstance(mask, list) or not isinstance(advantages, list):
-        return None
-    masked = zip(advantages, mask, strict=False)
-    sampled = _known_numbers([advantage for advantage, is_sampled in masked if is_sampled])
-    return sum(sampled) / len(sampled) if sampled else None
+    rows = []
+    for index in range(lengths.pop()):
+        rows.append({name: values[index] for name, values in columns.items()})
+    return rows
 
 
 def _known_numbers(values: Sequence[object]) -> list[float]:
-    # Lists have a number for each token: plain numbers need no further check.
-    known_numbers = [
-        value if type(value) is float and abs(value) <= LARGEST_NUMBER else number(value)
-        for value in values
-    ]
-    return [value for value in known_numbers if value is not None]
+    known_numbers = []
+    for value in values:
+        # Lists have a number for each token: plain numbers need no further check.
+        if type(value) is float and abs(value) <= LARGEST_NUMBER:
+            known_numbers.append(value)
+            continue
+        known_number = number(value)
+        if known_number is not None:
+            known_numbers.append(known_number)
+    return known_numbers
