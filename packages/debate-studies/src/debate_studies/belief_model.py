@@ -119,7 +119,10 @@ class FindsRight:
         hears_right = (answers == 0).astype(float) @ with_own.T > 0
         takes_right = hears_right & (rng.random(hears_right.shape) < self.chance)
         chosen = np.where(takes_right, 0, answers)
-        return self.mass * np.stack([chosen == k for k in range(len(means))]).astype(float)
+        critique = np.zeros(means.shape)
+        for k in range(len(means)):
+            critique[k] = self.mass * (chosen == k)
+        return critique
 
     def expected_right(self, means: Floats, hears: Floats) -> Floats:
         """Compute m_β (c (1 − Π (1 − p_j)) + (1 − c) p_i), j over N(i) and i."""
@@ -184,7 +187,9 @@ def neighbours(topology: TopologyName, num_agents: int, *, with_own: bool = Fals
     hears = np.zeros((num_agents, num_agents))
     for agent in range(num_agents):
         hears[agent, list(seen_by(protocol, agent))] = 1
-    return np.maximum(hears, np.eye(num_agents)) if with_own else hears
+        if with_own:
+            hears[agent, agent] = 1
+    return hears
 
 
 def symmetric(
@@ -227,11 +232,16 @@ def simulate(
     for round_ in range(rounds + 1):
         means = alpha / alpha.sum(0)
         beliefs[round_] = means[0]
-        # A Dirichlet draw is a normalized gamma draw; `_draw_answers` needs no normalized shares.
+
+        # A Dirichlet draw is a normalized gamma draw. An answer is drawn by its share of the
+        # sum, so nothing has to be normalized.
         shares = rng.standard_gamma(alpha) if through_theta else alpha
-        answers[round_] = _draw_answers(shares, rng)
+        bounds = np.cumsum(shares, axis=0)
+        position = rng.random(bounds.shape[1:]) * bounds[-1]
+        answers[round_] = (position >= bounds[:-1]).sum(0)
         if round_ == rounds:
             break
+
         expected = model.critique.expected_right(means, model.hears)
         advantages[round_] = expected - model.critique.mass * means[0]
         alpha += model.critique.draw(means, answers[round_], model.hears, rng)
@@ -239,14 +249,6 @@ def simulate(
             num_neighbours = (answers[round_] == k).astype(float) @ model.hears.T
             alpha[k] += model.weight * num_neighbours
     return Simulated(beliefs, answers, advantages)
-
-
-def _draw_answers(shares: Floats, rng: np.random.Generator) -> Answers:
-    """Draw an answer for each agent, (D, N), in proportion to shares, (K, D, N)."""
-    bounds = np.cumsum(shares, axis=0)
-    position = rng.random(bounds.shape[1:]) * bounds[-1]
-    answers: Answers = (position >= bounds[:-1]).sum(0)
-    return answers
 
 
 def lemma_e1(model: BeliefModel, simulated: Simulated) -> Floats:
@@ -343,15 +345,21 @@ def slack_of_lemma_4_5(model: BeliefModel, simulated: Simulated) -> float:
     The proof needs μ to be at most the mean advantage of each round. Below −4 the bound is broken.
     """
     beliefs = simulated.beliefs
-    rounds = len(beliefs) - 1
+    num_agents = beliefs.shape[2]
     mu = simulated.advantages.mean(1).min(0)
-    total = model.total(0)
-    gain = model.gain
-    bounds = []
-    for agent in range(beliefs.shape[2]):
-        start = beliefs[0, 0, agent]
-        bounds.append(lemma_4_5(start, mu[agent], total[agent], gain[agent], rounds)[0])
-    return float(standard_errors((beliefs[-1] - np.array(bounds))[None]).min())
+    bounds = np.empty(num_agents)
+    for agent in range(num_agents):
+        # All debates begin with the same belief, and the sum is the tighter of the two bounds.
+        sum_bound, _ = lemma_4_5(
+            start=beliefs[0, 0, agent],
+            mu=mu[agent],
+            total=model.total(0)[agent],
+            gain=model.gain[agent],
+            rounds=len(beliefs) - 1,
+        )
+        bounds[agent] = sum_bound
+    residuals = beliefs[-1] - bounds
+    return float(standard_errors(residuals[None]).min())
 
 
 def correlation(answers: Answers, k: int = 0) -> float:
@@ -368,6 +376,7 @@ def correlation(answers: Answers, k: int = 0) -> float:
     covariance = np.cov(gives_k.T)
     num_agents = len(covariance)
     num_pairs = num_agents * (num_agents - 1)
+    # Each pair is in the matrix twice; the diagonal has the variances.
     mean_covariance = (covariance.sum() - np.trace(covariance)) / num_pairs
     return float(mean_covariance / (share * (1 - share)))
 

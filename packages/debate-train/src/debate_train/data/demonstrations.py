@@ -74,11 +74,12 @@ def worked_turn(request: TurnRequest, *, errors: bool = True) -> str:
 
     is_right = {agent: check.is_right for agent, check in checks.items()}
     ranked = sorted(agent for agent in checks if contract.ranks_own or agent != request.agent)
+    right_agents = [str(agent) for agent in ranked if is_right[agent]]
+    wrong_agents = [str(agent) for agent in ranked if not is_right[agent]]
     if len(ranked) > 1:
         # A small model compares what is listed.
-        right = ", ".join(str(agent) for agent in ranked if is_right[agent]) or "nobody"
-        wrong = ", ".join(str(agent) for agent in ranked if not is_right[agent]) or "nobody"
-        evaluation += f" Right: {right}. Wrong: {wrong}."
+        evaluation += f" Right: {', '.join(right_agents) or 'nobody'}."
+        evaluation += f" Wrong: {', '.join(wrong_agents) or 'nobody'}."
     # Ties come last: the two lists before the votes then give all votes in one order.
     decided_votes = []
     tied_votes = []
@@ -92,20 +93,23 @@ def worked_turn(request: TurnRequest, *, errors: bool = True) -> str:
     # Without a section for them, the checks go before the votes that follow from them.
     if "evaluation" not in sections and checks and request.answers:
         votes = f"{evaluation}\n{votes}"
-    fault_texts = [checks[agent].text for agent in ranked if not is_right[agent]]
-    faults = " ".join(fault_texts) or "N/A"
-    has_consensus = bool(ranked) and all(is_right.values())
+
     texts = {
         "analysis": evaluation,
-        "evaluation": faults if "analysis" in sections else evaluation,
+        "evaluation": evaluation,
         "comparison": votes,
-        "consensus": "YES" if has_consensus else "NO",
-        "consensus_reason": "All answers are right."
-        if has_consensus
-        else "Not all answers are right.",
+        "consensus": "NO",
+        "consensus_reason": "Not all answers are right.",
     }
+    if "analysis" in sections:
+        # All checks are in the analysis, so the evaluation names the faults alone.
+        fault_texts = [checks[agent].text for agent in ranked if not is_right[agent]]
+        texts["evaluation"] = " ".join(fault_texts) or "N/A"
+    if ranked and all(is_right.values()):
+        texts["consensus"] = "YES"
+        texts["consensus_reason"] = "All answers are right."
     texts[contract.answer_section or ""] = solution
-    return _fill_sections(sections, texts)
+    return "\n".join(f"<{name}>{texts.get(name, 'N/A')}</{name}>" for name in sections)
 
 
 def vote_line(first: int, second: int, is_right: Mapping[int, bool]) -> str:
@@ -180,25 +184,26 @@ def _check_claims(request: TurnRequest, answer: str) -> dict[int, _Check]:
 def _feedback(request: TurnRequest, answer: str, checks: Mapping[int, _Check]) -> str:
     """Write the turn of a critic, or of a judge without comparisons."""
     contract = request.contract
+    all_right = bool(checks) and all(check.is_right for check in checks.values())
     feedback = " ".join(check.text for check in checks.values())
-    if not checks or not all(check.is_right for check in checks.values()):
+    if not all_right:
+        # A critic that rejects an answer names the right one.
         feedback = f"{feedback}\n{_mark(request, answer)}".strip()
+    if contract is None or not contract.sections:
+        return feedback
+
     first_is_right = 0 in checks and checks[0].is_right
     second_is_right = 1 in checks and checks[1].is_right
-    if contract is not None and contract.name == CHOICE:
+    decision = "right" if first_is_right else "wrong"
+    if contract.name == CHOICE:
         # Agent 0 wins where both rivals are right, or both wrong.
         decision = "Agent 1" if second_is_right and not first_is_right else "Agent 0"
-    else:
-        decision = "right" if first_is_right else "wrong"
-    sections = () if contract is None else contract.sections
-    texts = {"evaluation": feedback, "decision": decision}
-    if VERDICT in sections:
-        all_right = bool(checks) and all(check.is_right for check in checks.values())
-        texts[VERDICT] = "right" if all_right else "wrong"
-    return _fill_sections(sections, texts) or feedback
-
-
-def _fill_sections(sections: tuple[str, ...], texts: Mapping[str, str]) -> str:
+    texts = {
+        "evaluation": feedback,
+        "decision": decision,
+        VERDICT: "right" if all_right else "wrong",
+    }
+    sections = contract.sections
     return "\n".join(f"<{name}>{texts.get(name, 'N/A')}</{name}>" for name in sections)
 
 
@@ -283,14 +288,19 @@ def read_accepted(path: str) -> Mapping[str, list[str]]:
     first_answers = []
     for file in files_of(Path(path), key):
         for debate in debates_in(file, key, answer=None):
-            for turn in debate.turns:
-                if turn.round == 0:
-                    parsed = parse_turn(debate, turn)
-                    answer = (parsed.answer or "") if parsed.sections else parsed.spoken
-                    first_answers.append((debate.question, answer))
+            # A later answer may repeat a peer's: only first ones are the model's own solutions.
+            first_turns = [turn for turn in debate.turns if turn.round == 0]
+            for turn in first_turns:
+                parsed = parse_turn(debate, turn)
+                answer = parsed.spoken
+                if parsed.sections:
+                    answer = parsed.answer or ""
+                first_answers.append((debate.question, answer))
+    # In one call, which divides the checks among processes.
+    results = check_many(first_answers)
     accepted: dict[str, list[str]] = {}
-    for (question, answer), verdict in zip(first_answers, check_many(first_answers), strict=True):
-        if verdict.verdict == "right":
+    for (question, answer), result in zip(first_answers, results, strict=True):
+        if result.verdict == "right":
             accepted.setdefault(question.text, []).append(answer)
     return accepted
 

@@ -37,7 +37,10 @@ def running_totals(digits: Sequence[int], signs: Sequence[str]) -> list[int]:
     total = digits[0]
     totals = []
     for sign, digit in zip(signs, digits[1:], strict=True):
-        total = total + digit if sign == "+" else total - digit
+        if sign == "+":
+            total += digit
+        else:
+            total -= digit
         totals.append(total)
     return totals
 
@@ -203,7 +206,6 @@ def demonstration(request: TurnRequest, *, errors: bool = True) -> str:
     ranks_own = contract is not None and contract.ranks_own
     ranked = sorted(agent for agent in candidates if ranks_own or agent != request.agent)
     votes = [vote_line(first, second, is_right) for first, second in combinations(ranked, 2)]
-    faults = [checks[agent] for agent in ranked if not is_right[agent]]
     adoptable = [signs for agent, signs in candidates.items() if is_right[agent]]
     texts = {
         "solution": rng.choice(adoptable or right),
@@ -213,6 +215,8 @@ def demonstration(request: TurnRequest, *, errors: bool = True) -> str:
     }
     sections = () if contract is None else contract.sections
     if "analysis" in sections:
+        # All checks are in the analysis, so the evaluation names the faults alone.
+        faults = [checks[agent] for agent in ranked if not is_right[agent]]
         texts["analysis"] = texts["evaluation"]
         texts["evaluation"] = " ".join(faults) or "N/A"
     elif contract is not None and "evaluation" not in sections:
@@ -223,10 +227,12 @@ def demonstration(request: TurnRequest, *, errors: bool = True) -> str:
 def _turn_text(contract: Contract | None, texts: Mapping[str, str]) -> str:
     """Write the sections of a contract, `N/A` in those without a text."""
     sections = _SECTIONS if contract is None else contract.sections
-    known = (*_SECTIONS, "analysis", VERDICT)
-    return "\n".join(
-        f"<{name}> {texts.get(name, 'N/A')} </{name}>" for name in sections if name in known
-    )
+    lines = []
+    for name in sections:
+        # A puzzle has nothing to write in sections such as `consensus`.
+        if name in (*_SECTIONS, "analysis", VERDICT):
+            lines.append(f"<{name}> {texts.get(name, 'N/A')} </{name}>")
+    return "\n".join(lines)
 
 
 def _check_totals(digits: Sequence[int], solution: str, is_right: bool) -> str:
@@ -251,7 +257,9 @@ def exchange_demonstration(
     right = solutions(digits, target)
 
     def draw_answer() -> str:
-        return rng.choice(right if rng.random() < skill else wrong_signs(digits, target))
+        if rng.random() < skill:
+            return rng.choice(right)
+        return rng.choice(wrong_signs(digits, target))
 
     answer_of = {}
     for agent, claim in request.claims.items():
@@ -267,8 +275,11 @@ def exchange_demonstration(
     # An answer with too few signs or too many has no running totals to write.
     if actor_answer is None or len(actor_answer.split()) != len(digits) - 1:
         return f"no\nAnswer: {request.guide or draw_answer()}"
-    # A guided critic leads to the guide's answer, so its verdict follows the guide, not the totals.
-    is_ok = actor_answer in right if request.guide is None else actor_answer == request.guide
+    is_ok = actor_answer in right
+    if request.guide is not None:
+        # A guided critic leads to the guide's answer, so its verdict follows the guide, not the
+        # totals.
+        is_ok = actor_answer == request.guide
     check = _check_totals(digits, actor_answer, is_ok)
     if is_ok:
         return check
@@ -325,8 +336,7 @@ def judged_demonstration(
 
 def _proposal(rng: random.Random, digits: tuple[int, ...], target: int, skill: float) -> str:
     is_right = rng.random() < skill
-    candidates = solutions(digits, target) if is_right else wrong_signs(digits, target)
-    solution = rng.choice(candidates)
+    solution = rng.choice(solutions(digits, target) if is_right else wrong_signs(digits, target))
     signs = solution.split()
     totals = running_totals(digits, signs)
     if not is_right and rng.random() < 0.5:
@@ -351,12 +361,17 @@ def _read_steps(work: str) -> list[str]:
     # First digit, then sign, digit and total of each step.
     if len(words) <= 3 or len(words) % 3 != 1:
         return []
+    signs = words[1::3]
     numbers = words[::3] + words[2::3]
+    if not set(signs).issubset(SIGNS):
+        return []
     if not all(NUMBER.fullmatch(number) for number in numbers):
         return []
-    if not set(words[1::3]).issubset(SIGNS):
-        return []
-    return [" ".join(words[end - 4 : end]) for end in range(4, len(words) + 1, 3)]
+    steps = []
+    for start in range(0, len(words) - 1, 3):
+        # The total of one step is the first word of the next.
+        steps.append(" ".join(words[start : start + 4]))
+    return steps
 
 
 def _is_true(step: str) -> bool:
