@@ -74,9 +74,11 @@ def token_text(tokenizer: "PreTrainedTokenizerFast", ids: Sequence[int]) -> Toke
     """
     pieces = piece_bytes(tokenizer)
     decoded = _decode_bytes([pieces[i] for i in ids])
-    if pieces.strips_first_space and decoded.text.startswith(" "):
-        return TokenText(decoded.text[1:], tuple(max(0, start - 1) for start in decoded.starts))
-    return decoded
+    if not pieces.strips_first_space or not decoded.text.startswith(" "):
+        return decoded
+    # The first token starts at 0 with the space and without it.
+    starts = [max(0, start - 1) for start in decoded.starts]
+    return TokenText(decoded.text[1:], tuple(starts))
 
 
 class PieceBytes:
@@ -126,9 +128,11 @@ def _read_decoder(tokenizer: "PreTrainedTokenizerFast") -> PieceBytes:
     steps = [] if decoder is None else _steps(json.loads(decoder.__getstate__()))
     types = [step["type"] for step in steps]
     if types == ["ByteLevel"]:
-        return PieceBytes(tokenizer, "byte_level", False)
+        return PieceBytes(tokenizer, "byte_level", strips_first_space=False)
     if types == ["Metaspace"] and steps[0]["replacement"] == "▁":
-        return PieceBytes(tokenizer, "sentencepiece", steps[0]["prepend_scheme"] != "never")
+        # The scheme puts a space before the first word, which decoding takes away again.
+        strips = steps[0]["prepend_scheme"] != "never"
+        return PieceBytes(tokenizer, "sentencepiece", strips)
     if "ByteFallback" in types and set(types) <= {"Replace", "ByteFallback", "Fuse", "Strip"}:
         strips = any(step["type"] == "Strip" and step["start"] > 0 for step in steps)
         return PieceBytes(tokenizer, "sentencepiece", strips)
@@ -290,9 +294,9 @@ class Renderer:
         if turn_request.previous is not None and turn_request.previous.prompt_ids:
             extended = self._extend(messages, turn_request.previous)
             if extended is not None:
-                return Rendered(extended, True)
-        plain = [_with(message, self.plain(message["content"])) for message in messages]
-        return Rendered(tuple(self.encode(self._template(plain, True))), False)
+                return Rendered(extended, extended=True)
+        text = self._template(self._plain_messages(messages), True)
+        return Rendered(tuple(self.encode(text)), extended=False)
 
     def reply(
         self,
@@ -332,6 +336,13 @@ class Renderer:
 
         return self._marks.sub(break_up, text)
 
+    def _plain_messages(self, messages: Sequence[Message]) -> list[Message]:
+        plain_messages: list[Message] = []
+        for message in messages:
+            content = self.plain(message["content"])
+            plain_messages.append({"role": message["role"], "content": content})
+        return plain_messages
+
     def encode(self, text: str) -> list[int]:
         """Encode text, special token strings as special tokens.
 
@@ -347,17 +358,21 @@ class Renderer:
         return ids
 
     def _encode_paragraphs(self, paragraphs: Sequence[str]) -> list[int]:
-        return [*chain.from_iterable(map(self._encode_cached, paragraphs))]
+        ids: list[int] = []
+        for paragraph in paragraphs:
+            ids += self._encode_cached(paragraph)
+        return ids
 
     @cached_property
     def _cut(self) -> re.Pattern[str] | None:
         """Find a cut into paragraphs without a change of their ids, `None` without any."""
         texts = [f"{end}{gap}{start}" for end, gap, start in product(_ENDS, _GAPS, _STARTS)]
         for cut in _CUTS:
-            if all(
-                [*chain(*map(self._encode, cut.split(text)))] == self._encode(text)
-                for text in texts
-            ):
+            for text in texts:
+                ids_by_paragraph = map(self._encode, cut.split(text))
+                if [*chain.from_iterable(ids_by_paragraph)] != self._encode(text):
+                    break  # this tokenizer merges across the cut
+            else:
                 return cut
         return None
 
@@ -438,24 +453,26 @@ class Renderer:
 
     def all_end_ids(self, model: "PreTrainedModel") -> list[int]:
         """List the ids that end a reply, with the ids of the model's generation config."""
+        end_ids = set(self.end_ids)
+        # One id, a list of ids, or none, as the model's authors wrote it.
         declared = getattr(model.generation_config, "eos_token_id", None)
-        declared_ids = declared if isinstance(declared, list) else [declared]
-        end_ids = {*self.end_ids, *declared_ids}
-        return sorted(i for i in end_ids if i is not None)
+        if isinstance(declared, list):
+            end_ids.update(token_id for token_id in declared if token_id is not None)
+        elif declared is not None:
+            end_ids.add(declared)
+        return sorted(end_ids)
 
     def _extend(self, messages: Sequence[Message], previous: Reply) -> tuple[int, ...] | None:
         last_reply = -1
         for index, message in enumerate(messages):
             if message["role"] == "assistant":
                 last_reply = index
-        new_messages = [
-            _with(message, self.plain(message["content"])) for message in messages[last_reply + 1 :]
-        ]
-        if last_reply < 0 or not new_messages:
+        if last_reply < 0 or last_reply == len(messages) - 1:
             return None
         if messages[last_reply]["content"] != previous.text:
             return None
         roles_before = tuple(message["role"] for message in messages[:last_reply])
+        new_messages = self._plain_messages(messages[last_reply + 1 :])
         text = self._after_reply(roles_before, new_messages)
         if text is None:
             return None
@@ -509,6 +526,7 @@ class Renderer:
             if others:
                 return [*self._encode_on(first), *self._encode_paragraphs(others)]
             text = first
+        # A special token takes no space before it, and slow tokenizers have no offsets.
         begins_special = any(name and text.startswith(name) for name in self._special_names)
         has_offsets = getattr(self.tokenizer, "is_fast", False)
         if begins_special or not has_offsets:
@@ -531,19 +549,18 @@ def _prefix_pattern(names: Collection[str]) -> str:
     By shared prefixes, as tokenizers have thousands of names, which a plain alternative would try
     one by one at each character.
     """
+    # A name that is the beginning of others decides already.
     if "" in names:
         return ""
-    by_first: dict[str, list[str]] = {}
+    rests_by_first: dict[str, list[str]] = {}
     for name in names:
-        by_first.setdefault(name[0], []).append(name[1:])
-    branches = [re.escape(first) + _prefix_pattern(by_first[first]) for first in sorted(by_first)]
+        rests_by_first.setdefault(name[0], []).append(name[1:])
+    branches = []
+    for first, rests in sorted(rests_by_first.items()):
+        branches.append(re.escape(first) + _prefix_pattern(rests))
     return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
 
 
 def _placeholders(*roles: Role) -> list[Message]:
     """Build a conversation of placeholders."""
     return [{"role": role, "content": f"{_MARK}{k}x"} for k, role in enumerate(roles)]
-
-
-def _with(message: Message, content: str) -> Message:
-    return {"role": message["role"], "content": content}
