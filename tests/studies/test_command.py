@@ -128,6 +128,12 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
             [],
             "starts.warm: command line: reward.value: unknown key; did you mean 'values'?",
         ),
+        (
+            {"settings": [*MINIATURE["settings"], "phases.second={steps: 1}"]},
+            [],
+            "arms.grpo: evaluation.before: found 'second', until whose start phase 'reinforce' "
+            "learns; expected 'reinforce', as",
+        ),
         ({"name": "a/b"}, [], "name: found 'a/b'; expected text that matches ^"),
         (
             {"settings": ["evaluation.questions=0"]},

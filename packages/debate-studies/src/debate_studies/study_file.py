@@ -253,6 +253,8 @@ def loaded_runs(
     for name, arm in study.arms.items():
         left_out = study.left_out(arm.start) if arm.start else set[str]()
         loaded = _loaded(f"arms.{name}", arm, study, folder, left_out)
+        if arm.start is not None:
+            _refuse_late_measurement(f"arms.{name}", loaded, left_out)
         measures_by_arm[name] = loaded.recipe.evaluated().measured()
         yield f"arms.{name}", loaded, models.get(arm.start, loaded.recipe.model)
     _refuse_measures(study, measures_by_arm)
@@ -321,6 +323,26 @@ def _loaded(
         return loaded
     except UsageError as error:
         raise UsageError(f"{key}: {error}") from error
+
+
+def _refuse_late_measurement(key: str, loaded: LoadedRecipe[Recipe], left_out: set[str]) -> None:
+    """Refuse an arm that learns from its start before it is measured for the first time."""
+    before = loaded.recipe.evaluation.before
+    learning_phases = [
+        name for name, phase in loaded.phases.items() if name not in left_out and phase.steps != 0
+    ]
+    if before is False or not learning_phases:
+        return
+    # Without a name the last phase is meant, which may be one without steps.
+    measured_phase = before if isinstance(before, str) else list(loaded.phases)[-1]
+    all_phases = list(loaded.phases)
+    first_phase = learning_phases[0]
+    if all_phases.index(measured_phase) > all_phases.index(first_phase):
+        raise UsageError(
+            f"{key}: evaluation.before: found {measured_phase!r}, until whose start phase "
+            f"{first_phase!r} learns; expected {first_phase!r}, as all arms of a start are "
+            "compared with it"
+        )
 
 
 def _refuse_measures(study: Study, measures_by_arm: Mapping[str, Collection[str]]) -> None:
