@@ -83,8 +83,10 @@ def _values_by_section(
     page: PageReplies, groups: Sequence[Sequence[PageReply]]
 ) -> MethodValues | None:
     """Compute the weights of each section; `None` where most replies have none."""
-    written = [reply for reply in page.replies if reply.text]
-    lengths = {reply.number: section_lengths(reply.text) for reply in written}
+    lengths = {}
+    for reply in page.replies:
+        if reply.text:
+            lengths[reply.number] = section_lengths(reply.text)
     sections = shared_sections(lengths.values())
     if not sections:
         return None
@@ -95,7 +97,10 @@ def _values_by_section(
         shared_parts = set.intersection(*(set(reply.scores) for reply in replies))
         for section in sections:
             part = part_of_section(section, sorted(shared_parts))
-            scores = [reply.scores[part] if part else reply.reward or 0.0 for reply in replies]
+            if part:
+                scores = [reply.scores[part] for reply in replies]
+            else:
+                scores = [reply.reward or 0.0 for reply in replies]
             for reply, advantage in zip(replies, centered(scores), strict=True):
                 if section in lengths.get(reply.number, ()):
                     values.section_weights.setdefault(reply.number, {})[section] = advantage
@@ -125,29 +130,31 @@ def advantages(page: PageReplies) -> Markup:
         return render("advantages.html", rows=[])
     bins = length_bins(page)
     head = ["method", "replies used", "with signal"]
-    head += [f"{page.length(part[0]):,}–{page.length(part[-1]):,}" for part in bins]
+    for replies in bins:
+        head.append(f"{page.length(replies[0]):,}–{page.length(replies[-1]):,}")
     head.append("like the file's own")
+
+    rows = []
+    for values in all_values:
+        num_with_signal = sum(advantage != 0 for advantage in values.advantages.values())
+        cells = [values.method.name, f"{len(values.advantages):,}", f"{num_with_signal:,}"]
+        for share in weight_shares(page, values, bins):
+            cells.append("–" if share is None else write_value(share, "share"))
+        likeness = _likeness(page, values)
+        cells.append("–" if likeness is None else write_value(likeness, "number"))
+        rows.append(cells)
+
     example_head, example = _example(page, all_values)
     return render(
         "advantages.html",
         head=head,
-        rows=[_row(page, values, bins) for values in all_values],
+        rows=rows,
         unit=page.unit,
         charts=[line_chart(chart, along) for chart, along in weight_plots(page)],
         example_head=example_head,
         example=example,
         methods=[(values.method.name, values.method.source) for values in all_values],
     )
-
-
-def _row(page: PageReplies, values: MethodValues, bins: Sequence[Sequence[PageReply]]) -> list[str]:
-    num_with_signal = sum(advantage != 0 for advantage in values.advantages.values())
-    cells = [values.method.name, f"{len(values.advantages):,}", f"{num_with_signal:,}"]
-    for share in weight_shares(page, values, bins):
-        cells.append("–" if share is None else write_value(share, "share"))
-    likeness = _likeness(page, values)
-    cells.append("–" if likeness is None else write_value(likeness, "number"))
-    return cells
 
 
 def weight_shares(

@@ -1,7 +1,7 @@
 """Replies of other programs' files as debates of a single round, and their recorded rewards."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -16,8 +16,15 @@ MAJORITY = "the group's majority"
 MOST_SCORES = 12
 
 Values = Mapping[TurnKey, float | None]
-# From the replies of a group to those that a lazy policy would give.
-LazyPolicy = Callable[[Sequence[PageReply]], Sequence[PageReply]]
+# Ways to choose replies of a group without solving, in the order of `lazy_choices`.
+LAZY_POLICIES = (
+    "as recorded",
+    "the longest",
+    "the shortest",
+    "the most frequent answer",
+    "without a readable answer",
+    "cut at the limit",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +35,14 @@ class RecordedReward:
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Score debates by the recorded values."""
-        return [self._score(transcript) for transcript in transcripts]
-
-    def _score(self, transcript: Transcript) -> Score:
-        values = self.values_by_debate[transcript.id]
-        credits = []
-        for turn in transcript.turns:
-            credits.append(Credit(turn.agent, turn.round, "generator", values.get(turn.key)))
-        return build_score(transcript, credits, {})
+        scores = []
+        for transcript in transcripts:
+            values = self.values_by_debate[transcript.id]
+            credits = []
+            for turn in transcript.turns:
+                credits.append(Credit(turn.agent, turn.round, "generator", values.get(turn.key)))
+            scores.append(build_score(transcript, credits, {}))
+        return scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,35 +68,33 @@ class ComparedReplies:
         Scores that equal the reward, or are the same for all replies, add nothing.
         """
         replies = [reply for group in self.groups for reply in group]
+        candidates: dict[str, list[float | None]] = {}
+        candidates[FILE_REWARD] = [reply.reward for reply in replies]
         # In the order of the file, so that the same file gives the same page.
         names = dict.fromkeys(name for reply in replies for name in reply.scores)
-        candidates: dict[str, Callable[[PageReply], float | None]] = {
-            FILE_REWARD: lambda reply: reply.reward
-        }
         for name in names:
-            candidates[f"score {name}"] = lambda reply, name=name: reply.scores.get(name)  # type: ignore[misc]
-        candidates[TRUTH] = _truth
+            candidates[f"score {name}"] = [reply.scores.get(name) for reply in replies]
+        candidates[TRUTH] = [_truth(reply) for reply in replies]
+
         rewards: dict[str, Reward] = {}
         columns: list[list[float | None]] = []
-        for name, value_of in candidates.items():
-            column = list(map(value_of, replies))
+        for name, column in candidates.items():
+            # The truth is listed even where a score equals it: the score is judged by it.
             is_new = name == TRUTH or column not in columns
             known_values = {value for value in column if value is not None}
-            if is_new and len(known_values) > 1 and len(rewards) < MOST_SCORES:
-                rewards[name] = self._recorded(value_of)
-                columns.append(column)
+            if not is_new or len(known_values) <= 1 or len(rewards) >= MOST_SCORES:
+                continue
+            values_by_debate = {}
+            rest = iter(column)
+            for debate, group in zip(self.debates, self.groups, strict=True):
+                keys = [TurnKey(agent, 0) for agent in range(len(group))]
+                values_by_debate[debate.id] = {key: next(rest) for key in keys}
+            rewards[name] = RecordedReward(values_by_debate)
+            columns.append(column)
         # TTRL and others pay what most replies to a question say.
         if len({reply.answer for reply in replies}) > 1:
             rewards[MAJORITY] = Majority()
         return rewards
-
-    def _recorded(self, value_of: Callable[[PageReply], float | None]) -> RecordedReward:
-        values = {}
-        for debate, group in zip(self.debates, self.groups, strict=True):
-            values[debate.id] = {
-                TurnKey(agent, 0): value_of(reply) for agent, reply in enumerate(group)
-            }
-        return RecordedReward(values)
 
 
 def compared_replies(page: PageReplies, contract: str) -> ComparedReplies:
@@ -106,23 +111,20 @@ def compared_replies(page: PageReplies, contract: str) -> ComparedReplies:
     for number, group in enumerate(page.groups().values()):
         if len(group) < 2:
             continue
-        turns = [
-            Turn(agent, 0, reply.text, failure=reply.failure or None)
-            for agent, reply in enumerate(group)
-        ]
-        # Without a gold answer: verdicts are known already, and checking takes most of the time.
-        first = group[0]
-        # Questions of several steps stay apart: their replies are of different policies.
-        question = Question(f"group {number}", first.question)
-        protocol = Protocol(len(turns), contract=contract)
-        debates.append(Transcript(f"group {number}", question, protocol, tuple(turns)))
-        groups.append(group)
+        turns = []
         known_verdicts = {}
         for agent, reply in enumerate(group):
+            turns.append(Turn(agent, 0, reply.text, failure=reply.failure or None))
             value = _truth(reply)
             if value is not None:
                 known_verdicts[TurnKey(agent, 0)] = value > 0
-            num_by_file += reply.our_verdict is None and value is not None
+                num_by_file += reply.our_verdict is None
+        # Without a gold answer: verdicts are known already, and checking takes most of the time.
+        # Questions of several steps stay apart: their replies are of different policies.
+        question = Question(f"group {number}", group[0].question)
+        protocol = Protocol(len(turns), contract=contract)
+        debates.append(Transcript(f"group {number}", question, protocol, tuple(turns)))
+        groups.append(group)
         verdicts.append(known_verdicts)
     return ComparedReplies(debates, groups, verdicts, num_by_file)
 
@@ -132,39 +134,18 @@ def _truth(reply: PageReply) -> float | None:
     return None if is_right is None else float(is_right)
 
 
-def _longest(group: Sequence[PageReply]) -> Sequence[PageReply]:
-    return [max(group, key=lambda reply: len(reply.text))]
-
-
-def _shortest(group: Sequence[PageReply]) -> Sequence[PageReply]:
-    return [min(group, key=lambda reply: len(reply.text))]
-
-
-def _crowd(group: Sequence[PageReply]) -> Sequence[PageReply]:
-    """Select the replies with the most frequent answer of their group."""
+def lazy_choices(group: Sequence[PageReply]) -> list[Sequence[PageReply]]:
+    """Select the replies of a group by each of `LAZY_POLICIES`, which solve nothing."""
     answers = Counter(reply.answer for reply in group if reply.answer is not None)
-    if not answers:
-        return []
-    ((answer, _),) = answers.most_common(1)
-    return [reply for reply in group if reply.answer == answer]
-
-
-def _without_answer(group: Sequence[PageReply]) -> Sequence[PageReply]:
-    return [reply for reply in group if reply.answer is None and not reply.failure]
-
-
-def _cut(group: Sequence[PageReply]) -> Sequence[PageReply]:
-    return [reply for reply in group if reply.is_cut]
-
-
-LAZY_POLICIES: Mapping[str, LazyPolicy] = {
-    "as recorded": lambda group: group,
-    "the longest": _longest,
-    "the shortest": _shortest,
-    "the most frequent answer": _crowd,
-    "without a readable answer": _without_answer,
-    "cut at the limit": _cut,
-}
+    crowd: Sequence[PageReply] = []
+    if answers:
+        most_frequent = answers.most_common(1)[0][0]
+        crowd = [reply for reply in group if reply.answer == most_frequent]
+    longest = max(group, key=lambda reply: len(reply.text))
+    shortest = min(group, key=lambda reply: len(reply.text))
+    without_answer = [reply for reply in group if reply.answer is None and not reply.failure]
+    cut = [reply for reply in group if reply.is_cut]
+    return [group, [longest], [shortest], crowd, without_answer, cut]
 
 
 def lazy_values(
@@ -174,25 +155,24 @@ def lazy_values(
 
     A value is the mean over the groups with such a reply; `None` without such a group.
     """
+    choices_of_groups = [lazy_choices(group) for group in compared.groups]
     values: dict[str, dict[str, float | None]] = {}
     for reward_name, reward in rewards.items():
-        earned_by_policy: dict[str, list[float]] = {name: [] for name in LAZY_POLICIES}
-        for score, group in zip(reward(compared.debates), compared.groups, strict=True):
-            value_by_number = {
-                group[credit.agent].number: credit.value
-                for credit in score.credits
-                if credit.value is not None and credit.span is None
-            }
-            for policy_name, policy in LAZY_POLICIES.items():
-                earned = [
-                    value_by_number[reply.number]
-                    for reply in policy(group)
-                    if reply.number in value_by_number
-                ]
+        means_by_policy: dict[str, list[float]] = {name: [] for name in LAZY_POLICIES}
+        scores = reward(compared.debates)
+        for score, group, choices in zip(scores, compared.groups, choices_of_groups, strict=True):
+            value_by_number = {}
+            for credit in score.credits:
+                # Credits of spans are parts of the value of a whole reply.
+                if credit.value is not None and credit.span is None:
+                    value_by_number[group[credit.agent].number] = credit.value
+            for policy_name, chosen in zip(LAZY_POLICIES, choices, strict=True):
+                numbers = [reply.number for reply in chosen if reply.number in value_by_number]
                 # A group without such a reply says nothing of the policy, not 0.
-                if earned:
-                    earned_by_policy[policy_name].append(fmean(earned))
-        values[reward_name] = {
-            name: fmean(earned) if earned else None for name, earned in earned_by_policy.items()
-        }
+                if numbers:
+                    mean = fmean(value_by_number[number] for number in numbers)
+                    means_by_policy[policy_name].append(mean)
+        values[reward_name] = {}
+        for policy_name, means in means_by_policy.items():
+            values[reward_name][policy_name] = fmean(means) if means else None
     return values

@@ -21,6 +21,7 @@ from debate_rollout.rendering import Rendered
 
 WAIT_SLICE_S = 0.02
 """Limit of a wait for each of several engines, so other replies do not wait long."""
+SHARED_CAPABILITIES: frozenset[Capability] = frozenset({"seeds", "streams"})
 Hear = Callable[[list[tuple[Request, Reply]]], None]
 """Takes the replies of one arrival, each with the request."""
 
@@ -146,13 +147,12 @@ class RoutedEngine:
         self.renderer = RoutedRenderer(renderers)
         self.context_window = trained.context_window
         self.room: CacheRoom | None = getattr(trained, "room", None)
-        # These hold for a routed debate only if every engine has them.
-        common: set[Capability] = {"seeds", "streams"}
+        capabilities = set(trained.capabilities)
         for engine in others.values():
-            common &= engine.capabilities
-        self.capabilities: frozenset[Capability] = trained.capabilities - (
-            {"seeds", "streams"} - common
-        )
+            # These hold for a routed debate only if every engine has them.
+            for shared in SHARED_CAPABILITIES - engine.capabilities:
+                capabilities.discard(shared)
+        self.capabilities: frozenset[Capability] = frozenset(capabilities)
         self._streams = [cast(StreamingEngine, engine) for engine in self._engines.values()]
         # A ticket encodes its engine: engine_ticket * number of engines + index of the engine.
         self._open: set[int] = set()

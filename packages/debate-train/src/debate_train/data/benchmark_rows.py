@@ -62,14 +62,18 @@ def dapo_math(row: Row) -> Row:
         prompt = "".join(str(message["content"]) for message in prompt)
     if not isinstance(prompt, str) or "question" in row:
         return {**row, "kind": "math"}
+
+    # The original has the answer in an object, where copies have a plain label.
+    answer = row.get("label")
     grading = row.get("reward_model")
+    if isinstance(grading, Mapping):
+        answer = grading.get("ground_truth")
+    problem_id = None
     extra = row.get("extra_info")
-    return {
-        "question": DAPO_AFTER.sub("", DAPO_BEFORE.sub("", prompt)).strip(),
-        "answer": grading.get("ground_truth") if isinstance(grading, Mapping) else row.get("label"),
-        "kind": "math",
-        "id": extra.get("index") if isinstance(extra, Mapping) else None,
-    }
+    if isinstance(extra, Mapping):
+        problem_id = extra.get("index")
+    problem = DAPO_AFTER.sub("", DAPO_BEFORE.sub("", prompt))
+    return {"question": problem.strip(), "answer": answer, "kind": "math", "id": problem_id}
 
 
 def boolq(row: Row) -> Row:
@@ -127,24 +131,22 @@ def big_bench_hard(row: Row) -> Row:
             read["answer"] = letter[1]
             read["kind"] = "choice"
             return read
+
+    wrong_answers: list[str] = []
     if answer.lower() in YES_NO:
         read["kind"] = "yes_no"
     elif INTEGER.fullmatch(answer):
         read["kind"] = "number"
     else:
         read["kind"] = "text"
-    # Free text is a list of words or of brackets: another order of them is a plausible slip.
-    read["wrong_answers"] = _exchange_neighbors(answer.split()) if read["kind"] == "text" else []
+        # Free text is a list of words or of brackets: another order of them is a plausible slip.
+        words = answer.split()
+        for index, (first, second) in enumerate(pairwise(words)):
+            if first != second:
+                exchanged = [*words[:index], second, first, *words[index + 2 :]]
+                wrong_answers.append(" ".join(exchanged))
+    read["wrong_answers"] = wrong_answers
     return read
-
-
-def _exchange_neighbors(words: list[str]) -> list[str]:
-    """List the orders of words with two different neighbors exchanged."""
-    orders = []
-    for index, (first, second) in enumerate(pairwise(words)):
-        if first != second:
-            orders.append(" ".join((*words[:index], second, first, *words[index + 2 :])))
-    return orders
 
 
 def open_prompt(row: Row) -> Row:

@@ -45,10 +45,10 @@ def start_mode(
     takes_weights = bool(engine.capabilities & _WEIGHT_KINDS)
     if not answers_batches or not takes_weights or setup.form.max_rounds <= 1:
         return None
-    roles = (*roles_of(setup.form.protocol()), *roles_of(debate.protocol()))
-    is_self_play = all(role.policy == TRAINED and role.adapter is None for role in roles)
-    if not is_self_play:
-        return None
+    # Adapters and other policies have no common start to play against.
+    for role in (*roles_of(setup.form.protocol()), *roles_of(debate.protocol())):
+        if role.policy != TRAINED or role.adapter is not None:
+            return None
     mode = Opponents(opponent=POLICY, in_turn=True)
     try:
         return mode if len(mode.plays(setup.form)) > 1 else None
@@ -68,10 +68,10 @@ class PhaseStart:
         """Copy the weights, into memory and into the run directory."""
         from safetensors.torch import save_file
 
-        tensors = {
-            name: tensor.detach().cpu().clone().contiguous()
-            for name, tensor in weights.tensors.items()
-        }
+        # Copies, as the trainer goes on to change its own tensors.
+        tensors = {}
+        for name, tensor in weights.tensors.items():
+            tensors[name] = tensor.detach().cpu().clone().contiguous()
         with written(folder / FILE), whole_file(folder / FILE) as unfinished:
             save_file(tensors, unfinished, metadata={"phase": phase})
         return cls(mode, replace(weights, tensors=tensors))
@@ -121,8 +121,10 @@ class _AlternatingEngine(ForwardingEngine):
         start_indices: list[int] = []
         current_indices: list[int] = []
         for index, request in enumerate(requests):
-            is_for_start = request.turn_request.policy == POLICY
-            (start_indices if is_for_start else current_indices).append(index)
+            if request.turn_request.policy == POLICY:
+                start_indices.append(index)
+            else:
+                current_indices.append(index)
 
         replies: dict[int, Reply] = {}
         if start_indices:

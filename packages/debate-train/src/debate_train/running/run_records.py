@@ -118,11 +118,12 @@ def keep_evaluation(
     if not with_debates:
         return
     for mode, debates in measures.played.items():
+        # Each prompt repeats earlier turns: with prompts the files would be many times as long.
+        debates_without_prompts = []
+        for debate in debates:
+            turns = [replace(turn, prompt=None) for turn in debate.turns]
+            debates_without_prompts.append(replace(debate, turns=tuple(turns)))
         debates_path = folder / f"{name}-{file_name(mode)}-{step:06d}.jsonl"
         with written(debates_path):
-            write_transcripts(debates_path, [_without_prompts(debate) for debate in debates])
+            write_transcripts(debates_path, debates_without_prompts)
             directory.note_record(debates_path)
-
-
-def _without_prompts(debate: Transcript) -> Transcript:
-    return replace(debate, turns=tuple(replace(turn, prompt=None) for turn in debate.turns))
