@@ -70,8 +70,10 @@ def _rounds(debates: Sequence[Recorded]) -> Iterator[list[str]]:
                 if key.round == round_number and turn.turn.token_counts:
                     lengths.append(turn.turn.token_counts[1])
             for was_right, is_right in _steps_to(debate, round_number):
-                after = after_right if was_right else after_wrong
-                after.append(is_right)
+                if was_right:
+                    after_right.append(is_right)
+                else:
+                    after_wrong.append(is_right)
         known_verdicts = [verdict for verdict in verdicts if verdict in STATES]
         yield [
             f"{round_number + 1}",
@@ -131,8 +133,12 @@ def _votes(debates: Sequence[Recorded]) -> list[list[str]]:
     for debate in debates:
         for judge, left, op, right in _votes_of(debate):
             is_equal = op == "="
-            points_won[judge, left.agent] += 1 if is_equal else 2
-            points_won[judge, right.agent] += 1 if is_equal else 0
+            if is_equal:
+                points_won[judge, left.agent] += 1
+                points_won[judge, right.agent] += 1
+            else:
+                # Votes are read with the better turn on the left.
+                points_won[judge, left.agent] += 2
             num_votes_about[judge, left.agent] += 1
             num_votes_about[judge, right.agent] += 1
             num_votes[judge] += 1

@@ -51,7 +51,9 @@ class Stage:
     def span(self) -> tuple[float, float]:
         """The steps on the axis; a measurement before the first step is a step earlier."""
         first, last = self.steps
-        return (max(0.0, first - 1) if self.starts_measured else first), last
+        if self.starts_measured:
+            first = max(0.0, first - 1)
+        return first, last
 
     @property
     def outcome(self) -> str:
@@ -118,6 +120,8 @@ def stages(run: RunFiles) -> list[Stage]:
         if minimums and exit_outcome is not False:
             met = _step_that_met(minimums, rows)
         was_kept = kept_phases.get(name)
+        recipe_loss = as_mapping(recipe.get("loss"))
+        loss_type = as_mapping(phase.get("loss")).get("type", recipe_loss.get("type"))
         run_stages.append(
             Stage(
                 name=name,
@@ -127,7 +131,7 @@ def stages(run: RunFiles) -> list[Stage]:
                 has_ended=isinstance(exit_outcome, bool) or name != last_phase,
                 was_kept=was_kept if isinstance(was_kept, bool) else None,
                 muted=_muted_streams(recipe, phase),
-                imitates=_loss_type(recipe, phase) in IMITATING_LOSSES,
+                imitates=loss_type in IMITATING_LOSSES,
                 starts_measured=name == measured_phase,
             )
         )
@@ -155,12 +159,9 @@ def _measured_phase(
         return None
     phases = [str(name) for name in as_mapping(recipe.get("phases"))] or reported_phases
     named_phase = as_mapping(recipe.get("evaluation")).get("before")
-    return named_phase if isinstance(named_phase, str) and named_phase in phases else phases[-1]
-
-
-def _loss_type(recipe: Mapping[str, object], phase: Mapping[str, object]) -> object:
-    phase_loss = as_mapping(phase.get("loss"))
-    return phase_loss.get("type", as_mapping(recipe.get("loss")).get("type"))
+    if isinstance(named_phase, str) and named_phase in phases:
+        return named_phase
+    return phases[-1]
 
 
 def recipe_of(run: RunFiles) -> Mapping[str, object]:
