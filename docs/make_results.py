@@ -27,7 +27,8 @@ before its first run. `docs/make_results.py` writes this page from the runs in `
   measures, p values and alarms; without `--tables` it runs what is missing ([studies](studies.md)).
 """
 WITHOUT_TABLE = {
-    "acc", "estimators", "hidden_invented", "incentives_long", "labels", "methods_updates",
+    "acc", "estimators", "hidden_invented", "incentives_long", "judge_share", "labels",
+    "methods_updates",
     "quickstart_five", "quickstart_five_adamw", "quickstart_five_plain", "sdrl", "shared",
     "smollm2", "smollm2_methods",
 }  # fmt: skip
@@ -45,7 +46,7 @@ TOPICS = {
     "Votes without labels": (
         "quickstart_start", "quickstart_five_priced", "quickstart_five", "quickstart_five_plain",
         "quickstart_five_adamw", "controls", "incentives", "incentives_long", "labels", "own_judge",
-        "estimators",
+        "estimators", "judge_share",
     ),
     "Other debates": ("conl", "acc", "sdrl", "judged", "hidden", "hidden_invented", "shared"),
     "A real model": ("smollm2", "smollm2_methods"),
