@@ -32,6 +32,10 @@ from debate_rewards.answers.types import READING_ORDER, Answer, Label, read_math
         ("It took 7 steps.\n#### 42", "42"),
         (r"<solution>\boxed{42}</solution><evaluation>agent 1: \boxed{7}</evaluation>", "42"),
         (r"<think><solution>7</solution></think><solution>42</solution>", "42"),
+        ("<think>7</think>\n<answer> 42 </answer>", "42"),
+        ("<answer>7</answer> No: <Answer>6 * 7\n42</answer>", "42"),
+        (r"\boxed{7} <answer>It is \boxed{42}", "42"),
+        ("<answer>7</answer> is wrong.\nAnswer: 42", "42"),
         (r"\boxed{f(\{1\}) = {42}}", r"f(\{1\}) = {42}"),
     ],
 )
@@ -190,6 +194,7 @@ REPEATED = {
     "closed boxes": "\\boxed{1}" * 10_000,
     "thoughts": "<think>" * 10_000 + "</think>" * 10_000,
     "tags": "< solution" * 10_000,
+    "answer tags": "<answer>" * 10_000 + "< / answer" * 10_000,
     "answers": "Answer:\n" * 10_000,
     "answer is": "answer is " * 10_000,
     "answer far": "answer" + " " * 50_000 + "isn't",

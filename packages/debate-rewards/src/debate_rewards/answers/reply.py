@@ -1,9 +1,9 @@
 r"""Where a reply's final answer is.
 
 Only the solution section counts where there are sections, and only the text behind the end
-of the thinking. There the later of the last `\boxed{…}` and the last line `Answer: …` counts.
-Without either it is the text behind `####` or "the answer is", else the last line, or all of a
-text. So no earlier box, quoted or not, matters.
+of the thinking. There the latest of `<answer>…</answer>`, `\boxed{…}` and the line `Answer: …`
+counts. Without any it is the text behind `####` or "the answer is", else the last line, or all of
+a text. So no earlier box, quoted or not, matters.
 """
 
 import re
@@ -21,6 +21,10 @@ _MAX_BOX_COMMAND_CHARS = 40
 
 _SOLUTION = re.compile(r"<\s*solution\s*>", re.IGNORECASE)
 _THINKING_ENDS = re.compile(r"</\s*think\s*>", re.IGNORECASE)
+# A stop string may have cut the closing tag.
+_ANSWER_SECTION = re.compile(
+    r"<\s*answer\s*>(.*?)(?:<\s*/\s*answer\s*>|\Z)", re.IGNORECASE | re.DOTALL
+)
 _ANSWER_IS = re.compile(
     r"\b(?:answer|result|option|choice)\s++(?:is|would\s++be|must\s++be|should\s++be)\b:?",
     re.IGNORECASE,
@@ -59,6 +63,8 @@ def final_answer(reply: str, kind: Kind, *, holds_braces: bool = False) -> Final
     if "olution" in reply.lower() and _SOLUTION.search(reply):
         text = parse(reply, "three_section").answer
     text = _after_thinking(text or "")
+    section = _answer_section(text)
+    text = text if section is None else section
     if not text.strip():
         return None
 
@@ -76,9 +82,9 @@ def final_answer(reply: str, kind: Kind, *, holds_braces: bool = False) -> Final
     if stated:
         return FinalAnswer(stated, marked=True)
     if kind == "text":
-        return FinalAnswer(text.strip(), marked=False)
+        return FinalAnswer(text.strip(), marked=section is not None)
     last_line = text.rstrip().rpartition("\n")[2].strip()
-    return FinalAnswer(last_line[-MAX_LINE_CHARS:], marked=False)
+    return FinalAnswer(last_line[-MAX_LINE_CHARS:], marked=section is not None)
 
 
 def _after_thinking(text: str) -> str:
@@ -87,6 +93,14 @@ def _after_thinking(text: str) -> str:
     ends = [match.end() for match in _THINKING_ENDS.finditer(text)]
     behind = text[ends[-1] :] if ends else ""
     return behind if behind.strip() else text
+
+
+def _answer_section(text: str) -> str | None:
+    """Find the text of the last `<answer>`, unless a box or a line behind it is the answer."""
+    sections = list(_ANSWER_SECTION.finditer(text))
+    if not sections or _marked_span(text[sections[-1].end() :]) is not None:
+        return None
+    return sections[-1][1]
 
 
 def _marked_span(text: str) -> tuple[int, int] | None:
