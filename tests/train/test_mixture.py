@@ -97,6 +97,36 @@ def test_test_questions_in_other_spelling_are_not_trained_on(tmp_path):
     assert note in source.notes
 
 
+def test_questions_of_dev_in_other_spelling_are_not_trained_on(tmp_path):
+    rows = [{"question": f"What is {n}?"} for n in range(60)]
+    rows += [{"question": f"what is  {n}"} for n in range(60)]
+    source = Questions(path=write_rows(tmp_path / "a.jsonl", rows), holdout=0.2).open()
+
+    def numbers(split):
+        return {question.text.strip("?").split()[-1] for question in source.split(split, 999)}
+
+    assert len(numbers("dev")) > 5
+    assert not numbers("train") & (numbers("dev") | numbers("test"))
+
+
+def test_no_source_of_a_mixture_trains_on_what_another_holds_out(tmp_path):
+    all_path = write_numbered(tmp_path / "all.jsonl", "What is", 100)
+    few_path = write_numbered(tmp_path / "few.jsonl", "Say", 10)
+    test_path = write_numbered(tmp_path / "test.jsonl", "what is", 40)
+    sources = {
+        "all": {"data": {"path": all_path}},
+        "few": {"data": {"path": few_path, "test_path": test_path}},
+    }
+    source = Mixture.model_validate({"sources": sources}).open()
+    trained = {question.text.casefold() for question in source.split("train", 999)}
+    trained |= {question.text.casefold() for question in batches(source, 2)}
+    measured = {f"what is {n}?" for n in range(40)}
+    assert len(trained) > 30
+    assert not trained & measured
+    (note,) = [note for note in source.notes if "other data" in note]
+    assert note.startswith("all: data: ")
+
+
 STAGES = """\
 data: {type: questions, path: FOLDER/hard.jsonl, batch_size: 2}
 evaluation: {questions: 2, direct_samples: 1, every: 1, target: true}
@@ -125,7 +155,7 @@ def test_stage_trains_on_nothing_that_another_is_measured_on(tmp_path, capsys):
         count = len(split(name, "train") & split(other, "dev", "test"))
         assert count > 0
         lines.append(
-            f"data: {count} training questions of {name} are held out in another stage, and are "
+            f"data: {count} training questions of {name} are held out in other data, and are "
             "not trained on"
         )
     replaced = ("steps", "data", "reward", "evaluation")

@@ -51,6 +51,27 @@ def test_fields_step_inside_of_objects_and_lists(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"passage": "contxt"}, "data.fields.passage: found 'contxt', and no row of"),
+        ({"labelled": "labeled"}, "data.fields.labelled: found 'labeled', and no row of"),
+        ({"passage": "contxt"}, "did you mean 'context'?"),
+        ({"answer": "gold.value"}, "data.fields.answer: found 'gold.value', and no row of"),
+        ({"id": "context", "kind": None, "choices": "choices"}, None),
+    ],
+)
+def test_key_that_is_named_is_in_some_row(tmp_path, fields, message):
+    rows = [*SUMS[:30], {"question": "Who?", "answer": "Ann", "context": "Ann sings."}]
+    data = make_data(tmp_path, rows, fields=fields)
+    if message is None:
+        assert len(all_questions(data)) == len(rows)
+        return
+    with pytest.raises(DataError) as error:
+        data.open()
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
     ("row", "message"),
     [
         ({"kind": "maths"}, "did you mean 'math'?"),
@@ -79,6 +100,14 @@ def test_path_that_no_file_can_have_is_refused(tmp_path, path, key):
     if data.is_file and path.endswith("l"):
         with pytest.raises(DataError, match=r"File name too long|embedded null byte"):
             data.open()
+
+
+def test_path_of_another_kind_is_named_as_what_it_is(tmp_path):
+    (tmp_path / "rows.csv").write_text("question,answer\n1?,1\n")
+    for path, kind in (("rows.csv", "a file of another kind"), ("", "a folder"), ("x", "no file")):
+        data = Questions(path=str(tmp_path / path))
+        (message,) = look_at_data(data).errors
+        assert message.startswith(f"data.path: found {kind} ")
 
 
 # Conversations

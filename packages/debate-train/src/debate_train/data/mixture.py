@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Literal, cast
 
 from pydantic import ConfigDict, Field
@@ -12,7 +13,13 @@ from debate_train.data.benchmarks import Benchmark
 from debate_train.data.gym import ReasoningGym
 from debate_train.data.questions import Questions
 from debate_train.data.signs_puzzle import SignsPuzzle
-from debate_train.data.source import DataSettings, DataSource, Split
+from debate_train.data.source import (
+    MOST_HELD_OUT,
+    DataSettings,
+    DataSource,
+    Split,
+    keep_apart,
+)
 
 SOURCE_KEY = "data"
 """Key of a question's meta: the name of its source."""
@@ -108,6 +115,7 @@ class MixedSource(DataSource):
         self._schedule: list[tuple[str, int]] = []
         self._behind = dict.fromkeys(opened, 0.0)
         self._num_scheduled = dict.fromkeys(opened, 0)
+        self._notes_on_overlap: list[str] = []
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -115,7 +123,20 @@ class MixedSource(DataSource):
         notes = []
         for name, source in self.opened.items():
             notes += [f"{name}: {note}" for note in source.notes]
-        return tuple(notes)
+        return (*notes, *self._notes_on_overlap)
+
+    @cached_property
+    def _trainable(self) -> Mapping[str, DataSource]:
+        """The sources without the held-out questions of the others; read when training begins."""
+        # What is drawn by a rule takes long to list, and is in no file.
+        of_files = [source for source in self.opened.values() if source.split_rule is None]
+        for name, source in self.opened.items():
+            others = [other for other in of_files if other is not source]
+            settings = self.config.sources[name].data
+            note = keep_apart(source, others, settings, MOST_HELD_OUT)
+            if note:
+                self._notes_on_overlap.append(f"{name}: {note}")
+        return self.opened
 
     def _scheduled(self, number: int) -> tuple[str, int]:
         """Look up the source of a question and the question's number there."""
@@ -136,22 +157,23 @@ class MixedSource(DataSource):
         batch = []
         for slot in range(batch_size):
             name, number = self._scheduled(step * batch_size + slot)
-            question = self.opened[name].batch(number)[0]
+            question = self._trainable[name].batch(number)[0]
             batch.append(_with_source(name, question))
         return batch
 
     def split(self, name: Split, size: int) -> list[Question]:
         """Select up to `size` questions by the weights; fewer where a source has too few."""
+        sources = self._trainable if name == "train" else self.opened
         # Shares are of the available questions, if these are fewer than requested.
         num_available = 0
-        for source in self.opened.values():
+        for source in sources.values():
             num_available += len(source.split(name, size))
         size = min(size, num_available)
         total_weight = sum(self._weights.values())
         questions: list[Question] = []
         summed_weight = 0.0
         num_shared = 0
-        for source_name, source in self.opened.items():
+        for source_name, source in sources.items():
             # Sums of shares are rounded, so that the shares add up to the size.
             summed_weight += self._weights[source_name]
             share = round(size * summed_weight / total_weight) - num_shared

@@ -53,6 +53,12 @@ class Fields(Config):
     id: str = "id"
     """Key of a row's id; rows without one are numbered."""
 
+    def named(self) -> dict[str, str]:
+        """List the fields with another key than by default, and their keys."""
+        default_keys = Fields().model_dump()
+        keys = self.model_dump(exclude_none=True)
+        return {name: key for name, key in keys.items() if key != default_keys[name]}
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -139,7 +145,7 @@ def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Ro
                 "does without it"
             )
     question_keys = QUESTION_KEYS if fields.question is None else (fields.question,)
-    prompt_by_key = {key: _value(row, key) for key in question_keys}
+    prompt_by_key = {key: value_of(row, key) for key in question_keys}
     question_key = next((key for key, prompt in prompt_by_key.items() if prompt), question_keys[0])
     text, earlier_messages = split_dialogue(prompt_by_key[question_key], f"{where}: {question_key}")
     if not isinstance(text, str) or not text.strip():
@@ -163,7 +169,7 @@ def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Ro
             matched_answer = answer_in(reading.answer_pattern, answer, where)
             pattern_missed = matched_answer is None
             answer = answer if matched_answer is None else matched_answer
-    question_id = _value(row, fields.id)
+    question_id = value_of(row, fields.id)
     # The text decides the id, so that it stays the same in a reordered file.
     if question_id in (None, ""):
         question_id = f"{zlib.crc32(text.encode(errors='replace')):08x}"
@@ -239,7 +245,7 @@ def _message_error(value: object, where: str) -> DataError:
     )
 
 
-def _value(row: Mapping[str, object], key: str) -> object:
+def value_of(row: Mapping[str, object], key: str) -> object:
     """Look up a key of a row, `None` where it is missing; a dot steps inside."""
     # A key with a dot in its own name goes before a path.
     if key in row:
@@ -256,7 +262,7 @@ def _value(row: Mapping[str, object], key: str) -> object:
 
 
 def _optional_value(row: Mapping[str, object], key: str | None) -> object:
-    return None if key is None else _value(row, key)
+    return None if key is None else value_of(row, key)
 
 
 def _read_meta(row: Mapping[str, object], reading: Reading, where: str) -> dict[str, object]:

@@ -112,14 +112,19 @@ class RowSettings(DataSettings):
         seeds = Seeds.of(self.seed, run_seed)
         notes = list(notes)
         # Before anything is drawn: limit and shares count only questions that can be trained on.
-        train, num_overlapping = without_overlap(train, [*test, *(dev or ())])
+        num_questions = len(train)
+        train, _ = without_overlap(train, test)
+        if dev is None:
+            dev, train = hold_out(train, self.holdout, 0)
+            num_questions -= len(dev)
+        # Questions of dev may return in another spelling.
+        train, _ = without_overlap(train, dev)
+        num_overlapping = num_questions - len(train)
         if num_overlapping:
             notes.append(
                 f"data: {num_overlapping:,} training questions are held-out questions, too, and "
                 "are not trained on"
             )
-        if dev is None:
-            dev, train = hold_out(train, self.holdout, 0)
         train = sample(train, self.limit, seeds.held_out, "limit")
         # A row may say itself that its answer must not be used; the share is of the others.
         labelled = [q for q in train if q.meta.get("labelled") is not False]

@@ -7,10 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from debate_protocol.plugins import install_command
+from debate_protocol.plugins import did_you_mean, install_command
 from debate_protocol.types import Question
 from debate_rewards.answer_checking import check
-from debate_train.data.question_rows import Reading, RowQuestion, read_question, with_kinds
+from debate_train.data.question_rows import (
+    Reading,
+    RowQuestion,
+    read_question,
+    value_of,
+    with_kinds,
+)
 from debate_train.data.splits import identity
 from debate_train.errors import DataError, errors_only
 
@@ -118,8 +124,16 @@ def read_questions(
     """
     row_by_identity: dict[str, RowQuestion] = {}
     num_rows = num_missed = num_dialogues = 0
+    keys_of_rows: dict[str, None] = {}
+    unread_fields = reading.fields.named()
     for row in rows:
         num_rows += 1
+        keys_of_rows |= dict.fromkeys(map(str, row))
+        unread_fields = {
+            name: row_key
+            for name, row_key in unread_fields.items()
+            if value_of(row, row_key) is None
+        }
         row_question = read_question(row, reading, f"{key}: {path!r}, row {num_rows}")
         num_missed += row_question.pattern_missed
         num_dialogues += row_question.has_earlier_messages
@@ -127,6 +141,14 @@ def read_questions(
         row_by_identity.setdefault(identity(row_question.question), row_question)
     if not row_by_identity:
         raise DataError(f"{key}: {path!r} is empty; expected one question a line")
+    # Test rows may lack what only training needs, such as worked solutions.
+    if unread_fields and not key.endswith("test_path"):
+        name, row_key = next(iter(unread_fields.items()))
+        raise DataError(
+            f"data.fields.{name}: found {row_key!r:.60}, and no row of {path!r:.300} has a value "
+            f"there; expected one of the keys {', '.join(keys_of_rows):.300}, or null"
+            f"{did_you_mean(row_key, keys_of_rows)}"
+        )
 
     questions = with_kinds(list(row_by_identity.values()), reading.choice_answers)
     questions = _with_wrong_answers(questions)

@@ -190,8 +190,14 @@ def unread_path(key: str, path: str) -> str | None:
             return f"{key}: {path} (parquet file, not read here)"
     elif not os.path.exists(path) and not path.startswith((".", "/", "~")):
         return f"{key}: {path} (hub dataset, not checked here)"
+    if os.path.isdir(path):
+        found = "a folder"
+    elif os.path.exists(path):
+        found = "a file of another kind"
+    else:
+        found = "no file"
     raise DataError(
-        f"{key}: there is no file {path!r:.300}; expected one that ends in .jsonl, .json or "
+        f"{key}: found {found} {path!r:.300}; expected a file that ends in .jsonl, .json or "
         ".parquet, or the id of a hub data set such as openai/gsm8k"
     )
 
@@ -199,11 +205,11 @@ def unread_path(key: str, path: str) -> str | None:
 def keep_apart(
     source: DataSource, others: Iterable[DataSource], data: DataSettings, num_measured: int
 ) -> str | None:
-    """Leave out the held-out questions of a run's other stages; describe how many, if any.
+    """Leave out the held-out questions of other sources; describe how many, if any.
 
     Args:
-        source: The source of a stage.
-        others: The sources of the other stages.
+        source: The source of a stage, or of a part of a mixture.
+        others: The sources of the other stages or parts.
         data: The settings of `source`.
         num_measured: Most questions of a split that the run measures.
     """
@@ -220,8 +226,8 @@ def keep_apart(
     if not num_left_out:
         return None
     return (
-        f"data: {num_left_out:,} training questions of {data.dataset} are held out in another "
-        "stage, and are not trained on"
+        f"data: {num_left_out:,} training questions of {data.dataset} are held out in other "
+        "data, and are not trained on"
     )
 
 
