@@ -10,8 +10,8 @@ import math
 import random
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Annotated, ClassVar, Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
@@ -37,17 +37,15 @@ _STRENGTH_DIGITS = 8
 _Item = TypeVar("_Item")
 
 
-def _read(debate: Debate) -> ReadDebate:
-    return debate if isinstance(debate, ReadDebate) else read_debate(debate)
-
-
 def majority(debate: Debate, seed: int) -> str | None:
     """Find the most frequent answer of the last round, `None` without any answer.
 
     Answers are counted by equivalence. Among equally large classes one is drawn, repeatably by
     seed and transcript id.
     """
-    return _weightiest(_read(debate), seed, lambda turn: 1.0)
+    debate = _read(debate)
+    num_votes = {turn.key: 1.0 for turn in debate.turns.values()}
+    return _heaviest_answer(debate, seed, num_votes)
 
 
 def confidence(debate: Debate, seed: int) -> str | None:
@@ -58,20 +56,14 @@ def confidence(debate: Debate, seed: int) -> str | None:
     log-probabilities are not known.
     """
     debate = _read(debate)
-    if not knows_confidence(debate):
-        return None
-
-    def vote_weight(turn: ReadTurn) -> float:
+    vote_weights: dict[TurnKey, float] = {}
+    for turn in _answered_last(debate):
         # The mean over the tokens and not their sum: a long reply is not thereby a doubtful one.
-        return math.exp(mean_logp(turn.turn) or 0.0)
-
-    return _weightiest(debate, seed, vote_weight)
-
-
-def knows_confidence(debate: ReadDebate) -> bool:
-    """Say whether the log-probabilities of the last round's answers are known."""
-    answered = _answered_last(debate)
-    return bool(answered) and all(mean_logp(turn.turn) is not None for turn in answered)
+        turn_logp = mean_logp(turn.turn)
+        if turn_logp is None:
+            return None
+        vote_weights[turn.key] = math.exp(turn_logp)
+    return _heaviest_answer(debate, seed, vote_weights)
 
 
 def peer_vote(debate: Debate, seed: int) -> str | None:
@@ -84,11 +76,11 @@ def peer_vote(debate: Debate, seed: int) -> str | None:
     """
     debate = _read(debate)
     judged_turns = standings(debate)
-    if not judged_turns:
-        return _drawn_answer(debate, seed, _answered_last(debate))
-    best = max(standing for _, standing in judged_turns)
-    best_turns = [turn for turn, standing in judged_turns if standing == best]
-    return _drawn_answer(debate, seed, best_turns)
+    candidates = _answered_last(debate)
+    if judged_turns:
+        best = max(standing for _, standing in judged_turns)
+        candidates = [turn for turn, standing in judged_turns if standing == best]
+    return _draw_answer(debate, seed, candidates)
 
 
 def bradley_terry(debate: Debate, seed: int) -> str | None:
@@ -100,20 +92,25 @@ def bradley_terry(debate: Debate, seed: int) -> str | None:
     do not count. Equals are drawn from; without votes every agent that answered last is.
     """
     debate = _read(debate)
-    votes = [vote for vote in all_votes(ballots(debate)) if not vote.is_own]
-    wins = wins_of(votes, "half", lambda key: key.agent)
+    votes = all_votes(ballots(debate))
+    votes_on_others = [vote for vote in votes if not vote.is_own]
+    wins = wins_of(votes_on_others, "half", lambda key: key.agent)
     log_strength = log_strengths(wins, prior=1.0)
 
     # Turns are in order of their rounds, so an agent's last valid turn replaces its earlier ones.
-    last_answers = {turn.key.agent: turn for turn in debate.turns.values() if not turn.failed}
+    last_answers: dict[int, ReadTurn] = {}
+    for turn in debate.turns.values():
+        if not turn.failed:
+            last_answers[turn.key.agent] = turn
+
     # Sorted, since the draw among equals depends on their order, and a set has none.
-    candidates = sorted(log_strength.keys() & last_answers.keys())
-    if not candidates:
-        return _drawn_answer(debate, seed, _answered_last(debate))
-    rounded = {agent: round(log_strength[agent], _STRENGTH_DIGITS) for agent in candidates}
+    agents = sorted(log_strength.keys() & last_answers.keys())
+    if not agents:
+        return _draw_answer(debate, seed, _answered_last(debate))
+    rounded = {agent: round(log_strength[agent], _STRENGTH_DIGITS) for agent in agents}
     best = max(rounded.values())
-    best_turns = [last_answers[agent] for agent in candidates if rounded[agent] == best]
-    return _drawn_answer(debate, seed, best_turns)
+    best_turns = [last_answers[agent] for agent in agents if rounded[agent] == best]
+    return _draw_answer(debate, seed, best_turns)
 
 
 def central(debate: Debate) -> str | None:
@@ -135,7 +132,8 @@ def central(debate: Debate) -> str | None:
     center_turns = [turn for key, turn in debate.turns.items() if key.agent == center]
     if not center_turns:
         return None
-    return answer_text(debate, max(center_turns, key=lambda turn: turn.key.round))
+    last_turn = max(center_turns, key=lambda turn: turn.key.round)
+    return answer_text(debate, last_turn)
 
 
 def judged(debate: Debate, seed: int) -> str | None:
@@ -144,14 +142,20 @@ def judged(debate: Debate, seed: int) -> str | None:
     `None` where most judges hold the only answer to be wrong, or without decisions.
     """
     debate = _read(debate)
-    decisions = [judgment.decision for judgment in judgments(debate)]
-    num_by_side = Counter(decision for decision in decisions if decision is not None)
+    num_by_side: Counter[int] = Counter()
+    for judgment in judgments(debate):
+        if judgment.decision is not None:
+            num_by_side[judgment.decision] += 1
     if not num_by_side:
         return None
     most = max(num_by_side.values())
     sides = [side for side in sorted(num_by_side) if num_by_side[side] == most]
-    side = _draw(debate.transcript, seed, sides)
-    side_turns = [t for key, t in debate.turns.items() if key.agent == side and not t.failed]
+    chosen_side = _draw(debate.transcript, seed, sides)
+
+    side_turns = []
+    for key, turn in debate.turns.items():
+        if key.agent == chosen_side and not turn.failed:
+            side_turns.append(turn)
     # A critic gives no answers: a decision for it leaves the debate without one.
     if not side_turns:
         return None
@@ -165,7 +169,8 @@ def decisions_of(debate: ReadDebate, seed: int) -> dict[str, str | None]:
     if debate.compares:
         answers["peer_vote"] = peer_vote(debate, seed)
         answers["bradley_terry"] = bradley_terry(debate, seed)
-    if knows_confidence(debate):
+    last_logps = [mean_logp(turn.turn) for turn in _answered_last(debate)]
+    if last_logps and None not in last_logps:
         answers["confidence"] = confidence(debate, seed)
     if debate.transcript.protocol.topology == "central":
         answers["central"] = central(debate)
@@ -178,10 +183,6 @@ def last_turns(debate: ReadDebate) -> dict[int, ReadTurn]:
     """Select the turns of the last round, by agent."""
     last_round = debate.last_round
     return {key.agent: turn for key, turn in debate.turns.items() if key.round == last_round}
-
-
-def _answered_last(debate: ReadDebate) -> list[ReadTurn]:
-    return [turn for turn in last_turns(debate).values() if not turn.failed]
 
 
 def answer_text(debate: ReadDebate, turn: ReadTurn) -> str | None:
@@ -227,7 +228,19 @@ def standings(debate: ReadDebate) -> list[tuple[ReadTurn, float]]:
     return [(latest[agent], standing[agent]) for agent in sorted(latest)]
 
 
-def _weightiest(debate: ReadDebate, seed: int, weight: Callable[[ReadTurn], float]) -> str | None:
+def _read(debate: Debate) -> ReadDebate:
+    return debate if isinstance(debate, ReadDebate) else read_debate(debate)
+
+
+def _answered_last(debate: ReadDebate) -> list[ReadTurn]:
+    return [turn for turn in last_turns(debate).values() if not turn.failed]
+
+
+def _heaviest_answer(
+    debate: ReadDebate,
+    seed: int,
+    vote_weights: Mapping[TurnKey, float],
+) -> str | None:
     """Find the answer of the last round with the greatest weight of its turns together."""
     turns = list(last_turns(debate).values())
     answers = [answer_text(debate, turn) for turn in turns]
@@ -235,23 +248,33 @@ def _weightiest(debate: ReadDebate, seed: int, weight: Callable[[ReadTurn], floa
     class_weights: dict[int, float] = {}
     for class_number, turn in zip(classes, turns, strict=True):
         if class_number is not None:
-            class_weights[class_number] = class_weights.get(class_number, 0.0) + weight(turn)
+            earlier_weight = class_weights.get(class_number, 0.0)
+            class_weights[class_number] = earlier_weight + vote_weights[turn.key]
     if not class_weights:
         return None
     most = max(class_weights.values())
-    largest_classes = [number for number, total in class_weights.items() if total == most]
-    chosen_class = _draw(debate.transcript, seed, largest_classes)
+    heaviest_classes = [number for number, total in class_weights.items() if total == most]
+    chosen_class = _draw(debate.transcript, seed, heaviest_classes)
     # Of equivalent spellings the first agent's is the debate's answer.
     return answers[classes.index(chosen_class)]
 
 
-def _drawn_answer(debate: ReadDebate, seed: int, turns: Sequence[ReadTurn]) -> str | None:
+def _draw_answer(
+    debate: ReadDebate,
+    seed: int,
+    turns: Sequence[ReadTurn],
+) -> str | None:
     if not turns:
         return None
-    return answer_text(debate, _draw(debate.transcript, seed, turns))
+    drawn_turn = _draw(debate.transcript, seed, turns)
+    return answer_text(debate, drawn_turn)
 
 
-def _draw(transcript: Transcript, seed: int, candidates: Sequence[_Item]) -> _Item:
+def _draw(
+    transcript: Transcript,
+    seed: int,
+    candidates: Sequence[_Item],
+) -> _Item:
     # The bytes that Python itself would take, but for ids with lone surrogates.
     seed_bytes = f"{seed}\n{transcript.id}".encode("utf-8", "surrogatepass")
     return random.Random(seed_bytes).choice(candidates)
@@ -259,37 +282,25 @@ def _draw(transcript: Transcript, seed: int, candidates: Sequence[_Item]) -> _It
 
 def checked(answers: Answers) -> list[bool | None]:
     """Judge answers as the reward `verifiable` does."""
-    verdicts = check_many(answers)
-    return [None if v.verdict == "unverifiable" else v.verdict == "right" for v in verdicts]
+    verdicts: list[bool | None] = []
+    for judgment in check_many(answers):
+        is_known = judgment.verdict != "unverifiable"
+        verdicts.append(judgment.verdict == "right" if is_known else None)
+    return verdicts
 
 
 class _Rule(Config):
     """A rule decides on gates of one name, or on all; others go on."""
 
-    counts_debates: ClassVar[bool] = False
-    """Whether a decision depends on how many other debates the batch has."""
-    needs_answers: ClassVar[bool] = False
-    """Whether it compares with the questions' own answers."""
-
     at: str | None = None
     """The gate's name, such as `round_0`."""
 
-    @property
-    def compares_turns(self) -> bool:
-        """Whether a debate of one turn can never be kept."""
-        return False
-
-    @property
-    def drops(self) -> bool:
-        """Whether it may leave debates out."""
-        return False
-
-    def most_going_on(self, debates: int, gate: str) -> int:
-        """Compute how many of a number of debates may go on after the gates of a name."""
-        return debates
-
     def __call__(
-        self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
+        self,
+        gates: Sequence[Gate],
+        *,
+        seed: int = 0,
+        correct: Correct = checked,
     ) -> list[GateDecision]:
         """Decide on each gate: go on, keep (the debate ends here) or drop (it is left out).
 
@@ -301,13 +312,19 @@ class _Rule(Config):
         # A debate goes on past the gates of other rules.
         decisions: list[GateDecision] = ["go_on"] * len(gates)
         indices = [i for i, gate in enumerate(gates) if self.at in (None, gate.name)]
-        rule_decisions = self._decide([gates[index] for index in indices], seed, correct)
+        rule_gates = [gates[index] for index in indices]
+        rule_decisions = self._decide(rule_gates, seed, correct)
         for index, decision in zip(indices, rule_decisions, strict=True):
             decisions[index] = decision
         return decisions
 
     @abstractmethod
-    def _decide(self, gates: Sequence[Gate], seed: int, correct: Correct) -> list[GateDecision]:
+    def _decide(
+        self,
+        gates: Sequence[Gate],
+        seed: int,
+        correct: Correct,
+    ) -> list[GateDecision]:
         """Decide on each gate of this rule."""
 
 
@@ -325,19 +342,12 @@ class Informative(_Rule):
     group: Literal["debate", "question"] = "debate"
     """Whose answers belong together; `question` where each debate is one reply of a group."""
 
-    needs_answers: ClassVar[bool] = True
-
-    @property
-    def compares_turns(self) -> bool:
-        """Within a debate, one turn is all right or all wrong."""
-        return self.group == "debate"
-
-    @property
-    def drops(self) -> bool:
-        """Groups that teach nothing."""
-        return True
-
-    def _decide(self, gates: Sequence[Gate], seed: int, correct: Correct) -> list[GateDecision]:
+    def _decide(
+        self,
+        gates: Sequence[Gate],
+        seed: int,
+        correct: Correct,
+    ) -> list[GateDecision]:
         group_names: list[str] = []
         answer_groups: list[str] = []
         answers: list[tuple[Question, str | None]] = []
@@ -376,36 +386,41 @@ class AtMost(_Rule):
     others: Literal["keep", "drop"] = "keep"
     """What becomes of the others: `keep` ends them and trains on their turns, `drop` does not."""
 
-    counts_debates: ClassVar[bool] = True
-
-    def most_going_on(self, debates: int, gate: str) -> int:
-        """Compute how many of a number of debates may go on after the gates of a name."""
-        return min(self.go_on, debates) if self.at in (None, gate) else debates
-
-    @property
-    def drops(self) -> bool:
-        """Debates beyond the number, where they are not kept."""
-        return self.others == "drop"
-
-    def _decide(self, gates: Sequence[Gate], seed: int, correct: Correct) -> list[GateDecision]:
+    def _decide(
+        self,
+        gates: Sequence[Gate],
+        seed: int,
+        correct: Correct,
+    ) -> list[GateDecision]:
         # Lots are drawn by debate id: the same debates go on in whatever order their gates come.
         lots = []
         for index, gate in enumerate(gates):
             name = f"{seed}/{gate.transcript.id}".encode(errors="surrogatepass")
             lot = hashlib.blake2b(name, digest_size=8).digest()
             lots.append((lot, index))
-        going_on = {index for _, index in sorted(lots)[: self.go_on]}
-        return ["go_on" if index in going_on else self.others for index in range(len(gates))]
+        decisions: list[GateDecision] = [self.others] * len(gates)
+        for _, index in sorted(lots)[: self.go_on]:
+            decisions[index] = "go_on"
+        return decisions
 
 
 class Agreed(_Rule):
     """Ends debates early: where one answer has this share of the latest round's turns."""
 
     type: Literal["agreed"] = "agreed"
-    share: float = Field(default=1.0, gt=0, le=1)
+    share: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+    )
     """Share of the turns of the latest round that must have one answer."""
 
-    def _decide(self, gates: Sequence[Gate], seed: int, correct: Correct) -> list[GateDecision]:
+    def _decide(
+        self,
+        gates: Sequence[Gate],
+        seed: int,
+        correct: Correct,
+    ) -> list[GateDecision]:
         decisions: list[GateDecision] = []
         for gate in gates:
             answers = _latest_answers(gate)
@@ -418,6 +433,11 @@ class Agreed(_Rule):
         return decisions
 
 
+def _latest_answers(gate: Gate) -> list[str | None]:
+    turns = last_turns(read_debate(gate.transcript)).values()
+    return [None if turn.failed else turn.parsed.answer for turn in turns]
+
+
 SingleRule = Annotated[Informative | AtMost | Agreed, Field(discriminator="type")]
 
 
@@ -428,29 +448,12 @@ class InOrder(Config):
     rules: tuple[SingleRule, ...] = Field(min_length=1)
     """The rules, first to last."""
 
-    @property
-    def compares_turns(self) -> bool:
-        """Whether any of the rules compares turns."""
-        return any(rule.compares_turns for rule in self.rules)
-
-    @property
-    def drops(self) -> bool:
-        """Whether any of the rules may leave debates out."""
-        return any(rule.drops for rule in self.rules)
-
-    @property
-    def needs_answers(self) -> bool:
-        """Whether any of the rules needs the questions' own answers."""
-        return any(rule.needs_answers for rule in self.rules)
-
-    def most_going_on(self, debates: int, gate: str) -> int:
-        """Compute how many of a number of debates may go on after the gates of a name."""
-        for rule in self.rules:
-            debates = rule.most_going_on(debates, gate)
-        return debates
-
     def __call__(
-        self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
+        self,
+        gates: Sequence[Gate],
+        *,
+        seed: int = 0,
+        correct: Correct = checked,
     ) -> list[GateDecision]:
         """Decide on each gate by the first rule that ends or drops its debate."""
         decisions: list[GateDecision] = ["go_on"] * len(gates)
@@ -467,21 +470,43 @@ class InOrder(Config):
 GateRule = Annotated[Informative | AtMost | Agreed | InOrder, Field(discriminator="type")]
 
 
+def single_rules(rule: GateRule) -> tuple[SingleRule, ...]:
+    """List the rules that decide one after the other."""
+    return rule.rules if isinstance(rule, InOrder) else (rule,)
+
+
 def divided(rule: GateRule) -> tuple[GateRule | None, GateRule | None]:
     """Split a rule into decisions on each debate or question alone, and decisions by counting.
 
     The second part begins with the first rule that counts the debates of the batch. An empty part
     is `None`.
     """
-    rules = rule.rules if isinstance(rule, InOrder) else (rule,)
+    rules = single_rules(rule)
     num_before = 0
-    while num_before < len(rules) and not rules[num_before].counts_debates:
+    while num_before < len(rules) and not isinstance(rules[num_before], AtMost):
         num_before += 1
     first_part = InOrder(rules=rules[:num_before]) if num_before > 0 else None
     second_part = InOrder(rules=rules[num_before:]) if num_before < len(rules) else None
     return first_part, second_part
 
 
-def _latest_answers(gate: Gate) -> list[str | None]:
-    turns = last_turns(read_debate(gate.transcript)).values()
-    return [None if turn.failed else turn.parsed.answer for turn in turns]
+def drops_debates(rule: GateRule) -> bool:
+    """Whether a rule may leave debates out of training."""
+    for single_rule in single_rules(rule):
+        if isinstance(single_rule, Informative):
+            return True
+        if isinstance(single_rule, AtMost) and single_rule.others == "drop":
+            return True
+    return False
+
+
+def most_going_on(
+    rule: GateRule,
+    num_debates: int,
+    gate: str,
+) -> int:
+    """Compute how many of a number of debates may go on after the gates of a name."""
+    for single_rule in single_rules(rule):
+        if isinstance(single_rule, AtMost) and single_rule.at in (None, gate):
+            num_debates = min(single_rule.go_on, num_debates)
+    return num_debates

@@ -8,7 +8,13 @@ from pydantic import Field
 from debate_protocol.forms import DebateForm, Direct, FormConfig
 from debate_protocol.plugins import Config
 from debate_protocol.types import DebateRun, Transcript
-from debate_rewards.decisions import GateRule, divided
+from debate_rewards.decisions import (
+    GateRule,
+    Informative,
+    divided,
+    drops_debates,
+    single_rules,
+)
 from debate_rollout.drivers import AUTO, DriverChoice, Select, play
 from debate_rollout.engine import Engine, EngineSettings
 from debate_rollout.engines import TransformersEngine
@@ -84,14 +90,18 @@ class Rollout(Config):
         if (
             self.oversample > 1
             and counting_rule is not None
-            and (debate_rule is None or counting_rule.drops)
+            and (debate_rule is None or drops_debates(counting_rule))
         ):
             return (
                 f"oversample: found {self.oversample} with a rule at_most that comes first or "
                 "drops, but it counts the debates of a step once its questions are drawn; expected "
                 "select: {type: in_order, rules: [{type: informative}, {type: at_most, go_on: …}]}"
             )
-        if turns == 1 and rule.compares_turns:
+        compares_turns = any(
+            isinstance(single_rule, Informative) and single_rule.group == "debate"
+            for single_rule in single_rules(rule)
+        )
+        if turns == 1 and compares_turns:
             return (
                 "select: found informative within each debate, which here is a single reply and "
                 "never both right and wrong; expected group: question"

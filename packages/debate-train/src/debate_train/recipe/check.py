@@ -7,6 +7,7 @@ from typing import cast
 from pydantic import BaseModel
 
 from debate_protocol.types import TRAINED
+from debate_rewards.decisions import Informative, single_rules
 from debate_train.data import DataSettings
 from debate_train.errors import UsageError
 from debate_train.models import ModelConfig
@@ -127,7 +128,9 @@ def _check_learning(
         if answers_problem is not None:
             errors.append(f"reward.type: {answers_problem}")
             warnings = [text for text in warnings if not text.endswith(answers_problem)]
-        if not has_answers and select_rule is not None and select_rule.needs_answers:
+        select_rules = () if select_rule is None else single_rules(select_rule)
+        needs_answers = any(isinstance(rule, Informative) for rule in select_rules)
+        if needs_answers and not has_answers:
             errors.append(
                 "rollout.select: found informative, but no training question has an answer; "
                 "expected data.fields.answer to name a key that rows have, or another rule"

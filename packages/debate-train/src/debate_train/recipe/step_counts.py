@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.types import Gate, Question, Reply, TurnRequest
-from debate_rewards.decisions import GateRule, divided
+from debate_rewards.decisions import GateRule, divided, most_going_on
 from debate_train.playing import direct_form
 from debate_train.recipe.context import REPLY_MARK
 from debate_train.recipe.recipe import Recipe
@@ -96,7 +96,8 @@ def _count_segments(
         return Reply(contract.reply(f"{REPLY_MARK} {request.agent}"))
 
     def begin_segment(gate: Gate) -> None:
-        segments.append(Segment(rule.most_going_on(segments[-1].debates, gate.name), 0, 0))
+        num_going_on = most_going_on(rule, segments[-1].debates, gate.name)
+        segments.append(Segment(num_going_on, 0, 0))
 
     play_debate(form.start(Question("count", "?"), seed=0), count_turn, begin_segment)
     # Without an answer the question has no turns beside its debate, which come last.
