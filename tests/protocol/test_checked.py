@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from debate_protocol.forms import Checked
+from debate_protocol.parsing import Contract
 from debate_protocol.transcripts.files import from_json, to_json, transcript_problems
 from debate_protocol.types import TurnKey, TurnRequest
 
@@ -54,6 +55,21 @@ def test_judges_of_single_answers_read_nothing_else(play: Play) -> None:
     # Checks of one answer are samples of one prompt.
     first, *_, second, _ = played.steps[1]
     assert first.messages == second.messages and first.seed != second.seed
+
+
+def test_answers_may_have_an_evaluation_as_checks_do(play: Play) -> None:
+    contract = Contract("worked", ("evaluation", "solution"))
+    checked = Checked(debaters=2, judges=2, judges_see="answer", contract=contract, style="compact")
+
+    def speak(request: TurnRequest) -> str:
+        if request.answers:
+            return f"<evaluation>sum {request.agent}</evaluation><solution>7</solution>"
+        return "<evaluation>fine</evaluation><verdict>right</verdict>"
+
+    played = play(checked, speak)
+    prompts = [request.messages[-1]["content"] for request in played.steps[1]]
+    assert ["sum 0" in prompt for prompt in prompts] == [True, False]
+    assert ["sum 1" in prompt for prompt in prompts] == [False, True]
 
 
 def test_failed_answers_are_not_checked_and_equal_ones_once_if_distinct(play: Play) -> None:

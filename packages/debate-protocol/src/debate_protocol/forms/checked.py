@@ -177,7 +177,9 @@ class Checked(SampledSettings):
             targets = list(combinations(checked_turns, 2))
         judge_round = self.answer_round + 1
         contract = self.protocol().contract_of(judge_round)
-        tags = Contract("tags", (*self.contract_rules().sections, *contract.sections))
+        # Answers and checks may both have an evaluation.
+        sections = dict.fromkeys((*self.contract_rules().sections, *contract.sections))
+        tags = Contract("tags", tuple(sections))
         requests = []
         for judge in range(self.judges):
             num_earlier_checks, target_number = divmod(judge, len(targets))
