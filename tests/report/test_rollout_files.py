@@ -3,6 +3,7 @@
 import base64
 import itertools
 import json
+import re
 import zlib
 from pathlib import Path
 from statistics import fmean
@@ -247,6 +248,34 @@ def test_plain_rows_are_read_and_unknown_numbers_are_not_zero(tmp_path: Path) ->
     right, unknown, endless = import_rollouts(path)
     assert (right.meta["reward"], right.meta["verdict"]) == (1.0, "right")
     assert unknown.meta == endless.meta == {}
+
+
+def test_plain_rows_lose_what_a_template_wrote_and_their_answer_is_no_score(tmp_path: Path) -> None:
+    row = {
+        "prompt": "<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n",
+        "completion": "2</s><|im_end|>",
+        "answer": 2,
+    }
+    (debate,) = import_rollouts(written(tmp_path / "plain.jsonl", row))
+    assert debate.question.text == "1 + 1?"
+    assert (debate.question.answer, debate.turns[0].text, debate.meta) == ("2", "2", {})
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "message"),
+    [
+        ({"reward": "1.0"}, None, "row 1: reward: found '1.0'; expected a number"),
+        ({"reward": {"right": 1.0}}, None, "row 1: reward: found {'right': 1.0}; expected"),
+        ({"score": [1.0]}, None, "row 1: score: found [1.0]; expected a number"),
+        ({}, "maths", "kind: found 'maths'; expected one of math, choice"),
+    ],
+)
+def test_value_that_would_be_lost_is_refused(
+    tmp_path: Path, row: dict[str, Any], kind: str | None, message: str
+) -> None:
+    path = written(tmp_path / "plain.jsonl", {"prompt": "1 + 1?", "completion": "2"} | row)
+    with pytest.raises(UsageError, match=re.escape(message)):
+        import_rollouts(path, kind=kind)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from debate_protocol.command_line import UsageError, transcripts_in
 from debate_protocol.parsing import get_contract
+from debate_protocol.plugins import did_you_mean
 from debate_protocol.types import Transcript
 from debate_report.imports.formats import parse, reader_of, rows_in
 from debate_report.imports.rollout import ReadSettings
 from debate_report.imports.values import Record
+from debate_rewards.answers.reply import KINDS
 
 __all__ = ["import_rollouts"]
 
@@ -198,6 +200,11 @@ def import_rollouts(
         rules = get_contract(contract)
     except ValueError as error:
         raise UsageError(f"contract: {error}") from error
+    if kind is not None and kind not in KINDS:
+        raise UsageError(
+            f"kind: found {kind!r:.60}; expected one of {', '.join(KINDS)}"
+            f"{did_you_mean(kind, KINDS)}"
+        )
     rows = rows_in(path)
     reader = reader_of(rows, path)
     settings = ReadSettings(

@@ -50,6 +50,7 @@ ID_KEYS = ("example_id", "id", "idx")
 PROMPT_KEYS = ("prompt", "question", "problem")
 REPLY_KEYS = ("completion", "response", "output", "reply", "answer_text", "generation")
 REWARD_KEYS = ("reward", "score")
+GOLD_KEYS = ("answer", "solution")
 
 
 def transcripts(rollouts: Iterable[ImportedReply], settings: ReadSettings) -> Iterator[Transcript]:
@@ -85,16 +86,26 @@ class ReplyRows:
         if prompt_key is None or reply_key is None:
             columns = ", ".join(sorted(map(str, row))[:8]) or "nothing"
             raise UsageError(f"{where}: found {columns}; expected {self.shape}")
-        prompt = read_messages(row[prompt_key], "user", f"{where}: {prompt_key}")
+        prompt_value = row[prompt_key]
+        if isinstance(prompt_value, str):
+            prompt = template_messages(prompt_value)
+        else:
+            prompt = read_messages(prompt_value, "user", f"{where}: {prompt_key}")
         # Sampling failed where a row has the column and no reply in it.
         reply_messages: list[Message] = []
         if row[reply_key] is not None:
             reply_messages = read_messages(row[reply_key], "assistant", f"{where}: {reply_key}")
         reply, between, num_replies = _split_at_last_reply(reply_messages)
 
+        if reply is not None:
+            reply = without_markers(reply)
+
+        gold_keys = GOLD_KEYS if settings.answer is None else (settings.answer,)
         scores = numbers({**mapping(row.get("metrics")), **row})
-        rewards = {name: value for name, value in scores.items() if name not in COUNTERS}
-        reward = _reward_of(scores)
+        rewards = {
+            name: value for name, value in scores.items() if name not in (*COUNTERS, *gold_keys)
+        }
+        reward = _reward_of(row, rewards, where)
         is_right, verdict_by = file_verdict(rewards, reward)
 
         num_tokens = as_int(_first_value(row, TOKEN_COUNT_KEYS))
@@ -113,7 +124,7 @@ class ReplyRows:
             prompt=prompt,
             between=between,
             reply=reply,
-            golds=settings.golds(row, "answer", "solution", where=where),
+            golds=settings.golds(row, *gold_keys, where=where),
             task=str(row.get("task") or row.get("env_name") or ""),
             question_id=known_ids[0] if known_ids else "",
             step=as_int(row.get("step", prime_rl.get("step"))),
@@ -368,11 +379,19 @@ def _first_value(row: Record, keys: Sequence[str]) -> object:
     return next((row[key] for key in keys if row.get(key) is not None), None)
 
 
-def _reward_of(scores: Mapping[str, float]) -> float | None:
-    """Find the row's named total; else the only reward function's value."""
+def _reward_of(row: Record, scores: Mapping[str, float], where: str) -> float | None:
+    """Find the row's named total; else the only reward function's value.
+
+    Raises:
+        UsageError: The total is there and no number.
+    """
     for name in REWARD_KEYS:
         if name in scores:
             return scores[name]
+        value = row.get(name)
+        # Numbers that are not finite are not known; all other values would be lost without a word.
+        if value is not None and not isinstance(value, int | float):
+            raise UsageError(f"{where}: {name}: found {value!r:.60}; expected a number")
     functions = [value for name, value in scores.items() if name.endswith("_reward")]
     return functions[0] if len(functions) == 1 else None
 
