@@ -387,6 +387,12 @@ def test_few_judges_of_a_pair_are_warned_of(
         assert "value +1" in notes[0].text
 
 
+def test_setting_of_a_judge_who_is_not_paid_is_doubted() -> None:
+    reward = V2(consensus="none", judge_credit="line", format_penalty=-0.5)
+    (note,) = reward.notes(RewardContext(Protocol(5)))
+    assert (note.kind, note.text.partition(":")[0]) == ("doubt", "reward.judge_credit")
+
+
 def test_peer_prediction_has_no_signal_for_a_single_question() -> None:
     debate = judged_debate("A2>A3 | A2>A3 | A0>A1 | A0>A1 | A0>A1")
     for score in V2(consensus="peer_prediction")([debate, debate]):

@@ -396,6 +396,7 @@ def test_recipe_changes_adds_and_removes_detectors() -> None:
     ("changes", "message"),
     [
         ("health.stop_on=[entropi]", "stop_on: found 'entropi'.*did you mean 'entropy'"),
+        ("health.enabled=false health.stop_on=[entropy]", "expected enabled: true"),
         ("health.stop_on=[entropy] health.detectors='{entropy: null}'", "found 'entropy'"),
         ("health.detectors.entropy.bellow=1", "bellow"),
         ("health.detectors.mine.type=entropi", "entropi"),

@@ -117,9 +117,26 @@ def test_score_of_a_function_is_checked_where_rewards_enter():
     with pytest.raises(ScoreError, match="debate 'd', agent 1, round 0, stream 'judge'"):
         score_of(math.nan)
     with pytest.raises(ScoreError, match="found inf for debate 'd', agent 0, stream 'return'"):
-        score_of(0.0, total=(math.inf,))
+        score_of(0.0, total=(math.inf, None))
     with pytest.raises(ScoreError, match="advantage: found nan as baseline 'generator/debater'"):
         Advantages([], {"generator/debater": math.nan})
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([Score((Credit(1, 1, "generator", 1.0),))], "found Credit.agent=1, round=1.*a turn of"),
+        ([Score((Credit(0, 0, "generator", 1.0, span=(0, 999)),))], "span inside of its text"),
+        ([Score((), (1.0,))], r"found \(1.0,\) for debate 'd'; expected .* each of its 2 agents"),
+        ([Score((), (None, None), returns={"a": (1.0,)})], "for each of its 2 agents"),
+        ([], "expected 1 scores, one a debate"),
+        ([1.0], "expected 1 scores, one a debate"),
+        (None, "found None; expected 1 scores"),
+    ],
+)
+def test_value_that_no_token_learns_from_is_refused(scores, message):
+    with pytest.raises(ScoreError, match=message):
+        score_debates(lambda _: scores, [TWO_TURNS])
 
 
 def test_run_that_a_score_stops_goes_on_from_a_checkpoint_that_works(tmp_path, capsys):

@@ -121,15 +121,42 @@ def score_debates(reward: Reward, transcripts: Sequence[Transcript]) -> list[Sco
     Numbers of other libraries, such as numpy's and torch's scalars, become floats.
 
     Raises:
-        ScoreError: A value is of another kind.
+        ScoreError: A value is of another kind, or belongs to no turn or agent of the debate.
     """
+    given = reward(transcripts)
+    are_scores = isinstance(given, Sequence) and all(isinstance(score, Score) for score in given)
+    if not are_scores or len(given) != len(transcripts):
+        raise ScoreError(
+            f"reward: found {given!r:.100}; expected {len(transcripts)} scores, one a debate"
+        )
     scores = []
-    for transcript, score in zip(transcripts, reward(transcripts), strict=True):
+    for transcript, score in zip(transcripts, given, strict=True):
         if not score.agents:
             agents = mean_returns(score.credits, transcript.protocol.num_agents)
             score = replace(score, agents=agents)
+        _refuse_misplaced(transcript, score)
         scores.append(_with_finite_values(transcript.id, score))
     return scores
+
+
+def _refuse_misplaced(transcript: Transcript, score: Score) -> None:
+    """Refuse values that no token would learn from, without a word."""
+    num_chars = {turn.key: len(turn.text) for turn in transcript.turns}
+    for credit in score.credits:
+        key = (credit.agent, credit.round)
+        start, end = credit.span or (0, 0)
+        if key not in num_chars or not 0 <= start <= end <= num_chars[key]:
+            raise ScoreError(
+                f"reward: found {credit!r:.200} for debate {transcript.id!r}; expected a turn of "
+                "the debate, and a span inside of its text"
+            )
+    num_agents = transcript.protocol.num_agents
+    for returns in (score.agents, *score.returns.values()):
+        if len(returns) != num_agents:
+            raise ScoreError(
+                f"reward: found {returns!r:.100} for debate {transcript.id!r}; expected a return "
+                f"for each of its {num_agents} agents"
+            )
 
 
 def _with_finite_values(debate_id: str, score: Score) -> Score:

@@ -393,6 +393,11 @@ class V2(JudgeSettings, PooledReward):
         unknown_voter = why_nobody_votes(self.votes_of, context)
         if unknown_voter is not None:
             yield RewardNote(kind="no_signal", text=unknown_voter, stream="generator")
+        if self.consensus == "none":
+            for key in ("judge_credit", "format_penalty"):
+                if getattr(self, key) != V2.model_fields[key].default:
+                    text = f"reward.{key}: changes nothing: consensus is none, which pays no judge"
+                    yield RewardNote(kind="doubt", text=text)
         num_questions = self.needs().num_questions
         if context.questions < num_questions:
             text = why_few_questions(self.consensus, num_questions, context)

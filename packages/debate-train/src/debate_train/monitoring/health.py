@@ -71,6 +71,8 @@ class Health(Config):
     @model_validator(mode="after")
     def _stops_are_watched(self) -> "Health":
         detectors = self.chosen()
+        if self.stop_on and not self.enabled:
+            raise ValueError("stop_on: found names with enabled false; expected enabled: true")
         for name in self.stop_on:
             if name not in detectors:
                 raise ValueError(
