@@ -128,17 +128,43 @@ def test_request_says_what_the_ask_and_its_sampling_say() -> None:
         (said("a", None), "a", "end"),
         (said(None), "", "stop"),
         (said("a\ud83d"), "a\ufffd", "stop"),
-        (
-            Answer(400, {"message": "This model's maximum context length is 512 tokens."}),
-            "",
-            "context_overflow",
-        ),
     ],
 )
 def test_reply_says_how_it_ended(answer: Answer, text: str, finish: str) -> None:
     with opened(in_turn(answer)) as (engine, _):
         (reply,) = engine.generate([request(replace(SAMPLING, stop=("</c>",)))])
     assert (reply.text, reply.finish, reply.token_ids) == (text, finish, ())
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "is_overflow"),
+    [
+        (400, "This model's maximum context length is 512 tokens.", True),  # OpenAI, vLLM
+        (400, "The input (9 tokens) is longer than the model's context length (5 tokens).", True),
+        (400, "the request exceeds the available context size, try increasing it", True),
+        (400, "The input token count (9) exceeds the maximum number of tokens allowed (5).", True),
+        (400, "This model's maximum prompt length is 5 but the request contains 9 tokens", True),
+        (400, "Please reduce the length of the messages or completion.", True),  # Groq
+        (400, "prompt is too long: 9 tokens > 5 maximum", True),
+        (422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 5.", True),
+        (422, "Input validation error: `inputs` must have less than 5 tokens. Given: 9", True),
+        (422, "Input validation error: `max_new_tokens` must be <= 5.", False),
+        (
+            400,
+            "max_tokens is too large: 9. This model supports at most 5 completion tokens.",
+            False,
+        ),
+    ],
+)
+def test_prompt_beyond_the_window_is_a_failed_turn_on_every_server(
+    status: int, message: str, is_overflow: bool
+) -> None:
+    with opened(in_turn(Answer(status, {"error": {"message": message}}))) as (engine, _):
+        if not is_overflow:
+            assert "for model 'm'" in failure_of(engine)
+            return
+        (reply,) = engine.generate([request()])
+    assert (reply.text, reply.finish) == ("", "context_overflow")
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,11 @@ _SHORTEST_SECRET = 8
 _MOST_DOUBLINGS = 30
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _OVERFLOW = re.compile(
-    r"context_length_exceeded|maximum context length|context (?:length|window|size) (?:of|is)"
-    r"|exceeds? the (?:available |model's )?context|prompt is too long",
+    r"context_length_exceeded|maximum (?:context|prompt) length"
+    r"|context (?:length|window|size) (?:of|is)|longer than the model's context"
+    r"|exceeds? the (?:available |model's )?context|exceeds the maximum number of tokens"
+    r"|`inputs` (?:tokens \+|must have)|reduce the length of the messages"
+    r"|(?:prompt|input) is too long",
     re.IGNORECASE,
 )
 
