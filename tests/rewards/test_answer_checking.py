@@ -439,8 +439,30 @@ def test_answer_reward_reads_texts_and_chats() -> None:
         "",
     ]
     assert answer_reward(completions=completions, answer=[5] * 6) == [1, 1, 1, 0, 0, 0]
-    with pytest.raises(ValueError, match="2 completions, 1 answers"):
+    with pytest.raises(ValueError, match="2 completions and 1 of answer"):
         answer_reward(completions=["a", "b"], answer=["a"])
+
+
+def test_answer_reward_reads_the_columns_of_a_data_set() -> None:
+    rewards = answer_reward(
+        completions=["blue", "Answer: 6", "Answer: 6"],
+        answer=["B", 5, float("nan")],
+        kind=["choice", "number", "number"],
+        choices=[["red", "blue"], None, None],
+        accept=[None, ["6"], None],
+    )
+    assert rewards == [1, 1, None]
+    with pytest.raises(ValueError, match="2 completions and 1 of accept"):
+        answer_reward(completions=["a", "b"], answer=["a", "b"], accept=[None])
+
+
+@pytest.mark.parametrize("gold", [["5", "6"], {"value": "5"}])
+def test_gold_that_is_no_single_answer_is_refused(gold: Any) -> None:
+    message = "answer: found .*; expected a text, a number or None"
+    with pytest.raises(ValueError, match=message):
+        verify([gold], ["5"])
+    with pytest.raises(ValueError, match=message):
+        answer_reward(completions=["5"], answer=[gold])
 
 
 def test_verl_function_has_the_arguments_that_verl_gives() -> None:
@@ -468,7 +490,7 @@ def test_an_import_brings_nothing_heavy_and_starts_no_worker() -> None:
 
 
 def test_verify_judges_lists_in_order() -> None:
-    results = verify(["5", "1/2", None, "B"], [boxed("5"), boxed("0.6"), "x", None])
+    results = verify([5, "1/2", None, "B"], [boxed("5"), boxed("0.6"), "x", None])
     verdicts = [result.verdict for result in results]
     assert verdicts == ["right", "wrong", "unverifiable", "wrong"]
     assert verify([], []) == []

@@ -99,7 +99,7 @@ def test_verify_prints_verdicts_in_order(capsys: Capture, tmp_path: Path) -> Non
         {"id": 4, "gold": None, "prediction": "A"},
         {"id": 5, "gold": "B", "prediction": "blue", "choices": ["red", "blue"]},
         {"id": 6, "gold": "B", "prediction": "blue", "choices": {"A": "blue", "B": "red"}},
-        {"id": 7, "gold": "A", "prediction": "(B)", "accept": ["B"]},
+        {"id": 7, "gold": "A", "prediction": "(B)", "accept": ["B"], "kind": "text"},
     )
     code, out, _ = run(capsys, "verify", path, "--kind", "choice")
     rows = json_lines(out)
@@ -112,6 +112,16 @@ def test_verify_prints_verdicts_in_order(capsys: Capture, tmp_path: Path) -> Non
         ("unverifiable", "no_gold"),
     ]
     assert [row["verdict"] for row in rows[4:]] == ["right", "wrong", "right"]
+
+
+def test_verify_reads_the_kind_of_a_line(capsys: Capture, tmp_path: Path) -> None:
+    path = pairs_file(
+        tmp_path,
+        {"id": 1, "gold": "yes", "prediction": "It is true.", "kind": "yes_no"},
+        {"id": 2, "gold": "yes", "prediction": "It is true."},
+    )
+    code, out, _ = run(capsys, "verify", path)
+    assert (code, [row["verdict"] for row in json_lines(out)]) == (0, ["right", "wrong"])
 
 
 def test_verify_gives_workers_the_limit(
@@ -133,6 +143,7 @@ def test_verify_gives_workers_the_limit(
         ("{\n{}", "pairs.jsonl:2: not JSON"),
         ("[]", "pairs.jsonl:2: expected an object"),
         ('{"id": 1, "gold": ["1"], "prediction": "1"}', "pairs.jsonl:2, gold"),
+        ('{"id": 1, "gold": "1", "prediction": "1", "kind": "a"}', "2, kind: found 'a', expected"),
     ],
 )
 def test_verify_names_the_line_that_cannot_be_read(

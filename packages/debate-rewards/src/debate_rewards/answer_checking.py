@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from numbers import Number
 from typing import Any, Literal
 
 from debate_protocol.plugins import did_you_mean
@@ -27,6 +28,7 @@ _NO_ANSWER = Unreadable("no answer")
 
 Completion = str | Sequence[Mapping[str, Any]]
 """A response as text, or as chat messages, the last of them with the answer."""
+Gold = str | int | float | None
 _Compare = Callable[[float], AnswerComparison]
 """Compares with an accepted answer within a time limit."""
 
@@ -358,7 +360,7 @@ def _compare_formulas(gold: str, prediction: str, limit_s: float) -> AnswerCompa
 
 
 def verify(
-    golds: Sequence[str | None],
+    golds: Sequence[Gold],
     predictions: Sequence[str | None],
     kind: Kind = "math",
     *,
@@ -367,14 +369,18 @@ def verify(
     """Judge whole responses against gold answers of one kind; verdicts come in order.
 
     Raises:
-        ValueError: There are not as many golds as predictions, or the kind is unknown.
+        ValueError: There are not as many golds as predictions, a gold is no text or number, or the
+            kind is unknown.
         RuntimeError: A mathematical answer must be compared and Math-Verify cannot be started.
     """
     if len(golds) != len(predictions):
         raise ValueError(
             f"verify: found {len(golds)} golds and {len(predictions)} predictions, expected as many"
         )
-    questions = [Question(str(i), "", gold, {"kind": kind}) for i, gold in enumerate(golds)]
+    questions = [
+        Question(str(index), "", _gold_text(gold), {"kind": kind})
+        for index, gold in enumerate(golds)
+    ]
     return check_many(list(zip(questions, predictions, strict=True)), limit_s=limit_s)
 
 
@@ -382,40 +388,68 @@ def answer_reward(
     prompts: Sequence[object] = (),
     completions: Sequence[Completion] = (),
     *,
-    answer: Sequence[str | int | float | None],
+    answer: Sequence[Gold],
     kind: Kind | Sequence[Kind] = "math",
+    choices: Sequence[object] | None = None,
+    accept: Sequence[object] | None = None,
     **columns: object,
 ) -> list[float | None]:
     """Reward a right completion by 1, a wrong one by 0; `None` where the gold cannot be used.
 
-    A reward function for `GRPOTrainer(reward_funcs=…)` of TRL, which leaves `None` out. The columns
-    `answer` and, where answers are of several kinds, `kind` come from the data set.
+    A reward function for `GRPOTrainer(reward_funcs=…)` of TRL, which leaves `None` out. `answer`,
+    and `kind`, `choices` and `accept` where there are such columns, come from the data set.
 
     Args:
         prompts: Not read.
         completions: Responses, as text or as chat messages.
         answer: The gold answer of each completion.
         kind: The kind of all answers, or of each.
+        choices: The choices of each question.
+        accept: Further right answers to each question.
         columns: Not read.
 
     Raises:
-        ValueError: The lists are not of one length, or a kind is unknown.
+        ValueError: The lists are not of one length, a gold is no text or number, or a kind is
+            unknown.
         RuntimeError: A mathematical answer must be compared and Math-Verify cannot be started.
     """
-    kinds = [kind] * len(completions) if isinstance(kind, str) else list(kind)
-    if not len(completions) == len(answer) == len(kinds):
-        raise ValueError(
-            f"answer_reward: found {len(completions)} completions, {len(answer)} answers and "
-            f"{len(kinds)} kinds, expected as many of each"
-        )
+    nothing = [None] * len(completions)
+    columns_used = {
+        "answer": answer,
+        "kind": [kind] * len(completions) if isinstance(kind, str) else kind,
+        "choices": nothing if choices is None else choices,
+        "accept": nothing if accept is None else accept,
+    }
+    for name, values in columns_used.items():
+        if len(values) != len(completions):
+            raise ValueError(
+                f"answer_reward: found {len(completions)} completions and {len(values)} of "
+                f"{name}, expected as many"
+            )
     questions_and_texts = []
     for index, completion in enumerate(completions):
-        gold = answer[index]
-        gold_text = None if gold is None else str(gold)
-        question = Question(str(index), "", gold_text, {"kind": kinds[index]})
+        meta = {name: values[index] for name, values in columns_used.items() if name != "answer"}
+        question = Question(str(index), "", _gold_text(answer[index]), meta)
         questions_and_texts.append((question, _completion_text(completion)))
     reward_of_verdict = {"right": 1.0, "wrong": 0.0, "unverifiable": None}
     return [reward_of_verdict[verdict.verdict] for verdict in check_many(questions_and_texts)]
+
+
+def _gold_text(gold: Gold) -> str | None:
+    """Write a gold answer as text; NaN, which tables hold for a missing number, is none.
+
+    Raises:
+        ValueError: It is no text or number; a list, for example, is no single answer.
+    """
+    is_nan = isinstance(gold, float) and math.isnan(gold)
+    if gold is None or is_nan:
+        return None
+    if not isinstance(gold, str | Number):
+        raise ValueError(
+            f"answer: found {reprlib.repr(gold)}; expected a text, a number or None (further right "
+            "answers are in accept)"
+        )
+    return str(gold)
 
 
 def _completion_text(completion: Completion) -> str:

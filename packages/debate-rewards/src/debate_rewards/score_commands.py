@@ -43,22 +43,23 @@ _TRANSCRIPTS = "transcripts, one a line, or -"
 
 @dataclass(config=ConfigDict(coerce_numbers_to_str=True))
 class PredictionRow:
-    """A line of `verify`'s input, with choices or accepted spellings."""
+    """A line of `verify`'s input, with choices, accepted spellings or a kind."""
 
     id: Any
     gold: str | None
     prediction: str | None
     choices: list[str] | dict[str, str] | None = None
     accept: list[str] | None = None
+    kind: Kind | None = None
 
-    def question(self, kind: Kind) -> Question:
-        """Build the question that the prediction answers."""
-        meta = {"kind": kind, "choices": self.choices, "accept": self.accept}
+    def question(self, kind: Kind | None) -> Question:
+        """Build the question that the prediction answers; a given kind goes before the line's."""
+        meta = {"kind": kind or self.kind or "math", "choices": self.choices, "accept": self.accept}
         return Question(str(self.id), "", self.gold, meta)
 
 
 def read_predictions(file: str) -> list[PredictionRow]:
-    """Read answers to verify, one object a line; `choices` and `accept` are optional.
+    """Read answers to verify, one object a line; `choices`, `accept` and `kind` are optional.
 
     Raises:
         UsageError: The file, or a line of it, cannot be read, or it is empty.
@@ -87,6 +88,8 @@ def _explain_row(error: ValidationError, where: str) -> str:
     if first_error["type"] == "missing":
         return f"{where}: {key!r} is missing; expected {EXPECTED}"
     expected = "a list of texts" if key in ("choices", "accept") else "a text or null"
+    if key == "kind":
+        expected = f"one of {', '.join(KINDS)}"
     return f"{where}, {key}: found {reprlib.repr(first_error['input'])}, expected {expected}"
 
 
@@ -115,9 +118,9 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE.jsonl",
-        help='lines {"id", "gold", "prediction"[, "choices", "accept"]}, or -',
+        help='lines {"id", "gold", "prediction"[, "kind", "choices", "accept"]}, or -',
     )
-    parser.add_argument("--kind", choices=KINDS, default="math")
+    parser.add_argument("--kind", choices=KINDS, help="of all answers (a line's kind, else math)")
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="time limit per answer")
     parser.set_defaults(run=_verify)
 
