@@ -105,6 +105,33 @@ def test_validate_tells_every_problem_and_exits_1_when_lines_are_wrong(
     assert out.endswith("3 debates, 6 turns, 3 failed turns, 3 lines with problems\n")
 
 
+@pytest.mark.parametrize(
+    ("keys", "name", "problem"),
+    [
+        (("protocol",), "scheduel", "protocol: scheduel is not read; did you mean 'schedule'?"),
+        (("turns", 0), "prompts", "round 0: prompts is not read; did you mean 'prompt'?"),
+        (("question",), "choices", "question.choices: is not read; expected question.meta.choices"),
+        (("question",), "source", None),
+    ],
+)
+def test_validate_names_a_key_that_changes_nothing(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    keys: tuple[str | int, ...],
+    name: str,
+    problem: str | None,
+) -> None:
+    debate = json.loads(json.dumps(DEBATE))
+    record: Any = debate
+    for key in keys:
+        record = record[key]
+    record[name] = "any"
+    path = tmp_path / "debate.jsonl"
+    path.write_text(json.dumps(debate))
+    assert main(["validate", str(path)]) == (problem is not None)
+    assert (problem or "0 lines with problems") in capsys.readouterr().out
+
+
 def test_show_reads_the_rest_when_the_last_line_is_torn(
     debates: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,12 +8,13 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast, get_args
 
 from debate_protocol.parsing import Contract, get_contract
+from debate_protocol.suggestions import did_you_mean
 from debate_protocol.transcripts.showing import escaped_json
 from debate_protocol.types import (
     MAX_AGENTS,
@@ -42,6 +43,7 @@ _REQUIRED = object()
 _KINDS = {str: "text", int: "an integer", dict: "an object", list: "a list", bool: "true or false"}
 _RULES = ("topology", "history_rounds", "degree", "center")
 _ROLE_DEFAULTS = AgentRole("")
+_QUESTION_META = ("kind", "choices", "accept", "passage", "wrong_answers")
 # What a line may raise that was cut off anywhere; a value that is refused was read whole.
 _CUT_OFF = (json.JSONDecodeError, UnicodeDecodeError)
 
@@ -538,7 +540,25 @@ def transcript_problems(transcript: Transcript) -> list[str]:
     for turn in transcript.turns:
         where = f"turn of agent {turn.agent} in round {turn.round}"
         problems += [f"{where}: {problem}" for problem in _shown_problems(rules, turn, spoken)]
+    problems += _misnamed_keys(transcript)
     return problems
+
+
+def _misnamed_keys(transcript: Transcript) -> Iterator[str]:
+    """Name unknown keys that look like known ones: they are kept, and change nothing."""
+    objects: list[tuple[str, Protocol | AgentRole | Turn]] = [("protocol", transcript.protocol)]
+    objects += [(f"protocol.roles, {role.name}", role) for role in transcript.protocol.roles]
+    for turn in transcript.turns:
+        objects.append((f"turn of agent {turn.agent} in round {turn.round}", turn))
+    for where, record in objects:
+        known = [field.name for field in fields(record)]
+        for key in record.extra:
+            hint = did_you_mean(key, known, cutoff=0.8)
+            if hint and key not in known:
+                yield f"{where}: {key} is not read{hint}"
+    for key in cast(Mapping[str, object], transcript.extra.get("question", {})):
+        if key in _QUESTION_META:
+            yield f"question.{key}: is not read; expected question.meta.{key}"
 
 
 def _shown_problems(rules: Protocol, turn: Turn, spoken: set[TurnKey]) -> Iterator[str]:
