@@ -118,6 +118,26 @@ def test_misshapen_results_cost_their_table_alone(run, results):
     assert len(page) < 1_000_000
 
 
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            {"metrics_jsonl": "{}\n{\n\n[]\n{}\n"},
+            "2 of 4 lines of metrics.jsonl could not be read.",
+        ),
+        ({"results_json": "{"}, "results.json could not be read."),
+        ({"environment_json": "", "metrics_jsonl": "{}\n"}, "environment.json could not be read."),
+        ({"metrics_jsonl": '{}\n{"cut off": '}, None),
+    ],
+)
+def test_damaged_file_is_not_taken_for_none(run, files, message):
+    page = run(**files)
+    if message is None:
+        assert "could not be read" not in page
+    else:
+        assert message in page
+
+
 def test_hundreds_of_phases_are_bounded(run):
     rows_of_phase = rows(*(step / 9 for step in range(40)))
     many = "".join(rows_of_phase.replace('"rl"', f'"phase {k}"') for k in range(300))

@@ -253,7 +253,8 @@ def read_all(run: RunFiles) -> Debates:
     debates.add(run.transcripts, run.tokens, run.phases)
     debates.add(run.evaluations, None, run.phases)
     debates.add_imported(run.imported)
-    for problem in run.damaged_files:
+    # The page of a run says at its top which files are damaged.
+    for problem in run.damaged_files if run.folder is None else ():
         debates.note_unreadable(1, problem)
     return debates
 

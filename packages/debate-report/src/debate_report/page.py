@@ -255,10 +255,12 @@ def make_what_if(run: RunFiles, choices: ReplayChoices) -> str:
 
 
 def _warning_and_results(run: RunFiles) -> Markup:
-    """Render the results, below a warning where nothing was learned."""
-    warning = warning_of(run.rows)
-    paragraph = Markup('<p class="verdict warned">{}</p>').format(warning) if warning else Markup()
-    return paragraph + results(run.results)
+    """Render the results, below warnings of damaged files and where nothing was learned."""
+    damage = f"{'; '.join(run.damaged_files)}." if run.damaged_files else ""
+    paragraphs = Markup()
+    for warning in filter(None, (damage, warning_of(run.rows))):
+        paragraphs += Markup('<p class="verdict warned">{}</p>').format(warning)
+    return paragraphs + results(run.results)
 
 
 def run_html(run_dir: Path) -> str:

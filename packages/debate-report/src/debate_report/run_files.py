@@ -41,7 +41,7 @@ class RunFiles:
     imported: tuple[Transcript, ...] = ()
     """Debates and rollouts of a file, instead of a run's."""
     damaged_files: tuple[str, ...] = ()
-    """Unreadable files of a folder of rollouts, each with the reason."""
+    """Unreadable files of a run or of a folder of rollouts, each with the reason."""
     figures: tuple[Sequence[str], ...] = ()
     """The table of an evaluation: the head, then the rows."""
     cross_play: tuple[Sequence[Sequence[str]], ...] = ()
@@ -91,8 +91,12 @@ def read_run(run_dir: Path) -> RunFiles:
             f"{run_dir} is not a run directory: found neither metrics.jsonl nor recipe.yaml; "
             "give the folder that debate-train wrote, or one with rollouts"
         )
-    lines = [parse_json(line) for line in read_text(run_dir / "metrics.jsonl").split("\n")]
-    rows = tuple(row for row in lines if isinstance(row, dict))
+    rows, damaged_files = _read_rows(run_dir / "metrics.jsonl")
+    objects: dict[str, dict[str, object] | None] = {}
+    for name in ("results.json", "environment.json"):
+        objects[name] = read_object(run_dir / name)
+        if objects[name] is None and (run_dir / name).is_file():
+            damaged_files.append(f"{name} could not be read")
     evaluations: list[Path] = []
     for when in ("before", "after"):
         files = sorted((run_dir / "evaluations").glob(f"{when}-*.jsonl"))
@@ -100,15 +104,33 @@ def read_run(run_dir: Path) -> RunFiles:
         evaluations += [file for file in files if not file.name.startswith(f"{when}-direct-")]
     return RunFiles(
         name=run_dir.resolve().name,
-        rows=rows,
+        rows=tuple(rows),
         recipe=read_text(run_dir / "recipe.yaml"),
-        results=read_object(run_dir / "results.json"),
-        environment=read_object(run_dir / "environment.json") or {},
+        results=objects["results.json"],
+        environment=objects["environment.json"] or {},
         transcripts=tuple(_sort_transcripts(run_dir / "transcripts", _phases_of(rows))),
         tokens=run_dir / "tokens",
         folder=run_dir,
         evaluations=tuple(evaluations),
+        damaged_files=tuple(damaged_files),
     )
+
+
+def _read_rows(path: Path) -> tuple[list[dict[str, object]], list[str]]:
+    """Read the rows of metrics, and say how many lines are none.
+
+    Only what stands behind the last line end was cut off by an interrupt.
+    """
+    *lines, last_line = read_text(path).split("\n")
+    values = [parse_json(line) for line in lines if line.strip()]
+    rows = [value for value in values if isinstance(value, dict)]
+    num_damaged = len(values) - len(rows)
+    last_value = parse_json(last_line)
+    if isinstance(last_value, dict):
+        rows.append(last_value)
+    if not num_damaged:
+        return rows, []
+    return rows, [f"{num_damaged:,} of {len(values):,} lines of {path.name} could not be read"]
 
 
 def _phases_of(rows: Sequence[Row]) -> list[str]:
