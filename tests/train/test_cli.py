@@ -151,6 +151,8 @@ def test_a_used_folder_and_one_without_a_run_are_refused_before_anything_is_load
         printed = capsys.readouterr()
         assert problem in printed.err and printed.out == ""
         assert "loading" not in printed.err
+    assert main(["--resume", str(tmp_path / "new")]) == 2
+    assert "found no such folder" in capsys.readouterr().err
     assert calls == []
 
 

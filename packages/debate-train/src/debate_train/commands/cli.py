@@ -254,8 +254,10 @@ def take_own_recipe(arguments: argparse.Namespace) -> None:
         return
     if arguments.recipe:
         folder = Path(arguments.recipe)
+        # Without --output only a run can be meant, also a misspelt one.
+        means_run = folder.is_dir() or (arguments.output is None and not folder.exists())
         # A folder here may have the name of a recipe that ships, which then wins.
-        if folder.is_dir() and named_recipe(arguments.recipe) is None:
+        if means_run and named_recipe(arguments.recipe) is None:
             arguments.output = arguments.output or folder
             arguments.recipe = str(latest_recipe(folder))
     elif arguments.output is not None:
