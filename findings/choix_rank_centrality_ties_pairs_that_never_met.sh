@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# choix 0.4.1: six players in a row, each of which beat the next eight times of ten; others never met.
-# One would expect a regularization of alpha=1e-12 to change nothing, as in ilsr_pairwise. In
-# rank_centrality it flattens the strengths, from 3.5 to 0.2 for the first player, and puts the third
-# above the second, by whom it was beaten. alpha is added to the wins of all pairs before they become
-# shares, so each pair that never met becomes a tie, which counts as much as ten games.
+# choix 0.4.1: six players in a row, each of which beat the next eight times of ten; others never
+# met. One would expect a regularization of alpha=1e-12 to change nothing, as in ilsr_pairwise. In
+# rank_centrality it flattens the strengths, from 3.5 to 0.2 for the first player, and puts the
+# third above the second, by whom it was beaten. alpha is added to the wins of all pairs before
+# they become shares, so each pair that never met becomes a tie, which counts as much as ten games.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

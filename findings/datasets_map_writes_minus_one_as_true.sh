@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# datasets 5.2.0: a boolean column "reward" says which answers are right, and map writes 1 and -1 for
-# true and false, the usual rewards. One would expect numbers, as an integer column that takes 0.5
-# becomes one of floats. Every row says True, wrong answers too, and nothing warns. map tries the old
-# column's type first, and Arrow takes each number but 0 for true. Neither remove_columns nor
-# try_original_type=False, which is documented to infer new types, changes that, unless the function
-# takes batches; another name for the column does.
+# datasets 5.2.0: a boolean column "reward" says which answers are right, and map writes 1 and -1
+# for true and false, the usual rewards. One would expect numbers, as an integer column that takes
+# 0.5 becomes one of floats. Every row says True, wrong answers too, and nothing warns. map tries
+# the old column's type first, and Arrow takes each number but 0 for true. Neither remove_columns
+# nor try_original_type=False, which is documented to infer new types, changes that, unless the
+# function takes batches; another name for the column does.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

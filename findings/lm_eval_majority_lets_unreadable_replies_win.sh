@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# lm-eval 0.4.13, maj@8 of its task gsm8k_cot_self_consistency, gold 1000: one would expect a vote of
-# the answers that were read, with answers that the metric takes for equal as one. The vote comes
-# before the metric, of texts: "[invalid]", which stands for a reply that could not be read, is an
-# answer like others, and four such replies beat three right ones; "1,000" and "1000", which the
-# metric both takes for the gold, split their votes, and three replies of 990 beat four right ones.
+# lm-eval 0.4.13, maj@8 of its task gsm8k_cot_self_consistency, gold 1000: one would expect a vote
+# of the answers that were read, with answers that the metric takes for equal as one. The vote
+# comes before the metric, of texts: "[invalid]", which stands for a reply that could not be read,
+# is an answer like others, and four such replies beat three right ones; "1,000" and "1000", which
+# the metric both takes for the gold, split their votes, and three replies of 990 beat four right
+# ones.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

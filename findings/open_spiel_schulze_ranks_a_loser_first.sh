@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# open-spiel 2.0.2, voting by Schulze's method: four ballots in which c beats a 3 to 1, b beats d 3 to
-# 1, and all other pairs are tied. One would expect c before a and b before d, in every order of the
-# alternatives. The ranking is a, b, c, d: a stands first, which beats no one. The code sorts by a
-# comparison that says "equal" for a tie, and ties of this method are not transitive (a and b, b and
-# c, but not a and c), while a sort relies on that and compares some pairs alone. Of 2,000 random
-# elections, 74 are ranked against their own strongest paths, 29 of them with a loser first.
+# open-spiel 2.0.2, voting by Schulze's method: four ballots in which c beats a 3 to 1, b beats d 3
+# to 1, and all other pairs are tied. One would expect c before a and b before d, in every order of
+# the alternatives. The ranking is a, b, c, d: a stands first, which beats no one. The code sorts
+# by a comparison that says "equal" for a tie, and ties of this method are not transitive (a and b,
+# b and c, but not a and c), while a sort relies on that and compares some pairs alone. Of 2,000
+# random elections, 74 are ranked against their own strongest paths, 29 of them with a loser first.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -62,7 +62,7 @@ for _ in range(2000):
     pairs = beaten_pairs(ranking_of_draw, best)
     num_wrong += bool(pairs)
     num_wrong_winners += any(first == ranking_of_draw[0] for first, _ in pairs)
-print(f"of 2,000 random elections {num_wrong} ranked wrongly, {num_wrong_winners} with a loser first")
+print(f"of 2,000 elections {num_wrong} ranked wrongly, {num_wrong_winners} with a loser first")
 assert ranking == "abcd" and wrong_pairs == [("a", "c")], "what was seen has changed"
 assert num_wrong_winners > 0, "what was seen has changed"
 PYTHON

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# textarena 0.7.4, KuhnPoker-v0, a game for self-play. Its prompt says that a bet and a call each add 1
-# chip to the pot, so one would expect a called bet to win 2 chips and a fold to lose 1. No chip ever
-# follows the antes: every line of play wins or loses 1, a call is free, and a fold never better.
-# IndianPoker-v0 moves its chips. There, one would expect both players to act in a round before a
-# showdown: after a round that ended in two checks, the first check of the next round ends it.
+# textarena 0.7.4, KuhnPoker-v0, a game for self-play. Its prompt says that a bet and a call each
+# add 1 chip to the pot, so one would expect a called bet to win 2 chips and a fold to lose 1. No
+# chip ever follows the antes: every line of play wins or loses 1, a call is free, and a fold never
+# better. IndianPoker-v0 moves its chips. There, one would expect both players to act in a round
+# before a showdown: after a round that ended in two checks, the first check of the next round ends
+# it.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -2,9 +2,9 @@
 # torch 2.13.0, optim.Muon on a float32 matrix of 256 by 256, whose gradient has the rank of the
 # number of tokens that it comes from. Its source says that the update has the gradient's own
 # singular vectors, with values from 0.5 to 1.5, so one would expect no other direction in it, but
-# for rounding. For one token, some 70 % of the update's squared norm is in other directions, for 16
-# more than 10 %. The iteration runs in bfloat16, and multiplies small singular values by 3.4 in each
-# of five steps, those of its own rounding errors, too. In float32 it keeps the rank.
+# for rounding. For one token, some 70 % of the update's squared norm is in other directions, for
+# 16 more than 10 %. The iteration runs in bfloat16, and multiplies small singular values by 3.4 in
+# each of five steps, those of its own rounding errors, too. In float32 it keeps the rank.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -49,7 +49,7 @@ for num_tokens in (1, 4, 16):
     gradient = torch.randn(SIZE, num_tokens) @ torch.randn(num_tokens, SIZE)
     seen = share_outside(muon_update(gradient), gradient, num_tokens)
     in_float32 = share_outside(float32_update(gradient), gradient, num_tokens)
-    print(f"  of {num_tokens} token(s): expected 0.00, seen {seen:.2f}, in float32 {in_float32:.2f}")
+    print(f"  {num_tokens} token(s): expected 0.00, seen {seen:.2f}, float32 {in_float32:.2f}")
     assert in_float32 < 0.001, "float32 keeps the rank no more"
     assert seen > {1: 0.5, 4: 0.2, 16: 0.05}[num_tokens], "what was seen has changed"
 PYTHON

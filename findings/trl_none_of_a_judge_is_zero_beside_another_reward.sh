@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# trl 1.16.0, GRPOTrainer: a judge gives three replies of a group 1 and has no verdict on the fourth,
-# None, which is documented to leave the judge out of that reply's reward. With no other reward, all
-# advantages are 0. Beside a second reward, by which the four are equal, one would expect the same.
-# But the reply without a verdict is compared with the sums of those that have one: the judge's
-# silence costs it -1.5, as much as the verdict "wrong" (RLOOTrainer sums alike). The other setting of
-# multi_objective_aggregation, "normalize_then_sum", leaves all advantages at 0.
+# trl 1.16.0, GRPOTrainer: a judge gives three replies of a group 1 and has no verdict on the
+# fourth, None, which is documented to leave the judge out of that reply's reward. With no other
+# reward, all advantages are 0. Beside a second reward, by which the four are equal, one would
+# expect the same. But the reply without a verdict is compared with the sums of those that have
+# one: the judge's silence costs it -1.5, as much as the verdict "wrong" (RLOOTrainer sums alike).
+# The other setting of multi_objective_aggregation, "normalize_then_sum", leaves all advantages at
+# 0.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # verl 0.9.1: a batch of eight replies, split into micro-batches whose gradients add up, as its
 # engines do. agg_loss promises a loss that does not depend on how work is divided, so one would
-# expect the same gradient however many micro-batches there are. Eight losses keep that, in each mode
-# of aggregation. "geo_mean" (GMPO) takes the mean over the micro-batch's replies instead: two
+# expect the same gradient however many micro-batches there are. Eight losses keep that, in each
+# mode of aggregation. "geo_mean" (GMPO) takes the mean over the micro-batch's replies instead: two
 # micro-batches give twice the gradient, eight give eight times. With use_dynamic_bsz their number
 # changes from step to step, and so does the size of the update.
 set -euo pipefail

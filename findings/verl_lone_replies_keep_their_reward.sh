@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# verl 0.9.1: estimators that subtract a mean of the group from each reward. One would expect that 1
-# more for all rewards changes no advantage, and that a reply without siblings, which was compared
+# verl 0.9.1: estimators that subtract a mean of the group from each reward. One would expect that
+# 1 more for all rewards changes no advantage, and that a reply without siblings, which was compared
 # with nothing, gets 0. Seven of eight give it its whole reward, so where the other rollouts of a
-# question failed, the level of rewards alone pushes the last one up or down. rloo gives it the reward
-# and rloo_vectorized, of the same docstring, 0. gpg follows the level in whole groups, too: it
-# divides by the share of rewards that are not 0, where its paper counts groups without a difference.
+# question failed, the level of rewards alone pushes the last one up or down. rloo gives it the
+# reward and rloo_vectorized, of the same docstring, 0. gpg follows the level in whole groups, too:
+# it divides by the share of rewards that are not 0.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
