@@ -290,6 +290,9 @@ right | math | 42 | The answer is clearly 42.
 wrong | math | 42 | The answer is 42 or 43.
 wrong | math | 42 | The answer is 7, since 42 is even.
 right | math | \text{Evelyn} | Answer: Evelyn
+right | math | \text{Evelyn} | Final Answer: The final answer is $\text{Evelyn}$. I hope it is correct.
+wrong | math | \text{Evelyn} | Answer: It is not $\text{Evelyn}$.
+right | math | f is odd | Answer: $f$ is odd
 right | math | \frac{1}{2} | The answer is $\frac12$.
 wrong | math | 42 | \boxed{42}⏎Answer: it cannot be known
 right | math | 3000000 | \boxed{3 million}
@@ -302,6 +305,20 @@ right | math | 300 | \boxed{3\text{ hundred dollars}}
 def test_words_around_an_answer_count(verdict: str, kind: str, gold: str, reply: str) -> None:
     choices = ["red", "blue", "green", "all of the above"]
     assert check(ask(gold, kind, choices=choices), reply).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reply"),
+    [
+        ("right", "Answer: B. F. Skinner"),
+        ("right", "C. B. F. Skinner"),
+        ("wrong", "B. Wilhelm Wundt"),
+        ("wrong", "B."),
+    ],
+)
+def test_choice_may_begin_as_a_label_does(verdict: str, reply: str) -> None:
+    choices = ["William James", "Wilhelm Wundt", "B. F. Skinner"]
+    assert check(ask("C", "choice", choices=choices), reply).verdict == verdict
 
 
 @pytest.mark.parametrize("quote", [r"\boxed{7}", "Answer: 7\n", r"so $\boxed{7}$ or \boxed{8}"])

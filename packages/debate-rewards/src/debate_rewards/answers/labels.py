@@ -95,9 +95,10 @@ def chosen_label(
 ) -> str | Unreadable:
     """Find the label of the choice named by a text.
 
-    A bare label, or a label with a closing sign behind it, goes first, so a choice's text may be a
-    letter or a number. Then a choice's whole text counts, then the label affirmed by a sentence,
-    then the only choice with its text in the sentence.
+    A bare label goes first, so a choice's text may be a letter or a number. Then a choice's whole
+    text counts, which may begin as a label does (`B. F. Skinner`), then a label with a closing sign
+    behind it, then the label affirmed by a sentence, then the only choice with its text in the
+    sentence.
 
     Args:
         text: The final answer.
@@ -111,14 +112,14 @@ def chosen_label(
     if bare in labels:
         return bare
 
-    leading = _leading_label(plain, labels, texts)
-    if leading is not None:
-        return leading
-
     whole_text = text_form(plain)
     labels_of_text = [label for label, choice in texts.items() if text_form(choice) == whole_text]
     if len(labels_of_text) == 1:
         return labels_of_text[0]
+
+    leading = _leading_label(plain, labels, texts)
+    if leading is not None:
+        return leading
 
     ordinal = _ORDINAL_OPTION.fullmatch(plain)
     if ordinal is not None and texts:

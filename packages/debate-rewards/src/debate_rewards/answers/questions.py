@@ -68,7 +68,13 @@ _LEAD_IN = re.compile(
     r"(?!not\b)(?=\S)"
 )
 _REMARK = re.compile(r", (?:in|at|on|near|located|born|who|which|because|since) ")
-_DENIED_BOLD = re.compile(r"(?:\bnot|n['’]t|\bnever|\bthan|\bof)\s+(?:\w+\s+)?\*\*", re.IGNORECASE)
+# "The final answer is $\text{Evelyn}$. I hope it is correct."
+_WORDS_IN_DOLLARS = re.compile(
+    r"(?:^|\bis:?\s)\s*\$(\\text\s*\{[^{}$]+\}|[A-Za-z][A-Za-z ]*)\$(?=\s*(?:[.!]|$))"
+)
+_DENIED_PART = re.compile(
+    r"(?:\bnot|n['’]t|\bnever|\bthan|\bof)\s+(?:\w+\s+)?(?:\*\*|\$)", re.IGNORECASE
+)
 _CORRECTION = re.compile(
     r"(?:(?<=[.?!…,;–—])\s*|\b(?:hmm+|oh|oops|sorry)\b[\s,.…!]+)(?:no\b[\s,.]*)?"
     r"(?:wait|actually|scratch\s+that|correction|on\s+second\s+thought)\b(?=\W+\w)[\s,.:…!–—]*"
@@ -360,9 +366,9 @@ def _formula_of_sentence(text: str) -> Answer | Unreadable:
 
 
 def _read_words(text: str) -> Text:
-    in_bold = BOLD.findall(text)
-    if len(in_bold) == 1 and not _DENIED_BOLD.search(text):
-        text = in_bold[0]
+    marked_parts = BOLD.findall(text) or _WORDS_IN_DOLLARS.findall(text)
+    if len(marked_parts) == 1 and not _DENIED_PART.search(text):
+        text = marked_parts[0]
     spelled = read_mathematics(text)
     words = spelled.text if isinstance(spelled, Text) else plain_text(text)
     return Text(_BEFORE_WORD.sub("", text_form(words).strip("()., ")))
