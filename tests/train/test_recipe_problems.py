@@ -126,11 +126,23 @@ def test_environment_value_is_not_shown_in_errors(tmp_path, monkeypatch, line):
         ("trainer.max_skipped=9", "expected no such key: the run stops after 5 skipped updates"),
         ("reward={type: v2, format_penalty: -.inf}", "format_penalty: found -.inf; expected a "),
         ("data={type: questions}", "data.path: missing; expected a value for"),
+        ("debate.personas=[]", "debate.personas: found a list; expected at least 1 item"),
+        (
+            "reward={type: mixed, components: {}}",
+            "found a mapping of keys; expected at least 1 item",
+        ),
     ],
     ids=lambda value: value[:30],
 )
 def test_value_of_a_whole_recipe_is_refused_with_its_key(override, message, tmp_path):
     assert message in refusal(write(tmp_path, FILE), override, model=Recipe)
+
+
+def test_list_with_wrong_items_is_not_called_too_short(tmp_path):
+    message = refusal(
+        write(tmp_path, FILE), "debate.personas=[{name: A, temprature: 1}]", model=Recipe
+    )
+    assert message.endswith("temprature: unknown key; did you mean 'temperature'?")
 
 
 LONG = "n" * 300

@@ -1,7 +1,7 @@
 """Messages about an invalid recipe, with file, line, key and the nearest name."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -24,7 +24,8 @@ TEXT_ERRORS = ("string_type", "literal_error", "enum", "path_type")
 OLD_NUMBER = re.compile(r"[-+]?(0[0-9_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 # Text of pydantic's messages around the expected value.
 AROUND_EXPECTED = re.compile(
-    r"^(?:Input|String) should (be )?|, (unable|got) .*| or instance of .*|'"
+    r"^(?:Input|String) should (be )?|^(?:Tuple|List|Dictionary) should have | after validation"
+    r"|, (unable|got) .*|, not \d+$| or instance of .*|'"
 )
 OUR_WORDS = {
     "dictionary": "mapping",
@@ -129,7 +130,12 @@ class Problems:
         details_by_path: dict[KeyPath, list[ErrorDetails]] = {}
         for detail in error.errors(include_url=False):
             details_by_path.setdefault(self._path(detail), []).append(detail)
-        lines = [self._line(path, details) for path, details in details_by_path.items()]
+        lines = []
+        for path, details in details_by_path.items():
+            # A list that lacks its wrong items is too short; each of these has a line of its own.
+            is_short = details[0]["type"] == "too_short"
+            if not (is_short and _has_path_below(path, details_by_path)):
+                lines.append(self._line(path, details))
         if len(lines) > MAX_PROBLEMS:
             lines[MAX_PROBLEMS:] = [f"... and {len(lines) - MAX_PROBLEMS} more"]
         return self.reading.redact("\n".join(lines))
@@ -279,6 +285,10 @@ class Problems:
         if len(text) > MAX_SHOWN_CHARS:
             text = text[: MAX_SHOWN_CHARS - 3] + "..."
         return text
+
+
+def _has_path_below(path: KeyPath, paths: Iterable[KeyPath]) -> bool:
+    return any(len(other) > len(path) and other[: len(path)] == path for other in paths)
 
 
 def _type_alone(path: KeyPath, value: str, tags: list[str]) -> str:
