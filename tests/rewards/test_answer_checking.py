@@ -290,7 +290,7 @@ right | math | 42 | The answer is clearly 42.
 wrong | math | 42 | The answer is 42 or 43.
 wrong | math | 42 | The answer is 7, since 42 is even.
 right | math | \text{Evelyn} | Answer: Evelyn
-right | math | \text{Evelyn} | Final Answer: The final answer is $\text{Evelyn}$. I hope it is correct.
+right | math | \text{Evelyn} | The final answer is $\text{Evelyn}$. I hope it is correct.
 wrong | math | \text{Evelyn} | Answer: It is not $\text{Evelyn}$.
 right | math | f is odd | Answer: $f$ is odd
 right | math | \frac{1}{2} | The answer is $\frac12$.

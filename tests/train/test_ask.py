@@ -107,6 +107,11 @@ def test_no_answer_is_a_failure_and_nothing_acts_on_the_terminal(
     ("options", "message"),
     [
         (("--decision", "central"), "--topology central"),
+        (("--decision", "judged"), "--form judged"),
+        (("--decision", "confidence"), "log-probabilities"),
+        (("--decision", "peer_vote", "debate.contract=boxed"), "a contract with comparisons"),
+        (("--choice", "a", "--choice", "b"), "--choice: found with --kind number"),
+        (("--agents", "4", "debate.num_agents=3"), "debate.num_agents: found beside the option"),
         (("--topology", "rnig"), "found 'rnig'; expected all, ring, sparse or central"),
         (("--model", "a", "--model", "b", "--agents", "1"), "--agents: found 1 for 2 models"),
     ],

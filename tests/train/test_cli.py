@@ -336,8 +336,10 @@ def test_recipes_lists_every_recipe_with_its_heading(
     assert set(headings) == {path.with_suffix("").as_posix() for path in paths}
     heading = "SDRL-freq on the signs puzzle: one tiny model"
     assert headings["sdrl_freq_puzzle"].startswith(heading)
-    matches = printed(capsys, "recipes", "MACA")
+    matches = printed(capsys, "recipes", "Maca")
     assert matches.split()[0] == "papers/baseline_maca_llama3_8b_boolq"
+    assert main(["recipes", "quikstart"]) == 2
+    assert "found none with 'quikstart'" in capsys.readouterr().err
 
 
 def test_print_writes_the_complete_recipe_and_nothing_else(

@@ -160,8 +160,8 @@ def ask(
         raise UsageError("\n".join(problems))
     form = recipe.debate
     protocol = form.protocol()
-    if decision == "central" and protocol.topology != "central":
-        raise UsageError("--decision: found central; expected it with --topology central")
+    if decision is not None:
+        _refuse_decision(recipe, decision)
     if until_agreed:
         if judging_agents(protocol):
             raise UsageError("--until-agreed: found it before judges, who decide in the last round")
@@ -186,6 +186,28 @@ def ask(
     finally:
         engine.close()
     return summarize(transcript, decision, seed)
+
+
+def _refuse_decision(recipe: Recipe, decision: str) -> None:
+    """Refuse a rule that cannot apply, before anything is asked.
+
+    Raises:
+        UsageError: The rule needs another form, contract or engine.
+    """
+    protocol = recipe.debate.protocol()
+    contracts = [protocol.contract_of(round) for round in range(protocol.max_rounds)]
+    compares = any("comparison" in contract.sections for contract in contracts)
+    has_logps = "logps" in recipe.rollout.engine.capabilities
+    needs = {
+        "central": (protocol.topology == "central", "--topology central"),
+        "judged": (bool(judging_agents(protocol)), "--form judged"),
+        "peer_vote": (compares, "a contract with comparisons"),
+        "bradley_terry": (compares, "a contract with comparisons"),
+        "confidence": (has_logps, "an engine that gives log-probabilities"),
+    }
+    applies, need = needs.get(decision, (True, ""))
+    if not applies:
+        raise UsageError(f"--decision: found {decision}; expected it with {need}")
 
 
 def summarize(transcript: Transcript, rule: str | None, seed: int) -> dict[str, Any]:
@@ -324,7 +346,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(arguments: argparse.Namespace) -> int:
     if not arguments.question.strip():
         raise UsageError("QUESTION: found no text; expected a question")
-    overrides = [*settings_of(arguments), *arguments.overrides]
+    if arguments.choice and arguments.kind not in (None, "choice"):
+        raise UsageError(f"--choice: found with --kind {arguments.kind}; expected --kind choice")
+    settings = settings_of(arguments)
+    keys_of_options = {text.partition("=")[0] for text in settings} - {"debate"}
+    for text in arguments.overrides:
+        key = text.partition("=")[0].strip()
+        if key in keys_of_options:
+            raise UsageError(f"{key}: found beside the option that sets it; expected one of both")
+    overrides = [*settings, *arguments.overrides]
     names_model = any(text.startswith(("model", "rollout.engine")) for text in overrides)
     if arguments.recipe == ASK_RECIPE and not names_model:
         raise UsageError(
@@ -332,7 +362,7 @@ def _main(arguments: argparse.Namespace) -> int:
             "calls the model, or a --recipe that has one"
         )
     recipe = load_recipe(arguments.recipe, overrides, model=Recipe).recipe
-    meta: dict[str, object] = {"kind": arguments.kind}
+    meta: dict[str, object] = {"kind": arguments.kind or "text"}
     if arguments.choice:
         meta = {"kind": "choice", "choices": list(arguments.choice)}
     printer = Printer(recipe, arguments.json)

@@ -280,7 +280,7 @@ def ask_parser() -> argparse.ArgumentParser:
     add("--topology", metavar="NAME", help="who sees whom: all, ring, sparse, central")
     add("--max-tokens", type=int, metavar="T", help="most tokens of a turn")
     add("--seed", type=int, metavar="S", help="of all sampling; 0 by default")
-    add("--kind", choices=KINDS, default="text", help="of the answer, which says when two agree")
+    add("--kind", choices=KINDS, help="of the answer, which says when two agree (text, or choice)")
     add("--choice", action="append", metavar="TEXT", help="one of the answers to choose from")
     add("--decision", choices=DECISIONS, help="whose answer counts: by default the peers' vote")
     add("--until-agreed", action="store_true", help="end as soon as all agents agree")
