@@ -23,7 +23,11 @@ MIN_SEEDS = 3
 """Fewer seeds have no spread to plan further seeds by."""
 
 
-def tables(study: Study, lines: Sequence[FinishedRun], plot: Path) -> list[str]:
+def tables(
+    study: Study,
+    lines: Sequence[FinishedRun],
+    plot: Path,
+) -> list[str]:
     """Format the study's tables as Markdown, and write the study's plot, if any.
 
     Args:
@@ -46,7 +50,12 @@ def tables(study: Study, lines: Sequence[FinishedRun], plot: Path) -> list[str]:
     return markdown
 
 
-def page(study: Study, file: Path, image: Path, markdown: Sequence[str]) -> str:
+def page(
+    study: Study,
+    file: Path,
+    image: Path,
+    markdown: Sequence[str],
+) -> str:
     """Write the page of a study: subject, head of the file, plot and tables.
 
     Args:
@@ -58,7 +67,9 @@ def page(study: Study, file: Path, image: Path, markdown: Sequence[str]) -> str:
     lines = [f"# Study {study.name}", ""]
     if study.about:
         lines += [study.about, ""]
-    source = f" from `{Path(study.results).name}`" if study.results else ""
+    source = ""
+    if study.results:
+        source = f" from `{Path(study.results).name}`"
     lines += [f"Written by `debate-study {file.name}`{source}.", ""]
     file_head = opening(file)
     if file_head:
@@ -69,10 +80,19 @@ def page(study: Study, file: Path, image: Path, markdown: Sequence[str]) -> str:
 
 
 def _runs_by_arm(study: Study, lines: Sequence[FinishedRun]) -> Runs:
-    return {(run.arm, run.seed): run for run in lines if run.arm in study.arms_of(run.seed)}
+    """Select the runs of the study's arms; its file may have runs of other arms."""
+    runs = {}
+    for run in lines:
+        if run.arm in study.arms_of(run.seed):
+            runs[run.arm, run.seed] = run
+    return runs
 
 
-def _levels(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
+def _levels(
+    study: Study,
+    runs: Runs,
+    arms: Sequence[str],
+) -> list[str]:
     """Format each measure at each arm's end: the mean over seeds, with the mean before."""
     # A start that misses its criterion is not trained from: its arm has no end to measure.
     trained_runs = [_runs_of_arm(runs, arm, start_met=True) for arm in arms]
@@ -95,9 +115,18 @@ def _levels(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
     return [explanation, "", *table(head, rows)]
 
 
-def _runs_of_arm(runs: Runs, arm: str, *, start_met: bool) -> list[FinishedRun]:
-    arm_runs = [runs[arm, seed] for seed in seeds_of(runs, [arm])]
-    return [run for run in arm_runs if run.start_met == start_met]
+def _runs_of_arm(
+    runs: Runs,
+    arm: str,
+    *,
+    start_met: bool,
+) -> list[FinishedRun]:
+    arm_runs = []
+    for seed in seeds_of(runs, [arm]):
+        run = runs[arm, seed]
+        if run.start_met == start_met:
+            arm_runs.append(run)
+    return arm_runs
 
 
 def _seeds(arm_runs: Sequence[FinishedRun]) -> str:
@@ -110,29 +139,42 @@ def _level(arm_runs: Sequence[FinishedRun], measure: str) -> str:
     if not after:
         return "–"
     # A mean before and one after of different runs would not be comparable.
-    if len(before) < len(arm_runs) or len(after) < len(arm_runs):
-        num_measured = f" ({len(after)})" if len(after) < len(arm_runs) else ""
-        return f"{fmean(after):.3f}{num_measured}"
+    num_runs = len(arm_runs)
+    if len(after) < num_runs:
+        return f"{fmean(after):.3f} ({len(after)})"
+    if len(before) < num_runs:
+        return f"{fmean(after):.3f}"
     gains = [last - first for first, last in zip(before, after, strict=True)]
-    half_width = interval(gains)[2]
     level = f"{fmean(before):.3f} → {fmean(after):.3f}"
-    return level if half_width is None else f"{level} ± {half_width:.3f}"
+    half_width = interval(gains)[2]
+    if half_width is not None:
+        level += f" ± {half_width:.3f}"
+    return level
 
 
-def _totals(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
+def _totals(
+    study: Study,
+    runs: Runs,
+    arms: Sequence[str],
+) -> list[str]:
     """Format the cost of each arm as means over seeds."""
     rows: list[list[object]] = []
     for arm in arms:
         arm_runs = _runs_of_arm(runs, arm, start_met=True)
         columns = [[run.seconds for run in arm_runs if run.seconds is not None]]
         for name in study.totals:
-            columns.append([run.totals[name] for run in arm_runs if name in run.totals])
+            totals = [run.totals[name] for run in arm_runs if name in run.totals]
+            columns.append(totals)
         means = [f"{fmean(values):,.0f}" if values else "–" for values in columns]
         rows.append([arm, *means])
     return table(["arm", "seconds", *study.totals], rows)
 
 
-def differences(runs: Runs, comparison: Compared, measure: str) -> dict[int, float]:
+def differences(
+    runs: Runs,
+    comparison: Compared,
+    measure: str,
+) -> dict[int, float]:
     """Compute the difference of each seed with runs on both sides."""
     by_seed = {}
     for seed in seeds_of(runs, [comparison.arm]):
@@ -170,32 +212,73 @@ def _start_failed(run: FinishedRun, other: FinishedRun | None) -> bool:
     return not run.start_met or (other is not None and not other.start_met)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Row:
-    """A comparison by one measure, with the difference of each seed that ran."""
+    """A comparison by one measure.
+
+    Attributes:
+        compared: Names of the sides.
+        measure: The measure.
+        values: The difference of each seed that ran, at least one.
+        num_failed: Seeds that were not trained, as their start missed its criterion.
+        expected: The difference that the study is made to show.
+        needed_seeds: Seeds that show the expected difference four times in five.
+        has_power: Whether that many ran; without an expected difference any number will do.
+        p: Of a mean difference of 0; `None` for too few or too equal seeds.
+        p_holm: p adjusted for all tests of the study.
+    """
 
     compared: str
     measure: str
-    values: Mapping[int, float]
-    failed_seeds: Sequence[int]
+    values: Sequence[float]
+    num_failed: int
     expected: float | None
+    needed_seeds: int | None
+    has_power: bool
+    p: float | None
+    p_holm: float | None = None
 
     @property
-    def needed_seeds(self) -> int | None:
-        """Seeds that show the expected difference four times in five, by the spread so far."""
-        if self.expected is None:
-            return None
-        if len(self.values) < MIN_SEEDS:
-            return MIN_SEEDS
-        return seeds_needed(self.expected, stdev(self.values.values()))
+    def mark(self) -> str:
+        """Markdown before and after what is significant."""
+        is_significant = self.p_holm is not None and self.p_holm <= LEVEL
+        return "**" if is_significant and self.has_power else ""
 
-    @property
-    def has_power(self) -> bool:
-        return self.needed_seeds is None or len(self.values) >= self.needed_seeds
 
-    @property
-    def p(self) -> float | None:
-        return interval([*self.values.values()])[3] if self.values else None
+def _rows(study: Study, runs: Runs) -> list[_Row]:
+    """Compare the sides of each comparison that has seeds, by each of its measures."""
+    rows = []
+    for comparison in study.compared:
+        gains = ", gains" if comparison.gains else ""
+        num_failed = len(failed_starts(runs, comparison))
+        for measure in comparison.measures:
+            values = [*differences(runs, comparison, measure).values()]
+            if not values:
+                continue
+            needed_seeds = None
+            if comparison.expected is not None:
+                # Fewer seeds have no spread to plan by.
+                needed_seeds = MIN_SEEDS
+                if len(values) >= MIN_SEEDS:
+                    needed_seeds = seeds_needed(comparison.expected, stdev(values))
+            row = _Row(
+                compared=f"{comparison.arm} − {comparison.over}{gains}",
+                measure=measure,
+                values=values,
+                num_failed=num_failed,
+                expected=comparison.expected,
+                needed_seeds=needed_seeds,
+                has_power=needed_seeds is None or len(values) >= needed_seeds,
+                p=interval(values)[3],
+            )
+            rows.append(row)
+
+    # All tests are one family, also those that a table leaves out: a test counts that was made.
+    tested_rows = [row for row in rows if row.p is not None]
+    p_values = [row.p for row in tested_rows if row.p is not None]
+    for row, p_holm in zip(tested_rows, holm(p_values), strict=True):
+        row.p_holm = p_holm
+    return rows
 
 
 def summary(study: Study, lines: Sequence[FinishedRun]) -> list[str]:
@@ -207,78 +290,53 @@ def summary(study: Study, lines: Sequence[FinishedRun]) -> list[str]:
     """
     rows = _rows(study, _runs_by_arm(study, lines))
     compared_measures = list(dict.fromkeys(row.measure for row in rows))
-    measures = [name for name in study.plot if name in compared_measures] or compared_measures
+    plotted_measures = [name for name in study.plot if name in compared_measures]
+    measures = plotted_measures or compared_measures
     cells_by_comparison: dict[str, dict[str, str]] = {}
     seeds_by_comparison: dict[str, int] = {}
-    # p is adjusted over all rows, also those left out here: a test counts that was made.
-    for row, p_holm in zip(rows, _adjusted_p_values(rows), strict=True):
-        if row.measure not in measures:
-            continue
-        is_significant = p_holm is not None and p_holm <= LEVEL and row.has_power
-        mark = "**" if is_significant else ""
-        difference = f"{mark}{with_interval([*row.values.values()])}{mark}"
-        cells_by_comparison.setdefault(row.compared, {})[row.measure] = difference
-        seeds_by_comparison[row.compared] = len(row.values)
-    cells: list[list[object]] = []
+    for row in rows:
+        if row.measure in measures:
+            cells_of_measures = cells_by_comparison.setdefault(row.compared, {})
+            cells_of_measures[row.measure] = f"{row.mark}{with_interval(row.values)}{row.mark}"
+            seeds_by_comparison[row.compared] = len(row.values)
+
     most_seeds = max(seeds_by_comparison.values(), default=0)
-    for compared, differences_by_measure in cells_by_comparison.items():
+    cells: list[list[object]] = []
+    for compared, cells_of_measures in cells_by_comparison.items():
         num_seeds = seeds_by_comparison[compared]
         fewer = f" ({num_seeds})" if num_seeds < most_seeds else ""
-        row_cells = [differences_by_measure.get(name, "") for name in measures]
+        row_cells = [cells_of_measures.get(name, "") for name in measures]
         cells.append([f"{compared}{fewer}", *row_cells])
     return table([f"{most_seeds} seeds", *measures], cells)
-
-
-def _rows(study: Study, runs: Runs) -> list[_Row]:
-    rows = []
-    for comparison in study.compared:
-        gains = ", gains" if comparison.gains else ""
-        for measure in comparison.measures:
-            row = _Row(
-                compared=f"{comparison.arm} − {comparison.over}{gains}",
-                measure=measure,
-                values=differences(runs, comparison, measure),
-                failed_seeds=failed_starts(runs, comparison),
-                expected=comparison.expected,
-            )
-            if row.values:
-                rows.append(row)
-    return rows
-
-
-def _adjusted_p_values(rows: Sequence[_Row]) -> list[float | None]:
-    """Adjust p for all tests of the table as one family; rows without a test have none."""
-    adjusted = iter(holm([row.p for row in rows if row.p is not None]))
-    return [None if row.p is None else next(adjusted) for row in rows]
 
 
 def _compared(study: Study, runs: Runs) -> list[str]:
     """Format the study's comparisons, each with its interval and test."""
     rows = _rows(study, runs)
-    num_tests = sum(row.p is not None for row in rows)
-    any_failed = any(row.failed_seeds for row in rows)
-    any_expected = any(row.expected is not None for row in rows)
-    cells: list[list[object]] = []
-    for row, p_holm in zip(rows, _adjusted_p_values(rows), strict=True):
-        row_cells = _cells(row, p_holm)
-        if any_expected:
-            row_cells += _power_cells(row)
-        if any_failed:
-            row_cells += _failed_cells(row)
-        cells.append(row_cells)
     head = ["compared", "measure", "seeds", "mean [95 %]", "standard error", "range"]
     head += ["p", "p, Holm"]
+    any_expected = any(row.expected is not None for row in rows)
     if any_expected:
         head += ["expected", "seeds to show it"]
+    any_failed = any(row.num_failed for row in rows)
     if any_failed:
         head += ["failed starts", "with those as 0 [95 %]"]
-    return [*_how_to_read(num_tests, any_expected, any_failed), *table(head, cells)]
+
+    num_tests = sum(row.p is not None for row in rows)
+    explanation = []
+    # A table without tests needs no explanation.
+    if num_tests:
+        explanation = [_how_to_read(num_tests, any_expected, any_failed), ""]
+    cells = [_cells(row, any_expected, any_failed) for row in rows]
+    return [*explanation, *table(head, cells)]
 
 
-def _how_to_read(num_tests: int, any_expected: bool, any_failed: bool) -> list[str]:
-    """Explain the columns after the interval; an untested table needs no explanation."""
-    if not num_tests:
-        return []
+def _how_to_read(
+    num_tests: int,
+    any_expected: bool,
+    any_failed: bool,
+) -> str:
+    """Explain the columns after the interval."""
     text = f"p is of one row alone; *p, Holm* is adjusted for all {num_tests} tests of this table, "
     text += f"and bold up to {LEVEL:.2f}."
     if any_expected:
@@ -288,36 +346,46 @@ def _how_to_read(num_tests: int, any_expected: bool, any_failed: bool) -> list[s
     if any_failed:
         text += " Seeds whose start missed its criterion are in no interval; the last column "
         text += "counts each as a difference of 0."
-    return [text, ""]
+    return text
 
 
-def _cells(row: _Row, p_holm: float | None) -> list[object]:
-    values = [*row.values.values()]
-    value_range = f"{min(values):+.3f} to {max(values):+.3f}"
-    cells: list[object] = [row.compared, row.measure, len(values), with_interval(values)]
-    if row.p is None or p_holm is None:
-        return [*cells, "–", value_range, "–", "–"]
-    standard_error = interval(values)[1]
-    mark = "**" if p_holm <= LEVEL and row.has_power else ""
-    p_cells = [f"{row.p:.2g}", f"{mark}{p_holm:.2g}{mark}"]
-    return [*cells, f"{standard_error:.3f}", value_range, *p_cells]
-
-
-def _power_cells(row: _Row) -> list[object]:
-    """Format the expected difference, and whether enough seeds ran to show it."""
-    if row.expected is None:
-        return ["–", "–"]
-    undecided = "" if row.has_power else ", not decided"
-    at_least = "at least " if len(row.values) < MIN_SEEDS else ""
-    return [f"{row.expected:+.3f}", f"{at_least}{row.needed_seeds}{undecided}"]
-
-
-def _failed_cells(row: _Row) -> list[object]:
-    """Count failed starts, with the interval as if they had shown no difference."""
-    if not row.failed_seeds:
-        return ["–", "–"]
-    zeros = [0.0] * len(row.failed_seeds)
-    return [len(zeros), with_interval([*row.values.values(), *zeros])]
+def _cells(
+    row: _Row,
+    any_expected: bool,
+    any_failed: bool,
+) -> list[object]:
+    """Format a comparison, with the columns that any row of the table needs."""
+    standard_error = p = p_holm = "–"
+    if row.p is not None and row.p_holm is not None:
+        standard_error = f"{interval(row.values)[1]:.3f}"
+        p = f"{row.p:.2g}"
+        p_holm = f"{row.mark}{row.p_holm:.2g}{row.mark}"
+    cells: list[object] = [
+        row.compared,
+        row.measure,
+        len(row.values),
+        with_interval(row.values),
+        standard_error,
+        f"{min(row.values):+.3f} to {max(row.values):+.3f}",
+        p,
+        p_holm,
+    ]
+    if any_expected:
+        expected = needed_seeds = "–"
+        if row.expected is not None:
+            expected = f"{row.expected:+.3f}"
+            at_least = "at least " if len(row.values) < MIN_SEEDS else ""
+            undecided = "" if row.has_power else ", not decided"
+            needed_seeds = f"{at_least}{row.needed_seeds}{undecided}"
+        cells += [expected, needed_seeds]
+    if any_failed:
+        interval_with_zeros = "–"
+        if row.num_failed:
+            # As if failed starts had shown no difference.
+            zeros = [0.0] * row.num_failed
+            interval_with_zeros = with_interval([*row.values, *zeros])
+        cells += [row.num_failed or "–", interval_with_zeros]
+    return cells
 
 
 def _warnings(runs: Runs, arms: Sequence[str]) -> list[str]:
@@ -342,30 +410,40 @@ def _warnings(runs: Runs, arms: Sequence[str]) -> list[str]:
     return table(["arm", "the monitor warned of", "runs", "first at step"], rows)
 
 
-def _plot(study: Study, runs: Runs, arms: Sequence[str]) -> str:
+def _plot(
+    study: Study,
+    runs: Runs,
+    arms: Sequence[str],
+) -> str:
     """Draw each measure (change by arm, a dot for each seed) or curve (a line for each arm)."""
     charts: list[tuple[Chart, PhaseAxis]] = []
     for name in study.plot:
         for first in range(0, len(arms), MAX_SERIES):
             chart_arms = arms[first : first + MAX_SERIES]
-            draw = _curves if name in study.curves else _dots
+            is_curve = name in study.curves
+            draw = _curves if is_curve else _dots
             chart = draw(name, runs, chart_arms)
             if chart is not None:
                 charts.append(chart)
     return image(charts)
 
 
-def _dots(measure: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, PhaseAxis] | None:
+def _dots(
+    measure: str,
+    runs: Runs,
+    arms: Sequence[str],
+) -> tuple[Chart, PhaseAxis] | None:
     runs_of_arms = {arm: _runs_of_arm(runs, arm, start_met=True) for arm in arms}
     # One scale a chart: where any arm measured its beginning, all arms show gains.
     is_gain = False
     for arm_runs in runs_of_arms.values():
-        is_gain = is_gain or any(measure in run.before for run in arm_runs)
+        for run in arm_runs:
+            is_gain = is_gain or measure in run.before
     values_of_arms = {}
     for arm, arm_runs in runs_of_arms.items():
         if is_gain:
-            gains = differences(runs, Compared(arm=arm, measures=(measure,)), measure)
-            values = [*gains.values()]
+            comparison = Compared(arm=arm, measures=(measure,))
+            values = [*differences(runs, comparison, measure).values()]
         else:
             values = [run.after[measure] for run in arm_runs if measure in run.after]
         if values:
@@ -373,6 +451,7 @@ def _dots(measure: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, PhaseAx
     if not values_of_arms:
         return None
 
+    # Each arm has a stretch of the axis, with a place for each of its dots.
     num_dots = {arm: (1, len(values)) for arm, values in values_of_arms.items()}
     axis = phase_axis(num_dots, "run")
     series: list[Series] = []
@@ -380,29 +459,37 @@ def _dots(measure: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, PhaseAx
     if is_gain:
         bounds.append(Bound(*axis.ends, 0.0, None))
     for (arm, values), stretch in zip(values_of_arms.items(), axis.stretches, strict=True):
-        points = tuple((stretch.at(number), value) for number, value in enumerate(values, 1))
-        series.append(Series(arm, points, joined=False))
+        points = [(stretch.at(number), value) for number, value in enumerate(values, 1)]
+        series.append(Series(arm, tuple(points), joined=False))
         mean, _, half_width, _ = interval(values)
         if half_width is not None:
-            for end in (mean - half_width, mean + half_width):
-                bounds.append(Bound(stretch.start, stretch.end, end, None))
+            low = mean - half_width
+            high = mean + half_width
+            bounds.append(Bound(stretch.start, stretch.end, low, None))
+            bounds.append(Bound(stretch.start, stretch.end, high, None))
     note = "after minus before" if is_gain else "at the end"
     note += ", a dot for each seed, between the ends of the 95 % interval"
     return Chart(measure, note, series, "number", bounds=bounds), axis
 
 
-def _curves(curve: str, runs: Runs, arms: Sequence[str]) -> tuple[Chart, PhaseAxis] | None:
+def _curves(
+    curve: str,
+    runs: Runs,
+    arms: Sequence[str],
+) -> tuple[Chart, PhaseAxis] | None:
     series: list[Series] = []
     steps: list[int] = []
     for arm in arms:
         values_by_step: dict[int, list[float]] = {}
         for seed in seeds_of(runs, [arm]):
-            for step, value in runs[arm, seed].curves.get(curve, ()):
+            curve_points = runs[arm, seed].curves.get(curve, ())
+            for step, value in curve_points:
                 values_by_step.setdefault(step, []).append(value)
         if values_by_step:
-            points = tuple((step, fmean(values)) for step, values in sorted(values_by_step.items()))
+            means = {step: fmean(values) for step, values in values_by_step.items()}
+            points = tuple(sorted(means.items()))
             series.append(Series(arm, points))
-            steps += values_by_step
+            steps += means
     if not steps:
         return None
     chart = Chart(curve, "by step, a line for each arm: the mean over seeds", series, "number")
