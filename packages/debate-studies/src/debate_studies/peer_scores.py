@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Literal
 
 from debate_rewards import V2
@@ -30,12 +31,15 @@ def correlated_agreement(joint: Counts) -> Scores:
     from other tasks than those that it scores.
     """
     total = sum(map(sum, joint))
+    # Counts in both orders are symmetric, so rows and columns have the same marginal.
     marginal = [sum(row) for row in joint]
     scores = []
     for i in range(3):
-        # Counts in both orders are symmetric, so rows and columns have the same marginal. Integers
-        # decide the sign exactly.
-        row = [float(joint[i][j] * total > marginal[i] * marginal[j]) for j in range(3)]
+        row = []
+        for j in range(3):
+            # Integers decide the sign exactly.
+            is_beyond_chance = joint[i][j] * total > marginal[i] * marginal[j]
+            row.append(float(is_beyond_chance))
         scores.append(row)
     return scores
 
@@ -53,13 +57,29 @@ def determinant_scores(first: Counts, second: Counts) -> Scores:
 
     Source: Kong (2020), DMI-Mechanism, by marginal contributions.
     """
-    # Frequencies are counts over their total: a determinant has three factors, a cofactor two.
+    num_first = sum(map(sum, first))
+    num_second = sum(map(sum, second))
     determinant = sum(second[0][j] * _cofactor(second, 0, j) for j in range(3))
-    scale = 3**5 * determinant / sum(map(sum, second)) ** 3 / sum(map(sum, first)) ** 2
+    # Frequencies are counts over their total: a determinant has three factors, a cofactor two.
+    scale = 3**5 * determinant / num_second**3 / num_first**2
     scores = []
     for i in range(3):
-        scores.append([scale * _cofactor(first, i, j) for j in range(3)])
+        row = [scale * _cofactor(first, i, j) for j in range(3)]
+        scores.append(row)
     return scores
+
+
+def _cofactor(
+    matrix: Counts,
+    row: int,
+    column: int,
+) -> int:
+    # Cyclic indices give the sign.
+    next_row = matrix[(row + 1) % 3]
+    last_row = matrix[(row + 2) % 3]
+    left = (column + 1) % 3
+    right = (column + 2) % 3
+    return next_row[left] * last_row[right] - next_row[right] * last_row[left]
 
 
 class V2PeerScores(V2):
@@ -94,7 +114,9 @@ class V2PeerScores(V2):
 
 
 def peer_score_values(
-    questions: Sequence[str], votes: Sequence[Sequence[Vote]], kind: PeerScores
+    questions: Sequence[str],
+    votes: Sequence[Sequence[Vote]],
+    kind: PeerScores,
 ) -> list[list[float | None]]:
     """Compute the value of each vote, per debate.
 
@@ -107,7 +129,8 @@ def peer_score_values(
         kind: The scores of verdicts.
     """
     num_parts = PARTS[kind]
-    question_numbers = {question: n for n, question in enumerate(dict.fromkeys(questions))}
+    distinct_questions = dict.fromkeys(questions)
+    question_numbers = {question: number for number, question in enumerate(distinct_questions)}
     part_of_debate = [question_numbers[question] % num_parts for question in questions]
 
     votes_of_parts: list[list[Sequence[Vote]]] = [[] for _ in range(num_parts)]
@@ -120,11 +143,16 @@ def peer_score_values(
         verdicts_on_question.setdefault(question, Counter()).update(verdicts)
 
     joint = [joint_counts(part_votes) for part_votes in votes_of_parts]
-    scores_of_parts = []
+    scores_of_parts: list[Scores | None] = []
     for part in range(num_parts):
         # A part is scored by the counts of all other parts, so no vote changes its own score.
         other_parts = [joint[(part + offset) % num_parts] for offset in range(1, num_parts)]
-        scores_of_parts.append(_scores(kind, other_parts))
+        scores = None
+        if all(any(map(any, counts)) for counts in other_parts):
+            is_agreement = kind == "correlated_agreement"
+            compute_scores = correlated_agreement if is_agreement else determinant_scores
+            scores = compute_scores(*other_parts)
+        scores_of_parts.append(scores)
 
     values = []
     for question, part, debate_votes in zip(questions, part_of_debate, votes, strict=True):
@@ -138,25 +166,20 @@ def joint_counts(debates: Iterable[Sequence[Vote]]) -> Counts:
     joint = [[0] * 3 for _ in range(3)]
     for votes in debates:
         for pair_votes in by_pair(votes).values():
-            for first in pair_votes:
-                for second in pair_votes:
-                    if first.judge.agent != second.judge.agent:
-                        row = VERDICTS.index(first.verdict)
-                        joint[row][VERDICTS.index(second.verdict)] += 1
+            for first, second in product(pair_votes, repeat=2):
+                if first.judge.agent != second.judge.agent:
+                    row = VERDICTS.index(first.verdict)
+                    column = VERDICTS.index(second.verdict)
+                    joint[row][column] += 1
     return joint
 
 
-def _scores(kind: PeerScores, joint: Sequence[Counts]) -> Scores | None:
-    if not all(any(map(any, counts)) for counts in joint):
-        return None
-    if kind == "correlated_agreement":
-        return correlated_agreement(*joint)
-    return determinant_scores(*joint)
-
-
 def _vote_values(
-    votes: Sequence[Vote], scores: Scores | None, elsewhere: Mapping[Verdict, int]
+    votes: Sequence[Vote],
+    scores: Scores | None,
+    elsewhere: Mapping[Verdict, int],
 ) -> list[float | None]:
+    """Compute the value of each vote, given the counts of verdicts on other questions."""
     num_elsewhere = sum(elsewhere.values())
     if scores is None or not num_elsewhere:
         return [None] * len(votes)
@@ -172,18 +195,11 @@ def _vote_values(
         peer_scores = []
         for peer_vote in pairs[vote.pair]:
             if peer_vote.judge.agent != vote.judge.agent:
-                peer_scores.append(scores[verdict_index][VERDICTS.index(peer_vote.verdict)])
-        if not peer_scores:
-            values.append(None)
-            continue
-        values.append(sum(peer_scores) / len(peer_scores) - mean_elsewhere[verdict_index])
+                peer_index = VERDICTS.index(peer_vote.verdict)
+                peer_scores.append(scores[verdict_index][peer_index])
+        value = None
+        if peer_scores:
+            mean_score = sum(peer_scores) / len(peer_scores)
+            value = mean_score - mean_elsewhere[verdict_index]
+        values.append(value)
     return values
-
-
-def _cofactor(m: Counts, i: int, j: int) -> int:
-    # Cyclic indices give the sign.
-    a = (i + 1) % 3
-    b = (i + 2) % 3
-    c = (j + 1) % 3
-    d = (j + 2) % 3
-    return m[a][c] * m[b][d] - m[a][d] * m[b][c]
