@@ -18,7 +18,9 @@ Results = Mapping[tuple[Item, Item], float]
 
 
 def wins_of(
-    votes: Iterable[Vote], ties: Ties, item: Callable[[TurnKey], Item]
+    votes: Iterable[Vote],
+    ties: Ties,
+    item: Callable[[TurnKey], Item],
 ) -> dict[tuple[Item, Item], float]:
     """Count the wins of each turn, or of the `item` it belongs to, against each other one."""
     wins: dict[tuple[Item, Item], float] = {}
@@ -34,7 +36,9 @@ def wins_of(
 
 
 def log_strengths(
-    wins: Results[Item], prior: float, start: Mapping[Item, float] | None = None
+    wins: Results[Item],
+    prior: float,
+    start: Mapping[Item, float] | None = None,
 ) -> dict[Item, float]:
     """Fit the log strength of each item, at the maximum of likelihood times prior.
 

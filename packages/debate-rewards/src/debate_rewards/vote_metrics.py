@@ -13,6 +13,7 @@ from debate_rewards.estimates import Moments, Sums
 from debate_rewards.reward import ReadDebate, ReadTurn, Score, read_debate
 from debate_rewards.turn_rewards import critique_targets
 from debate_rewards.votes import (
+    TurnPair,
     Verdict,
     Vote,
     ballots,
@@ -52,19 +53,24 @@ def add_change(sums: Sums, right: Mapping[TurnKey, bool]) -> None:
     for previous, key in successive(right):
         was_right = right[previous]
         is_right = right[key]
+        turned_wrong = float(was_right and not is_right)
+        turned_right = float(is_right and not was_right)
         for suffix in ("", f"/round_{key.round}"):
-            sums.add(f"flips/right_to_wrong{suffix}", float(was_right and not is_right))
-            sums.add(f"flips/wrong_to_right{suffix}", float(is_right and not was_right))
-    for round_, answers in rounds.items():
-        earlier_answers = rounds.get(round_ - 1)
+            sums.add(f"flips/right_to_wrong{suffix}", turned_wrong)
+            sums.add(f"flips/wrong_to_right{suffix}", turned_right)
+    accuracies = {round: sum(answers) / len(answers) for round, answers in rounds.items()}
+    for round, accuracy in accuracies.items():
         # The first round has no drift, nor has a round after one in which only judges spoke.
-        if earlier_answers:
-            accuracy = sum(answers) / len(answers)
-            earlier_accuracy = sum(earlier_answers) / len(earlier_answers)
-            sums.add(f"drift/round_{round_}", accuracy - earlier_accuracy)
+        if round - 1 in accuracies:
+            drift = accuracy - accuracies[round - 1]
+            sums.add(f"drift/round_{round}", drift)
 
 
-def add_dissent(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> None:
+def add_dissent(
+    sums: Sums,
+    debate: ReadDebate,
+    right: Mapping[TurnKey, bool],
+) -> None:
     """Add how often agents change sides, by the number of peers they read on the other side.
 
     `flips/right_to_wrong/dissent_k` is the share that turned wrong of the agents that were right
@@ -80,10 +86,15 @@ def add_dissent(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -
                 peer_answers[shown_key.agent] = right[shown_key]
         num_dissenting = sum(is_right != was_right for is_right in peer_answers.values())
         change = "right_to_wrong" if was_right else "wrong_to_right"
-        sums.add(f"flips/{change}/dissent_{num_dissenting}", float(right[key] != was_right))
+        has_changed = right[key] != was_right
+        sums.add(f"flips/{change}/dissent_{num_dissenting}", float(has_changed))
 
 
-def add_criticism(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> None:
+def add_criticism(
+    sums: Sums,
+    debate: ReadDebate,
+    right: Mapping[TurnKey, bool],
+) -> None:
     """Add how often critics are right, and how criticised answers change.
 
     - `critic/ok_when_right` and `critic/no_when_wrong`, of contracts that end with an answer line:
@@ -97,7 +108,8 @@ def add_criticism(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool])
     first_readers: dict[TurnKey, dict[int, TurnKey]] = {}
     for key in sorted(debate.turns, key=lambda turn: turn.round):
         for shown_key in debate.turns[key].turn.shown:
-            first_readers.setdefault(shown_key, {}).setdefault(key.agent, key)
+            readers = first_readers.setdefault(shown_key, {})
+            readers.setdefault(key.agent, key)
     for critic in debate.judges.values():
         if critic.failed:
             continue
@@ -109,12 +121,17 @@ def add_criticism(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool])
             # A critique in the last round is read by nobody, and has no effect to measure.
             if after is not None:
                 effect = "harms" if right[before] else "corrects"
-                sums.add(f"critique/{effect}", float(right[after] != right[before]))
+                has_changed = right[after] != right[before]
+                sums.add(f"critique/{effect}", float(has_changed))
     if get_contract(debate.transcript.protocol.contract).kind == "answer_line":
         _add_answer_critics(sums, debate, right)
 
 
-def _add_answer_critics(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> None:
+def _add_answer_critics(
+    sums: Sums,
+    debate: ReadDebate,
+    right: Mapping[TurnKey, bool],
+) -> None:
     question = debate.transcript.question
     for key, critic in debate.judges.items():
         if key in debate.turns or critic.failed:
@@ -155,12 +172,12 @@ def intraclass_moments(debates: Sequence[Sequence[float]]) -> Moments | None:
     sum_of_squared_totals = 0.0
     sum_of_squared_sizes = 0
     for values in debates:
-        debate_total = sum(values)
         num_values += len(values)
-        total += debate_total
+        sum_of_squared_sizes += len(values) ** 2
         sum_of_squares += sum(value * value for value in values)
+        debate_total = sum(values)
         sum_of_squared_totals += debate_total * debate_total
-        sum_of_squared_sizes += len(values) * len(values)
+        total += debate_total
     pairs_within = sum_of_squared_sizes - num_values
     pairs_between = num_values * num_values - sum_of_squared_sizes
     if not pairs_within or not pairs_between:
@@ -185,21 +202,26 @@ def add_intraclass(sums: Sums, debates: Iterable[Mapping[TurnKey, bool]]) -> Non
         debate_rounds: dict[int, list[float]] = {}
         for key, is_right in right.items():
             debate_rounds.setdefault(key.round, []).append(float(is_right))
-        for round_, values in debate_rounds.items():
-            rounds.setdefault(round_, []).append(values)
-    for round_, groups in rounds.items():
+        for round, values in debate_rounds.items():
+            rounds.setdefault(round, []).append(values)
+    for round, groups in rounds.items():
         moments = intraclass_moments(groups)
         if moments is None:
             continue
-        sums.join(f"rho/round_{round_}", moments)
+        sums.join(f"rho/round_{round}", moments)
         covariance, variance = moments
         # Failed debates may end early, so rounds differ in the number of agents that spoke.
         num_voters = sum(len(values) for values in groups) / len(groups)
+        numerator = num_voters * variance
         denominator = variance + (num_voters - 1) * covariance
-        sums.join(f"n_eff/round_{round_}", (num_voters * variance, denominator))
+        sums.join(f"n_eff/round_{round}", (numerator, denominator))
 
 
-def add_judging(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | None) -> None:
+def add_judging(
+    sums: Sums,
+    debate: ReadDebate,
+    right: Mapping[TurnKey, bool] | None,
+) -> None:
     """Add the metrics of votes, and their correlation with the truth.
 
     `rank_truth_correlation` is Spearman's coefficient of the turns of a round, ranked by their
@@ -211,15 +233,20 @@ def add_judging(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | 
     votes = _add_votes(sums, debate, right, "", all_agents)
     if right is None:
         return
-    shares = tally(votes)
-    points = [(share.balance, float(right[key])) for key, share in shares.items()]
-    sums.add_points("winner_truth_correlation", points)
     # Ranks compare turns of one round: only these had the same judges.
-    for round in {key.round for key in shares}:
-        judged_keys = [key for key in shares if key.round == round]
-        vote_ranks = _centred_ranks([shares[key].balance for key in judged_keys])
-        truth_ranks = _centred_ranks([float(right[key]) for key in judged_keys])
-        sums.add_points("rank_truth_correlation", zip(vote_ranks, truth_ranks, strict=True))
+    points: list[tuple[float, float]] = []
+    points_by_round: dict[int, list[tuple[float, float]]] = {}
+    for key, share in tally(votes).items():
+        point = (share.balance, float(right[key]))
+        points.append(point)
+        points_by_round.setdefault(key.round, []).append(point)
+    sums.add_points("winner_truth_correlation", points)
+    for round_points in points_by_round.values():
+        balances, truths = zip(*round_points, strict=True)
+        vote_ranks = _centred_ranks(balances)
+        truth_ranks = _centred_ranks(truths)
+        ranks = zip(vote_ranks, truth_ranks, strict=True)
+        sums.add_points("rank_truth_correlation", ranks)
 
 
 def _centred_ranks(values: Sequence[float]) -> list[float]:
@@ -245,18 +272,18 @@ def _add_votes(
     """Add the metrics of some agents' votes, under names that begin with `prefix`."""
     judges = {key: judge for key, judge in debate.judges.items() if key.agent in agents}
     turn_ballots = ballots(debate)
-    own_ballots = judged_ballots(debate, turn_ballots)
+    judge_ballots = judged_ballots(debate, turn_ballots)
     votes: list[Vote] = []
     num_compared = 0
     num_expected = 0
     for key in judges:
         votes += turn_ballots[key].votes
-        num_compared += len(own_ballots[key].votes)
-        num_expected += own_ballots[key].num_expected
+        num_compared += len(judge_ballots[key].votes)
+        num_expected += judge_ballots[key].num_expected
     if num_expected:
         sums.add(f"{prefix}comparisons_made", num_compared, num_expected)
     # Nobody was shown both turns of a vote that is made of two checks.
-    checkers = frozenset(key for key in judges if reads_one_answer(debate, key))
+    checkers = {key for key in judges if reads_one_answer(debate, key)}
     _add_habits(sums, votes, prefix, checkers)
     if right is not None:
         _add_judge_accuracy(sums, votes, right, prefix)
@@ -268,16 +295,21 @@ def _add_votes(
 
 
 def _add_habits(
-    sums: Sums, votes: Sequence[Vote], prefix: str, checkers: frozenset[TurnKey]
+    sums: Sums,
+    votes: Sequence[Vote],
+    prefix: str,
+    checkers: set[TurnKey],
 ) -> None:
+    """Add how often judges find turns equal, name the first one, and vote for each agent."""
     # Equal votes are added at once: N agents cast N³ votes, and few of them differ. An agent's
     # vote on its own turn is counted apart, as it is no win or loss of that agent.
-    equal_votes: Counter[tuple[TurnKey, TurnKey, Verdict, int | None, bool]] = Counter()
+    vote_counts: Counter[tuple[TurnPair, Verdict, int | None, bool]] = Counter()
     for vote in votes:
         own_agent = vote.judge.agent if vote.is_own else None
         is_check = vote.judge in checkers
-        equal_votes[vote.left, vote.right, vote.verdict, own_agent, is_check] += 1
-    for (left, right, verdict, own_agent, is_check), count in equal_votes.items():
+        vote_counts[vote.pair, vote.verdict, own_agent, is_check] += 1
+    for (pair, verdict, own_agent, is_check), count in vote_counts.items():
+        left, right = pair
         is_equal = verdict == "="
         sums.add(f"{prefix}judge/equal_share", count * is_equal, count)
         # Wins and the order shown are figures of a whole debate, not of one policy's votes.
@@ -293,7 +325,10 @@ def _add_habits(
 
 
 def _add_judge_accuracy(
-    sums: Sums, votes: Sequence[Vote], right: Mapping[TurnKey, bool], prefix: str
+    sums: Sums,
+    votes: Sequence[Vote],
+    right: Mapping[TurnKey, bool],
+    prefix: str,
 ) -> None:
     """Add the accuracy of votes on a right and a wrong turn."""
     # N agents cast N³ votes of only six kinds: each kind is added once.
@@ -303,8 +338,9 @@ def _add_judge_accuracy(
         if left_is_right != right[vote.right]:
             verdict_counts[left_is_right, vote.verdict] += 1
     for (left_is_right, verdict), count in verdict_counts.items():
-        names_right_turn = verdict == (">" if left_is_right else "<")
-        names_wrong_turn = verdict != "=" and not names_right_turn
+        right_verdict = ">" if left_is_right else "<"
+        names_right_turn = verdict == right_verdict
+        names_wrong_turn = verdict not in (right_verdict, "=")
         value = 0.5 if verdict == "=" else float(names_right_turn)
         sums.add(f"{prefix}judge/accuracy", count * value, count)
         sums.add(f"{prefix}judge/strict_accuracy", count * names_right_turn, count)
@@ -313,7 +349,9 @@ def _add_judge_accuracy(
 
 
 def owed_values(
-    debate: ReadDebate, judge: ReadTurn, right: Mapping[TurnKey, bool]
+    debate: ReadDebate,
+    judge: ReadTurn,
+    right: Mapping[TurnKey, bool],
 ) -> Iterator[float]:
     """Yield the accuracy of each expected comparison of a right and a wrong turn."""
     for (left, other), verdict in expected_verdicts(debate, judge):
@@ -343,16 +381,22 @@ def add_own(
         return
     # The last round of the debate may be others' alone, such as a judge's.
     protocol = debate.transcript.protocol
-    for round in range(debate.last_round, -1, -1):
+    for round in reversed(range(debate.last_round + 1)):
         expected_agents = agents.intersection(answering_agents(protocol, round))
-        if expected_agents:
-            num_right = sum(right.get(TurnKey(agent, round), False) for agent in expected_agents)
-            sums.add(f"{prefix}correct", num_right, len(expected_agents))
-            return
+        if not expected_agents:
+            continue
+        num_right = 0
+        for agent in expected_agents:
+            num_right += right.get(TurnKey(agent, round), False)
+        sums.add(f"{prefix}correct", num_right, len(expected_agents))
+        return
 
 
 def _add_error_correlation(
-    sums: Sums, votes: Sequence[Vote], right: Mapping[TurnKey, bool], prefix: str
+    sums: Sums,
+    votes: Sequence[Vote],
+    right: Mapping[TurnKey, bool],
+    prefix: str,
 ) -> None:
     """Add the errors of two judges of a right and a wrong turn, in both orders.
 
@@ -362,10 +406,16 @@ def _add_error_correlation(
         # Of two right turns, or two wrong ones, no verdict is an error.
         if right[left] == right[other]:
             continue
-        error_of = {">": float(not right[left]), "=": 0.5, "<": float(right[left])}
+        left_is_right = right[left]
+        error_of = {
+            ">": float(not left_is_right),
+            "=": 0.5,
+            "<": float(left_is_right),
+        }
         errors_by_judge: dict[int, list[float]] = {}
         for vote in pair_votes:
-            errors_by_judge.setdefault(vote.judge.agent, []).append(error_of[vote.verdict])
+            judge_errors = errors_by_judge.setdefault(vote.judge.agent, [])
+            judge_errors.append(error_of[vote.verdict])
         pair_errors: list[float] = []
         for errors in errors_by_judge.values():
             pair_errors += errors
@@ -393,7 +443,11 @@ def _add_error_correlation(
                 sums.join(f"{prefix}judge/error_correlation", moments)
 
 
-def add_reward(sums: Sums, right: Mapping[TurnKey, bool], score: Score) -> None:
+def add_reward(
+    sums: Sums,
+    right: Mapping[TurnKey, bool],
+    score: Score,
+) -> None:
     """Add whether the turns with the highest reward of a round are right, and the share of right.
 
     Only rounds with values of both a right and a wrong turn count; equal values share the first
@@ -410,17 +464,23 @@ def add_reward(sums: Sums, right: Mapping[TurnKey, bool], score: Score) -> None:
             values[key] = values.get(key, 0.0) + credit.weight * credit.value
     for round_ in sorted({key.round for key in values}):
         round_values = {key: value for key, value in values.items() if key.round == round_}
+        num_turns = len(round_values)
         num_right = sum(right[key] for key in round_values)
         # Where all are right or all wrong, any reward names the best.
-        if num_right in (0, len(round_values)):
+        if num_right in (0, num_turns):
             continue
         highest = max(round_values.values())
         best_keys = [key for key, value in round_values.items() if value == highest]
-        sums.add("reward/accuracy", sum(right[key] for key in best_keys) / len(best_keys))
-        sums.add("reward/chance", num_right / len(round_values))
+        num_best_right = sum(right[key] for key in best_keys)
+        sums.add("reward/accuracy", num_best_right / len(best_keys))
+        sums.add("reward/chance", num_right / num_turns)
 
 
-def pass_at(right: int, samples: int, k: int) -> float:
+def pass_at(
+    right: int,
+    samples: int,
+    k: int,
+) -> float:
     """Compute the chance that at least one of k samples, drawn without replacement, is right.
 
     Args:
@@ -435,7 +495,11 @@ def pass_at(right: int, samples: int, k: int) -> float:
     return 1 - math.comb(samples - right, k) / math.comb(samples, k)
 
 
-def right_in_most(right: int, samples: int, k: int) -> float:
+def right_in_most(
+    right: int,
+    samples: int,
+    k: int,
+) -> float:
     """Compute the chance that more than half of k samples, drawn without replacement, are right.
 
     Args:
@@ -444,15 +508,17 @@ def right_in_most(right: int, samples: int, k: int) -> float:
         k: Samples drawn.
     """
     _check(samples, k)
-    ways = sum(
-        math.comb(right, hits) * math.comb(samples - right, k - hits)
-        for hits in range(k // 2 + 1, k + 1)
-    )
-    return ways / math.comb(samples, k)
+    num_wrong = samples - right
+    num_ways = 0
+    for hits in range(k // 2 + 1, k + 1):
+        num_ways += math.comb(right, hits) * math.comb(num_wrong, k - hits)
+    return num_ways / math.comb(samples, k)
 
 
 def majority_of_subsets(
-    classes: Sequence[int | None], right: frozenset[int], most: int
+    classes: Sequence[int | None],
+    right: frozenset[int],
+    most: int,
 ) -> list[float]:
     """Compute, for k = 1 … most, how often the majority of k samples is right.
 
@@ -473,18 +539,23 @@ def majority_of_subsets(
     # Subsets of k samples that a right class wins, a tie of t classes as 1/t. They are counted by
     # the votes of the winner: listing them takes 2^n steps.
     num_won = [0.0] * most
-    for number in right & class_sizes.keys():
-        other_sizes = [size for other, size in class_sizes.items() if other != number]
-        for num_votes in range(1, min(class_sizes[number], most) + 1):
-            ways_to_vote = math.comb(class_sizes[number], num_votes)
-            ways_by_rest = _ways_to_win(other_sizes, num_silent, num_votes, most - num_votes)
-            for num_rest, ways in enumerate(ways_by_rest):
-                num_won[num_votes + num_rest - 1] += ways_to_vote * ways
+    for right_class in right & class_sizes.keys():
+        class_size = class_sizes[right_class]
+        other_sizes = [size for other, size in class_sizes.items() if other != right_class]
+        for num_votes in range(1, min(class_size, most) + 1):
+            ways_to_vote = math.comb(class_size, num_votes)
+            most_others = most - num_votes
+            ways_by_others = _ways_to_win(other_sizes, num_silent, num_votes, most_others)
+            for num_others, ways in enumerate(ways_by_others):
+                num_won[num_votes + num_others - 1] += ways_to_vote * ways
     return [ways / math.comb(len(classes), k) for k, ways in enumerate(num_won, 1)]
 
 
 def _ways_to_win(
-    other_sizes: Sequence[int], num_silent: int, num_votes: int, most: int
+    other_sizes: Sequence[int],
+    num_silent: int,
+    num_votes: int,
+    most: int,
 ) -> list[float]:
     """Count the ways to draw 0 … most samples of other classes without losing to any.
 
@@ -504,16 +575,20 @@ def _ways_to_win(
                 if not ways_before:
                     continue
                 # More than `num_votes` of one class would beat the winner.
-                for num_drawn in range(min(size, num_votes, most - num_before) + 1):
-                    next_row = next_ways[num_ties + (num_drawn == num_votes)]
-                    next_row[num_before + num_drawn] += ways_before * math.comb(size, num_drawn)
+                most_drawn = min(size, num_votes, most - num_before)
+                for num_drawn in range(most_drawn + 1):
+                    adds_tie = num_drawn == num_votes
+                    next_row = next_ways[num_ties + adds_tie]
+                    ways_to_draw = ways_before * math.comb(size, num_drawn)
+                    next_row[num_before + num_drawn] += ways_to_draw
         # Rows of more ties than samples allow would only be carried along.
         while len(next_ways) > 1 and not any(next_ways[-1]):
             next_ways.pop()
         ways = next_ways
     totals = []
     for num_drawn in range(most + 1):
-        totals.append(sum(row[num_drawn] / (num_ties + 1) for num_ties, row in enumerate(ways)))
+        shares = [row[num_drawn] / (num_ties + 1) for num_ties, row in enumerate(ways)]
+        totals.append(sum(shares))
     return totals
 
 
@@ -576,12 +651,11 @@ def swapped_judging(plain: Transcript, reseated: Transcript) -> dict[str, tuple[
         low_is_right = answer_verdicts[TurnKey(low, 0)].verdict == "right"
         high_is_right = answer_verdicts[TurnKey(high, 0)].verdict == "right"
         if has_truth and low_is_right != high_is_right:
-            names_right: Verdict = ">" if low_is_right else "<"
-            total = 0.0
-            for verdict in (first, second):
-                total += 0.5 if verdict == "=" else float(verdict == names_right)
-            sums.add("judge/accuracy", total / 2)
-            sums.add("judge/both_orders", float(first == second == names_right))
+            right_verdict: Verdict = ">" if low_is_right else "<"
+            accuracy_of = {right_verdict: 1.0, "=": 0.5}
+            accuracy = (accuracy_of.get(first, 0.0) + accuracy_of.get(second, 0.0)) / 2
+            sums.add("judge/accuracy", accuracy)
+            sums.add("judge/both_orders", float(first == second == right_verdict))
     return {name: (moments[0], moments[1]) for name, moments in sums.moments.items()}
 
 
@@ -592,8 +666,11 @@ def _verdicts(debate: ReadDebate, seats: list[int]) -> Verdicts:
         if key.round != 1:
             continue
         for vote in ballot.votes:
+            judge = seats[key.agent]
             left = seats[vote.left.agent]
             right = seats[vote.right.agent]
-            verdict = vote.verdict if left < right else _MIRRORED[vote.verdict]
-            verdicts[seats[key.agent], min(left, right), max(left, right)] = verdict
+            if left < right:
+                verdicts[judge, left, right] = vote.verdict
+            else:
+                verdicts[judge, right, left] = _MIRRORED[vote.verdict]
     return verdicts
