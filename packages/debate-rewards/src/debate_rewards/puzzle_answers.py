@@ -98,10 +98,6 @@ def _read_number(text: str) -> str | None:
     return None if value is None else str(value)
 
 
-def _read_number_or_words(text: str) -> str | None:
-    return _read_number(text) or _read_words(text)
-
-
 def _read_number_or_word(text: str) -> str | None:
     return _read_number(text) or _read_word(text)
 
@@ -314,7 +310,7 @@ def _read_json(text: str) -> str | None:
     value = _parsed_json(text)
     if value is None:
         # Replies leave out the quotes of a lone string.
-        return _read_number_or_words(text)
+        return _read_number(text) or _read_words(text)
     return json.dumps(value, sort_keys=True)
 
 

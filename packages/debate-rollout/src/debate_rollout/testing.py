@@ -468,7 +468,13 @@ def check_prefix_cache(bench: Bench) -> None:
     first = _first_refresh(bench)
     if first.logps is None:
         raise NotApplicable("needs the trainer's log-probabilities of new weights")
-    long = _long_request(bench)
+    short = request(bench.engine, turn_request())
+    if not short.prompt_ids:
+        raise NotApplicable("takes no ids")
+    window = bench.engine.context_window or 2 * _LONG_PROMPT_TOKENS
+    num_tokens = min(_LONG_PROMPT_TOKENS, window - SAMPLING.max_tokens)
+    num_copies = num_tokens // len(short.prompt_ids) + 1
+    long = replace(short, prompt_ids=(short.prompt_ids * num_copies)[:num_tokens])
     bench.engine.generate([long])
     for refresh in (*bench.refreshes[::-1], first):
         bench.load(refresh)
@@ -561,16 +567,6 @@ def _check_version(bench: Bench, reply: Reply) -> None:
 
 def _scored(bench: Bench) -> Reply:
     return bench.one(replace(SAMPLING, seed=5))
-
-
-def _long_request(bench: Bench) -> Request:
-    short = request(bench.engine, turn_request())
-    if not short.prompt_ids:
-        raise NotApplicable("takes no ids")
-    window = bench.engine.context_window or 2 * _LONG_PROMPT_TOKENS
-    num_tokens = min(_LONG_PROMPT_TOKENS, window - SAMPLING.max_tokens)
-    num_copies = num_tokens // len(short.prompt_ids) + 1
-    return replace(short, prompt_ids=(short.prompt_ids * num_copies)[:num_tokens])
 
 
 def _running_long(bench: Bench, seed: int) -> Request:

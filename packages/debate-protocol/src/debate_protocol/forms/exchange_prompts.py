@@ -209,7 +209,10 @@ def exchange_prompt(
     elif view.answers:
         messages = _actor(view)
     else:
-        messages = _critic(view)
+        paragraphs = [question_text(view)]
+        paragraphs += [_turn_block("The response", turn) for turn in view.turns]
+        paragraphs.append("Give your feedback.")
+        messages = chat(_CRITIC_RULES, "\n\n".join(paragraphs))
     if target is None or is_steered:
         return messages
     if style == "compact":
@@ -238,13 +241,6 @@ def _actor(view: View) -> tuple[Message, ...]:
     if view.own_turn_failed:
         paragraphs.append(_UNREAD)
     return chat(f"{rules} {_QUOTED}", "\n\n".join([*paragraphs, _AGAIN]))
-
-
-def _critic(view: View) -> tuple[Message, ...]:
-    paragraphs = [question_text(view)]
-    paragraphs += [_turn_block("The response", turn) for turn in view.turns]
-    paragraphs.append("Give your feedback.")
-    return chat(_CRITIC_RULES, "\n\n".join(paragraphs))
 
 
 def _turn_block(title: str, turn: SeenTurn) -> str:

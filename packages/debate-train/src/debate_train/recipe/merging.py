@@ -88,7 +88,15 @@ def merge_recipes(
     notes = [] if dropped is None else dropped
     merged = merge(base, change, schema, dropped=notes)
     merged = _replace_streams(base, change, merged, schema, notes)
-    return _remove_phases(base, change, merged, notes)
+    # A null takes a phase of the base out; a new phase of null is one without differences.
+    base_phases = _mapping_at(base, PHASES)
+    phases = dict(_mapping_at(merged, PHASES))
+    num_before = len(phases)
+    for name, difference in _mapping_at(change, PHASES).items():
+        if difference is None and name in base_phases:
+            notes.append(f"{PHASES}.{name}: null removes the phase")
+            del phases[name]
+    return merged if len(phases) == num_before else {**merged, PHASES: phases}
 
 
 def _replace_streams(
@@ -124,23 +132,6 @@ def _replace_streams(
             f"of {', '.join(map(str, old_streams))}"
         )
     return {**merged, "advantage": {**advantage, "streams": streams}}
-
-
-def _remove_phases(
-    base: Mapping[str, object],
-    change: Mapping[str, object],
-    merged: dict[str, object],
-    notes: list[str],
-) -> dict[str, object]:
-    """Remove the base's phases set to null by the change; a new null phase has no differences."""
-    base_phases = _mapping_at(base, PHASES)
-    phases = dict(_mapping_at(merged, PHASES))
-    num_before = len(phases)
-    for name, difference in _mapping_at(change, PHASES).items():
-        if difference is None and name in base_phases:
-            notes.append(f"{PHASES}.{name}: null removes the phase")
-            del phases[name]
-    return merged if len(phases) == num_before else {**merged, PHASES: phases}
 
 
 def _mapping_at(values: object, *keys: str) -> Mapping[str, object]:
