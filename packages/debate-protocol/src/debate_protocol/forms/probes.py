@@ -27,7 +27,8 @@ class Reseated(Simultaneous):
     def protocol(self) -> Protocol:
         """Build the rules of the second round, in which agents sit in other seats."""
         rules = super().protocol()
-        return replace(rules, extra={**rules.extra, "seats": list(self.seats())})
+        extra = {**rules.extra, "seats": list(self.seats())}
+        return replace(rules, extra=extra)
 
     def debate(self, begin: DebateStart) -> DebateRun:
         """Play a debate."""
@@ -37,26 +38,29 @@ class Reseated(Simultaneous):
         replies = replies_to(requests, (yield requests))
         plain_debate.close()
 
-        state = DebateState(self._in_their_seats(), begin)
-        first_requests = [state.request_turn(seat, 0) for seat in range(self.num_agents)]
-        if not state.record(first_requests, [replies[agent] for agent in self.seats()]):
-            return state.transcript("aborted")
-
-        # The recorded reply of a seat answered another prompt, in its agent's first seat. Its
-        # tokens therefore continue no prompt of this debate.
-        second_requests = [
-            replace(state.request_turn(seat, 1), previous=None) for seat in range(self.num_agents)
-        ]
-        state.record(second_requests, (yield second_requests))
-        return state.transcript("max_rounds")
-
-    def _in_their_seats(self) -> "Reseated":
+        # Agents take their personas along, and the center stays the same agent.
         changes: dict[str, object] = {}
         if self.personas != "none":
             changes["personas"] = tuple(self.persona(agent) for agent in self.seats())
         if self.topology == "central":
             changes["center"] = self.num_agents - 1 - (self.center or 0)
-        return self.changed(changes) if changes else self
+        reseated_form = self.changed(changes) if changes else self
+
+        state = DebateState(reseated_form, begin)
+        seats = range(self.num_agents)
+        first_requests = [state.request_turn(seat, 0) for seat in seats]
+        reseated_replies = [replies[agent] for agent in self.seats()]
+        if not state.record(first_requests, reseated_replies):
+            return state.transcript("aborted")
+
+        # The recorded reply of a seat answered another prompt, in its agent's first seat. Its
+        # tokens therefore continue no prompt of this debate.
+        second_requests = []
+        for seat in seats:
+            request = state.request_turn(seat, 1)
+            second_requests.append(replace(request, previous=None))
+        state.record(second_requests, (yield second_requests))
+        return state.transcript("max_rounds")
 
 
 class AmongStrangers(Simultaneous):
@@ -71,7 +75,8 @@ class AmongStrangers(Simultaneous):
     def debate(self, begin: DebateStart) -> DebateRun:
         """Play both debates; the transcript is of this one."""
         question, seed = begin.other or (begin.question, side_seed(begin.seed, "other"))
-        strangers = DebateState(self, replace(begin, question=question, seed=seed))
+        strangers_begin = replace(begin, question=question, seed=seed)
+        strangers = DebateState(self, strangers_begin)
         state = _StateAmongStrangers(self, begin, strangers)
         for round in range(self.max_rounds):
             agents = speaking_agents(state.rules, round)
@@ -81,12 +86,19 @@ class AmongStrangers(Simultaneous):
             replies = replies_to(requests, (yield requests))
             strangers.record(strangers_requests, replies[: len(agents)])
             state.record(state_requests, replies[len(agents) :])
+        # What agents were shown are turns of the other debate, which this transcript lacks.
         transcript = state.transcript("max_rounds")
-        return replace(transcript, turns=tuple(replace(t, shown=()) for t in transcript.turns))
+        turns = [replace(turn, shown=()) for turn in transcript.turns]
+        return replace(transcript, turns=tuple(turns))
 
 
 class _StateAmongStrangers(DebateState):
-    def __init__(self, form: DebateSettings, begin: DebateStart, strangers: DebateState) -> None:
+    def __init__(
+        self,
+        form: DebateSettings,
+        begin: DebateStart,
+        strangers: DebateState,
+    ) -> None:
         super().__init__(form, begin)
         self._strangers = strangers
 
