@@ -19,7 +19,8 @@ MOST_SAMPLES = 64
 # Units that fit below an axis.
 AXIS_UNITS = {"tokens": "tokens", "characters": "chars"}
 
-Measure = Callable[[Sequence[PageReply]], float | None]
+# What a reply counts in a figure; None for replies that do not count.
+Measure = Callable[[PageReply], float | None]
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
@@ -46,45 +47,42 @@ def score_names(page: PageReplies) -> list[str]:
     return [name for name, _ in counts.most_common(MOST_SCORES)]
 
 
-def step_measures(page: PageReplies) -> dict[str, tuple[Form, Measure]]:
-    """Name the figures of a step, each with the form of the values."""
+def step_measures(page: PageReplies) -> list[tuple[str, Form, Measure]]:
+    """Name the figures of a step, each with the form of the values; the reward comes first."""
     dead_numbers: set[int] = set()
     for group in dead_groups(page):
         dead_numbers.update(reply.number for reply in group)
-    return {
-        "mean reward": ("number", mean_reward),
-        "right": ("share", share_right),
-        "answer read here": (
-            "share",
-            lambda replies: mean_of(reply.answer is not None for reply in replies),
-        ),
-        "in dead groups": (
-            "share",
-            lambda replies: mean_of(reply.number in dead_numbers for reply in replies),
-        ),
-        "cut": ("share", lambda replies: mean_of(reply.is_cut for reply in replies)),
-        f"{page.unit} a reply": ("count", lambda replies: mean_of(map(page.length, replies))),
-    }
+    return [
+        ("mean reward", "number", lambda reply: reply.reward),
+        ("right", "share", lambda reply: reply.is_right),
+        ("answer read here", "share", lambda reply: reply.answer is not None),
+        ("in dead groups", "share", lambda reply: reply.number in dead_numbers),
+        ("cut", "share", lambda reply: reply.is_cut),
+        (f"{page.unit} a reply", "count", page.length),
+    ]
+
+
+def score_measure(name: str) -> Measure:
+    """Look up a score of replies by name."""
+    return lambda reply: reply.scores.get(name)
 
 
 def step_table(page: PageReplies) -> tuple[list[str], list[list[str]]]:
     """Build the head and the rows of the table of steps: figures, then all scores."""
     measures = step_measures(page)
-    scores = score_names(page)
-    head = ["step", "replies", *measures, *scores]
+    for name in score_names(page):
+        measures.append((name, "number", score_measure(name)))
+    head = ["step", "replies"]
+    head += [name for name, _, _ in measures]
     rows = []
     for step, replies in page.steps().items():
-        cells = ["not known" if step is None else f"{step:,}", f"{len(replies):,}"]
-        cells += [_cell(measure(replies), form) for form, measure in measures.values()]
-        for name in scores:
-            mean_score = mean_of(reply.scores.get(name) for reply in replies)
-            cells.append(_cell(mean_score, "number"))
+        step_name = "not known" if step is None else f"{step:,}"
+        cells = [step_name, f"{len(replies):,}"]
+        for _, form, measure in measures:
+            mean = mean_of(map(measure, replies))
+            cells.append("–" if mean is None else write_value(mean, form))
         rows.append(cells)
     return head, rows
-
-
-def _cell(value: float | None, form: Form) -> str:
-    return "–" if value is None else write_value(value, form)
 
 
 def plots_of(page: PageReplies) -> list[Plot]:
@@ -97,30 +95,31 @@ def _step_plots(page: PageReplies) -> Iterator[Plot]:
     steps = {step: replies for step, replies in page.steps().items() if step is not None}
     if len(steps) < 2:
         return
-    along = plain_axis([*steps], "step")
-    measures = step_measures(page)
+    axis = plain_axis([*steps], "step")
+    note = "mean of a step"
 
     def line(name: str, measure: Measure) -> Series:
-        values = {step: measure(replies) for step, replies in steps.items()}
-        points = [(float(step), value) for step, value in values.items() if value is not None]
+        points = []
+        for step, replies in steps.items():
+            mean = mean_of(map(measure, replies))
+            if mean is not None:
+                points.append((float(step), mean))
         return Series(name, tuple(points))
 
-    form, reward = measures.pop("mean reward")
+    (_, reward_form, reward), *other_measures = step_measures(page)
     reward_lines = [line("reward", reward)]
     for name in score_names(page):
-        reward_lines.append(line(name, _mean_score(name)))
+        reward_lines.append(line(name, score_measure(name)))
     drawn_lines = [series for series in reward_lines if len(series.points) > 1]
     for title, lines in parts_of("Reward and its parts", drawn_lines):
-        yield Chart(title, "mean of a step", lines, form), along
-    for name, (form, measure) in measures.items():
+        yield Chart(title, note, lines, reward_form), axis
+
+    for name, form, measure in other_measures:
         series = line(name, measure)
         # A line at 0, such as of cut replies where none was cut, shows nothing.
-        if len(series.points) > 1 and any(value for _, value in series.points):
-            yield Chart(name.capitalize(), "mean of a step", [series], form), along
-
-
-def _mean_score(name: str) -> Measure:
-    return lambda replies: mean_of(reply.scores.get(name) for reply in replies)
+        is_flat = not any(value for _, value in series.points)
+        if len(series.points) > 1 and not is_flat:
+            yield Chart(name.capitalize(), note, [series], form), axis
 
 
 def pass_curve(page: PageReplies) -> Mapping[int, float]:
@@ -134,10 +133,12 @@ def pass_curve(page: PageReplies) -> Mapping[int, float]:
         return {}
     # Beyond the median size the mean would be of the few largest groups.
     sizes = sorted(size for _, size in counts)
-    largest = min(sizes[len(sizes) // 2], MOST_SAMPLES)
+    median_size = sizes[len(sizes) // 2]
+    largest = min(median_size, MOST_SAMPLES)
     curve = {}
     for k in range(1, largest + 1):
-        curve[k] = fmean(pass_at(right, size, k) for right, size in counts if size >= k)
+        group_values = [pass_at(right, size, k) for right, size in counts if size >= k]
+        curve[k] = fmean(group_values)
     return curve
 
 
@@ -145,12 +146,14 @@ def _pass_plots(page: PageReplies) -> Iterator[Plot]:
     curve = pass_curve(page)
     if len(curve) < 2:
         return
-    points = tuple((float(k), value) for k, value in curve.items())
-    mean_points = ((1.0, curve[1]), (float(max(curve)), curve[1]))
+    points = [(float(k), value) for k, value in curve.items()]
+    # pass@1 is the mean of right replies: a level line that more samples rise above.
+    mean = curve[1]
+    mean_points = ((1.0, mean), (float(max(curve)), mean))
     chart = Chart(
         "pass@k beside the mean",
         "share of groups",
-        [Series("pass@k", points), Series("mean", mean_points)],
+        [Series("pass@k", tuple(points)), Series("mean", mean_points)],
         "share",
         "pass@k: at least one of k replies is right. Where it hardly rises above the mean, the "
         "replies of a group are alike, and there is little to learn from comparing them.",
@@ -160,7 +163,8 @@ def _pass_plots(page: PageReplies) -> Iterator[Plot]:
 
 def length_bins(page: PageReplies) -> list[list[PageReply]]:
     """Sort the replies by length into bins of about equal numbers, each of at least two."""
-    sampled = sorted((reply for reply in page.replies if not reply.failure), key=page.length)
+    sampled = [reply for reply in page.replies if not reply.failure]
+    sampled.sort(key=page.length)
     num_bins = NUM_LENGTH_BINS if len(sampled) >= FEWEST_FOR_BINS else 1
     edges = [number * len(sampled) // num_bins for number in range(num_bins + 1)]
     bins = [sampled[start:end] for start, end in pairwise(edges)]
@@ -170,17 +174,19 @@ def length_bins(page: PageReplies) -> list[list[PageReply]]:
 def _length_plots(page: PageReplies) -> Iterator[Plot]:
     """Yield reward and rightness by length: a reward that rises alone pays for length."""
     bins = length_bins(page)
-    measures: dict[str, tuple[Form, Measure]] = {
-        "Reward by length": ("number", mean_reward),
-        "Right by length": ("share", share_right),
-    }
-    for title, (form, measure) in measures.items():
+    measures: list[tuple[str, Form, Measure]] = [
+        ("Reward", "number", lambda reply: reply.reward),
+        ("Right", "share", lambda reply: reply.is_right),
+    ]
+    for name, form, measure in measures:
         points: dict[float, float] = {}
         for replies in bins:
-            value = measure(replies)
-            if value is not None:
-                points[fmean(map(page.length, replies))] = value
+            mean = mean_of(map(measure, replies))
+            if mean is not None:
+                mean_length = fmean(map(page.length, replies))
+                points[mean_length] = mean
         if len(points) > 1:
-            series = Series(title.split()[0].lower(), tuple(points.items()))
+            series = Series(name.lower(), tuple(points.items()))
             note = f"mean of replies of about one length, in {page.unit}"
-            yield Chart(title, note, [series], form), plain_axis([*points], AXIS_UNITS[page.unit])
+            axis = plain_axis([*points], AXIS_UNITS[page.unit])
+            yield Chart(f"{name} by length", note, [series], form), axis
