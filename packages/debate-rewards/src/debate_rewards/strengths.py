@@ -67,8 +67,11 @@ def log_strengths(
         steps = _solve(curvature, slope)
         largest = max((abs(step) for step in steps), default=0.0)
         # Far from the maximum a full step may go past it.
-        scale = min(1.0, _LONGEST_STEP / largest) if largest else 1.0
-        strengths = [old + scale * step for old, step in zip(strengths, steps, strict=True)]
+        scale = 1.0
+        if largest > _LONGEST_STEP:
+            scale = _LONGEST_STEP / largest
+        for index, step in enumerate(steps):
+            strengths[index] += scale * step
         if largest < TOLERANCE:
             break
     return dict(zip(items, strengths, strict=True))
