@@ -134,6 +134,17 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
             "arms.grpo: evaluation.before: found 'second', until whose start phase 'reinforce' "
             "learns; expected 'reinforce', as",
         ),
+        (
+            {"settings": [*MINIATURE["settings"], "seed=5"]},
+            [],
+            "settings: found 'seed=5'; expected seeds, which the study gives its runs",
+        ),
+        ({"seeds": [0, 0]}, [], "seeds: found 0, 0; expected each seed once"),
+        (
+            {"compared": [{"arm": "grpo", "over": "grpo", "measures": ["direct"]}]},
+            [],
+            "compared: found 'grpo' over itself",
+        ),
         ({"name": "a/b"}, [], "name: found 'a/b'; expected text that matches ^"),
         (
             {"settings": ["evaluation.questions=0"]},

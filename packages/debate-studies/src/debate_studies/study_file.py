@@ -7,7 +7,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    field_validator,
+    model_validator,
+)
 
 from debate_protocol.plugins import Config
 from debate_train.errors import UsageError
@@ -32,6 +39,24 @@ _EXPECTED_CHECKPOINT = ("model.type=pretrained", "model.name=start", "model.dtyp
 """Settings of a start's checkpoint that is not written yet."""
 
 
+def _leave_the_seed(settings: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse a fixed seed, with which all runs of an arm would be the same run."""
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        if key.strip() == "seed" and "{seed}" not in value:
+            raise ValueError(f"found {setting!r}; expected seeds, which the study gives its runs")
+    return settings
+
+
+def _once_each(seeds: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    if seeds is not None and len(set(seeds)) < len(seeds):
+        raise ValueError(f"found {', '.join(map(str, seeds))}; expected each seed once")
+    return seeds
+
+
+Settings = Annotated[tuple[str, ...], AfterValidator(_leave_the_seed)]
+
+
 class Run(Config):
     """The common settings of starts and arms."""
 
@@ -39,7 +64,7 @@ class Run(Config):
     """A file, relative to the study's, or a name of `debate-train recipes`."""
     start: str | None = None
     """The run begins with this start's last checkpoint; phases that two starts name run again."""
-    settings: tuple[str, ...] = ()
+    settings: Settings = ()
     """Settings with {seed}, and in arms {tpr} and {fpr}: `call_rates` of the start's judge."""
 
 
@@ -53,7 +78,7 @@ class StartingRun(Run):
 class Arm(Run):
     """A variant in the comparison, run once for each seed."""
 
-    seeds: tuple[NonNegativeInt, ...] | None = None
+    seeds: Annotated[tuple[NonNegativeInt, ...] | None, AfterValidator(_once_each)] = None
     """None takes the seeds of the study."""
 
 
@@ -99,9 +124,9 @@ class Study(Config):
     """File of finished runs, relative to the study's; None is results.jsonl among the runs."""
     page: str | None = None
     """File of tables, relative to the study's, beside a plot; None is study.md among the runs."""
-    seeds: tuple[NonNegativeInt, ...] = Field(min_length=1)
+    seeds: Annotated[tuple[NonNegativeInt, ...], AfterValidator(_once_each)] = Field(min_length=1)
     """Seeds of the arms that name none; each is the `seed` of its runs."""
-    settings: tuple[str, ...] = ()
+    settings: Settings = ()
     """Settings of every run; they may have {seed}, as in data.seed={seed}."""
     environment: dict[Arithmetic, str] = Field(default_factory=dict)
     """Environment variables of every run that choose its arithmetic."""
@@ -136,6 +161,8 @@ class Study(Config):
             if arm.start is not None and arm.start not in self.starts:
                 raise ValueError(f"arms.{name}.start: {arm.start!r} is not among the starts")
         for comparison in self.compared:
+            if comparison.arm == comparison.over:
+                raise ValueError(f"compared: found {comparison.arm!r} over itself")
             for name in {comparison.arm, comparison.over} - {BEFORE, *self.arms}:
                 raise ValueError(f"compared: {name!r} is not among the arms")
             for measure in set(comparison.measures) - set(self.measures):
