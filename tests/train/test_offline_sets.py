@@ -293,6 +293,12 @@ def test_chosen_replies_are_imitated_in_their_prompts():
     assert chosen_by(first_only) == ["a00"]
 
 
+@pytest.mark.parametrize("by", ["any", "answer", "majority", "votes"])
+def test_debate_without_a_readable_reply_is_counted(by):
+    example_set = ChosenReplies(by=by).take([debate([None, None])])
+    assert example_set.counts == {"left_out/no_readable_reply": 1}
+
+
 def votes(*lines):
     """Let three agents answer 4, 5 and 5, and then compare each other in these lines."""
     transcript = debate(["4", "5", "5"], ["4", "4", "5"], answer=None)

@@ -74,6 +74,9 @@ def decided(
     else:
         chosen_of_rounds = [_choose_by_votes(each) for each in rounds]
     for each, is_chosen in zip(rounds, chosen_of_rounds, strict=True):
+        if not each.turns:
+            example_set.leave_out("no_readable_reply")
+            continue
         if is_chosen is None:
             example_set.leave_out("no_decision")
             continue
