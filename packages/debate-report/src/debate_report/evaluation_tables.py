@@ -43,6 +43,7 @@ def cross_play_tables(results: Mapping[str, object]) -> Iterator[list[list[str]]
     seats = sorted(cells_by_seat, key=lambda seat: (seat != ALL_SEATS, seat))
     for seat in seats:
         cells = cells_by_seat[seat]
+        # Policies and opponents keep the order of the evaluation; a set has none.
         policy_names = dict.fromkeys(name for name, _ in cells)
         opponents = list(dict.fromkeys(opponent for _, opponent in cells))
         table = [[f"{seat}, against", *opponents]]

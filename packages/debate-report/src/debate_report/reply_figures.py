@@ -44,6 +44,7 @@ def score_names(page: PageReplies) -> list[str]:
     counts: Counter[str] = Counter()
     for reply in page.replies:
         counts.update(reply.scores.keys())
+    # A file may have hundreds of metrics, and the rarest have hardly a point to draw.
     return [name for name, _ in counts.most_common(MOST_SCORES)]
 
 
@@ -166,6 +167,7 @@ def length_bins(page: PageReplies) -> list[list[PageReply]]:
     sampled = [reply for reply in page.replies if not reply.failure]
     sampled.sort(key=page.length)
     num_bins = NUM_LENGTH_BINS if len(sampled) >= FEWEST_FOR_BINS else 1
+    # Rounded down in whole numbers: bins differ by one reply at most.
     edges = [number * len(sampled) // num_bins for number in range(num_bins + 1)]
     bins = [sampled[start:end] for start, end in pairwise(edges)]
     return [replies for replies in bins if replies]

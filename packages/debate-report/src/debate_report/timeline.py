@@ -97,6 +97,7 @@ def plain_axis(positions: Sequence[float], unit: str) -> PhaseAxis:
     """Build an axis of a single stretch; positions are steps."""
     first = min(positions)
     last = max(positions)
+    # A single step still needs a stretch of some width.
     if last <= first:
         last = first + 1
     stretch = Stretch(name="", first=first, last=last, start=first, end=last)

@@ -68,6 +68,7 @@ def pooled_answers(debate: ReadDebate) -> dict[TurnKey, PooledAnswer]:
     answers: dict[TurnKey, PooledAnswer] = {}
     for key, number in classes_of_turns(debate, across_rounds=True).items():
         if not debate.turns[key].failed:
+            # An answer that cannot be read equals no other, so the turn stands for itself.
             answers[key] = key if number is None else number
     return answers
 

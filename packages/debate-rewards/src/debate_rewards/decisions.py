@@ -76,6 +76,7 @@ def peer_vote(debate: Debate, seed: int) -> str | None:
     """
     debate = _read(debate)
     judged_turns = standings(debate)
+    # Without votes nobody is ahead, and all that answered last are drawn from.
     candidates = _answered_last(debate)
     if judged_turns:
         best = max(standing for _, standing in judged_turns)
@@ -482,6 +483,7 @@ def divided(rule: GateRule) -> tuple[GateRule | None, GateRule | None]:
     is `None`.
     """
     rules = single_rules(rule)
+    # Rules before the first count decide on a debate without knowing the others.
     num_before = 0
     while num_before < len(rules) and not isinstance(rules[num_before], AtMost):
         num_before += 1

@@ -70,6 +70,7 @@ class AnswersGiven:
         if not class_sizes:
             return 0.0
         largest_size = max(class_sizes.values())
+        # Ties count in expectation: the share of right classes among the largest.
         largest = [number for number, size in class_sizes.items() if size == largest_size]
         return sum(is_right_class[number] for number in largest) / len(largest)
 
@@ -125,6 +126,7 @@ def add_rounds(sums: Sums, debate_answers: AnswersGiven, right: Mapping[TurnKey,
     rounds = debate_answers.rounds()
     if not rounds:
         return
+    # Majorities are needed several times below, and each walks over its round's answers.
     majority_right = {round: debate_answers.majority(keys) for round, keys in rounds.items()}
     for round, keys in rounds.items():
         sums.add(f"maj/round_{round}", majority_right[round])
@@ -318,6 +320,7 @@ def question_moments(
     makes values with intervals of them.
     """
     measured = _measure(transcripts, seed)
+    # Before debates are merged by question: a share needs the zeros of debates without the reason.
     _add_absent_reasons([sums for sums, _ in measured])
     question_sums: dict[str, Sums] = {}
     question_truths: dict[str, list[Mapping[TurnKey, bool]]] = {}
@@ -343,6 +346,7 @@ def _measure(
     `unmeasured` alone.
     """
     try:
+        # All debates in one call first: their answers are then checked side by side.
         return _measure_all(transcripts, seed)
     except _ONE_DEBATE as error:
         if len(transcripts) > 1:

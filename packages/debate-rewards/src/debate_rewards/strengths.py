@@ -49,9 +49,11 @@ def log_strengths(
 
     Newton's method: the logarithm of the product is strictly concave.
     """
+    # Wins name each pair in both orders, so that every item comes first in some.
     items = list(dict.fromkeys(first for first, _ in wins))
     index_of = {item: index for index, item in enumerate(items)}
     num_games = [[0.0] * len(items) for _ in items]
+    # Each item also wins `prior` games of 2 · prior against the fictitious item.
     num_wins = [prior] * len(items)
     for (winner, loser), count in wins.items():
         winner_index = index_of[winner]

@@ -335,6 +335,7 @@ def _add_judge_accuracy(
     verdict_counts: Counter[tuple[bool, Verdict]] = Counter()
     for vote in votes:
         left_is_right = right[vote.left]
+        # Of two right turns, or two wrong ones, no verdict is right.
         if left_is_right != right[vote.right]:
             verdict_counts[left_is_right, vote.verdict] += 1
     for (left_is_right, verdict), count in verdict_counts.items():
@@ -387,6 +388,7 @@ def add_own(
             continue
         num_right = 0
         for agent in expected_agents:
+            # An agent that did not speak counts as wrong.
             num_right += right.get(TurnKey(agent, round), False)
         sums.add(f"{prefix}correct", num_right, len(expected_agents))
         return

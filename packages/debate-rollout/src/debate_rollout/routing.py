@@ -190,6 +190,7 @@ class RoutedEngine:
     def submit(self, request: Request) -> int:
         """Take a request and return a ticket."""
         engine = self._engine(request.turn_request.policy)
+        # By identity: two policies may have equal engines, and a ticket belongs to one.
         index = next(i for i, stream in enumerate(self._streams) if stream is engine)
         ticket = self._streams[index].submit(request) * len(self._streams) + index
         self._open.add(ticket)

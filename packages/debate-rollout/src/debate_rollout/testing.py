@@ -361,6 +361,7 @@ def check_extension(bench: Bench) -> None:
 def check_stream(bench: Bench) -> None:
     """Each request ends once, with the reply that `generate` gives to it."""
     stream = bench.stream
+    # More requests than an engine may take at once.
     sent = requests(bench.engine) * 4
     tickets = [stream.submit(sent_request) for sent_request in sent]
     assert len(set(tickets)) == len(tickets), "a ticket was given twice"
@@ -381,6 +382,7 @@ def check_collect(bench: Bench) -> None:
     began = time.monotonic()
     assert stream.collect(_PATIENCE_S) == [], "nothing is open: expected no reply"
     ticket = stream.submit(request(bench.engine, turn_request()))
+    # Without time to wait it returns the reply already, or nothing.
     finished = stream.collect(0.0)
     took_s = time.monotonic() - began
     assert took_s < _AT_ONCE_S, f"expected both calls to return at once, they took {took_s:.1f} s"
@@ -402,6 +404,7 @@ def check_cancel(bench: Bench) -> None:
 
 def check_overdue(bench: Bench) -> None:
     """An overdue debate is named in the error, and the engine serves on."""
+    # Too short for any engine: the deadline passes while the request is open.
     driver = FreeRunning(timeout_s=1e-5)
     try:
         play([_debate()], bench.engine, max_tokens=64, driver=driver)
@@ -433,6 +436,7 @@ def gather(bench: Bench, tickets: Sequence[int]) -> dict[int, Reply]:
     """Collect until all of these requests have ended; other tickets are an error."""
     stream = bench.stream
     replies: dict[int, Reply] = {}
+    # An engine that breaks the rule may never end a request; the check still does.
     deadline = time.monotonic() + _PATIENCE_S
     while len(replies) < len(tickets):
         assert time.monotonic() < deadline, f"no reply within {_PATIENCE_S:g} s"
@@ -631,6 +635,7 @@ def _scored(bench: Bench) -> Reply:
 def _running_long(bench: Bench, seed: int) -> Request:
     short = request(bench.engine, turn_request())
     window = bench.engine.context_window or 2 * _LONG_PROMPT_TOKENS
+    # As long as the window allows, so that the load happens during the reply.
     max_tokens = window - len(short.prompt_ids)
     return replace(short, sampling=replace(SAMPLING, seed=seed, max_tokens=max_tokens))
 
@@ -701,6 +706,7 @@ def conformance(bench: Bench) -> dict[str, str]:
         try:
             results[check.name] = _result(check, bench)
         except Exception as error:
+            # The table goes on after a failure, also after one that no check expects.
             results[check.name] = f"FAILED: {type(error).__name__}: {error}"
     return results
 

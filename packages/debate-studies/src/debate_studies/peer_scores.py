@@ -131,6 +131,7 @@ def peer_score_values(
     num_parts = PARTS[kind]
     distinct_questions = dict.fromkeys(questions)
     question_numbers = {question: number for number, question in enumerate(distinct_questions)}
+    # By question, so that all debates on it are in one part.
     part_of_debate = [question_numbers[question] % num_parts for question in questions]
 
     votes_of_parts: list[list[Sequence[Vote]]] = [[] for _ in range(num_parts)]
@@ -156,6 +157,7 @@ def peer_score_values(
 
     values = []
     for question, part, debate_votes in zip(questions, part_of_debate, votes, strict=True):
+        # Counters subtract: what is left are the verdicts on the part's other questions.
         elsewhere = verdicts_in_part[part] - verdicts_on_question[question]
         values.append(_vote_values(debate_votes, scores_of_parts[part], elsewhere))
     return values

@@ -37,6 +37,7 @@ def tables(
     """
     runs = _runs_by_arm(study, lines)
     arms_with_runs = {arm for arm, _ in runs}
+    # In the order of the study's file, not of the runs.
     arms = [name for name in study.arms if name in arms_with_runs]
     markdown = [*_levels(study, runs, arms), ""]
     if study.totals:
@@ -290,6 +291,7 @@ def summary(study: Study, lines: Sequence[FinishedRun]) -> list[str]:
     """
     rows = _rows(study, _runs_by_arm(study, lines))
     compared_measures = list(dict.fromkeys(row.measure for row in rows))
+    # The measures that a study plots are those that decide it.
     plotted_measures = [name for name in study.plot if name in compared_measures]
     measures = plotted_measures or compared_measures
     cells_by_comparison: dict[str, dict[str, str]] = {}
@@ -419,6 +421,7 @@ def _plot(
     charts: list[tuple[Chart, PhaseAxis]] = []
     for name in study.plot:
         for first in range(0, len(arms), MAX_SERIES):
+            # A chart has colors for so many lines; further arms go on in the next chart.
             chart_arms = arms[first : first + MAX_SERIES]
             is_curve = name in study.curves
             draw = _curves if is_curve else _dots

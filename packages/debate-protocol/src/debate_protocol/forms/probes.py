@@ -74,6 +74,7 @@ class AmongStrangers(Simultaneous):
 
     def debate(self, begin: DebateStart) -> DebateRun:
         """Play both debates; the transcript is of this one."""
+        # With another seed the same question still has other debaters.
         question, seed = begin.other or (begin.question, side_seed(begin.seed, "other"))
         strangers_begin = replace(begin, question=question, seed=seed)
         strangers = DebateState(self, strangers_begin)

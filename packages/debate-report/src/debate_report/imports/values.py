@@ -95,6 +95,7 @@ def golds(value: object) -> list[str]:
     """Read right answers: a text or number, a list of them, or an object with them."""
     if isinstance(value, Mapping):
         for key in GOLD_KEYS:
+            # An object may hold an empty answer beside the right one.
             if value.get(key) not in (None, ""):
                 return golds(value[key])
         return []
@@ -103,6 +104,7 @@ def golds(value: object) -> list[str]:
         for item in value:
             right_answers += golds(item)
         return right_answers
+    # A bool is no answer but a verdict, though Python counts it as a whole number.
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return []
     if isinstance(value, float) and not math.isfinite(value):
@@ -137,6 +139,7 @@ def template_messages(prompt: str) -> list[Message]:
     Templates are known by their markers, or by lines that are role words where these were dropped.
     A prompt without either is one message of the user.
     """
+    # One template writes a prompt: the first with a match is the prompt's.
     marked = next(filter(None, (form.findall(prompt) for form in TEMPLATE_MESSAGES)), [])
     if marked:
         pairs: Sequence[tuple[str, str]] = marked

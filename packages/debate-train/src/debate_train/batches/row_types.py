@@ -263,6 +263,7 @@ def _pair_weights(rows: "Sequence[Row]") -> NDArray[np.float64]:
     signs_of_pairs: dict[int, list[float]] = {}
     for row in rows:
         if row.pair >= 0:
+            # The sign of a row's advantages says which side of the pair it is.
             sign = float(np.sign(row.advantages.sum()))
             signs_of_pairs.setdefault(row.pair, []).append(sign)
     for pair, signs in signs_of_pairs.items():
@@ -279,6 +280,7 @@ def _pair_weights(rows: "Sequence[Row]") -> NDArray[np.float64]:
 
 
 def _split_by_row(values: NDArray[np.float64], rows: "Sequence[Row]") -> "list[Floats]":
+    # `np.split` takes the inner borders alone, and the last end is none.
     ends = np.cumsum([len(row.sampled_positions) for row in rows])[:-1]
     return [row_values.astype(np.float32) for row_values in np.split(values, ends, axis=-1)]
 
@@ -382,6 +384,7 @@ def minibatches(batch: "Batch", size: int | None) -> "list[Batch]":
         return [batch]
     pairs_and_rows: dict[object, list[int]] = {}
     for number, row in enumerate(batch.rows):
+        # A tuple never equals the number of a row of no pair.
         key = ("pair", row.pair) if row.pair >= 0 else number
         pairs_and_rows.setdefault(key, []).append(number)
     groups: dict[int, list[list[int]]] = {}

@@ -148,6 +148,7 @@ def _add_direct(
     if DIRECT not in setup.modes or phase.debate.turn_count() == 1:
         return
     direct_only = replace(setup, modes={DIRECT: setup.modes[DIRECT]}, runs=1)
+    # By id: a batch may repeat a question, and an evaluation asks each once.
     questions = {question.id: question for question in source.batch(0)}
     measures = evaluate(direct_only, engine, list(questions.values()), "preflight", progress.watch)
     for name, estimate in measures.found.items():
@@ -175,6 +176,7 @@ def _score(
     weights = {name: stream.weight for name, stream in advantage.streams.items()}
     measured.figures["signal/value"] = signal(played, scores, advantages, weights)
 
+    # Without habits, which are no part of what a run would learn from.
     (replay,) = what_if(played, {phase.reward.type: phase.reward}, with_habits=False)
     if replay.problem is None:
         measured.replay = replay
@@ -195,6 +197,7 @@ def _take_examples(
     measured.intervals |= intervals_of(derived(counts), len(example_set.examples))
     questions = {example.meta["question"] for example in example_set.examples}
     measured.figures["signal/value"] = len(questions) / max(1, measured.questions)
+    # Answers written by rule have no sampled tokens, and a row needs some.
     with_tokens = [example for example in example_set.examples if example.chosen.token_ids]
     batch = example_batch(with_tokens[: offline.batch_size], 0)
     scores = [Score(())] * len(played)
@@ -221,6 +224,7 @@ def signal(
             if any(advantage.value for advantage in turn_advantages):
                 has_advantage[question] = True
         for credit in score.credits:
+            # A stream of weight 0 moves no token, however much its values differ.
             if credit.value is None or not weights.get(credit.stream):
                 continue
             values[question].add(credit.value)
@@ -264,6 +268,7 @@ def _add_context(measured: Measured, phase: Recipe, played: Sequence[Transcript]
     turns: list[Turn] = []
     for transcript in played:
         turns += transcript.sampled_turns()
+    # Prompt and reply have to fit the window together.
     lengths = [sum(turn.token_counts) for turn in turns if turn.token_counts is not None]
     window = context_window(phase.model).tokens
     if lengths:

@@ -157,6 +157,7 @@ class MixedSource(DataSource):
         batch = []
         for slot in range(batch_size):
             name, number = self._scheduled(step * batch_size + slot)
+            # Each source was opened with one question a step: its step is the question's number.
             question = self._trainable[name].batch(number)[0]
             batch.append(_with_source(name, question))
         return batch
@@ -186,6 +187,7 @@ class MixedSource(DataSource):
     def split_rule(self) -> Callable[[str], Split] | None:
         """The common rule of all sources; `None` without one."""
         rules = {source.split_rule for source in self.opened.values()}
+        # Sources of files have no rule, and neither has a mixture with one of them.
         return rules.pop() if len(rules) == 1 else None
 
     def is_empty(self, name: Split) -> bool:

@@ -66,6 +66,7 @@ def wrong_signs(digits: tuple[int, ...], target: int) -> list[str]:
 
 def read_puzzle(question: Question) -> tuple[tuple[int, ...], int]:
     """Parse the digits and the target of a puzzle's question."""
+    # The text is `make TARGET Q DIGIT DIGIT …`.
     words = question.text.split()
     digits = tuple(int(word) for word in words[3:])
     target = int(words[1])
@@ -156,6 +157,7 @@ def _question(text: str) -> Question:
         "accept": list(right),
         "wrong_answers": wrong_signs(digits, target),
     }
+    # `accept` holds all right answers; the first stands for them where a single one is shown.
     return Question(id=text, text=text, answer=right[0], meta=meta)
 
 

@@ -26,6 +26,7 @@ def identity(question: Question) -> str:
     for key in ("passage", "choices"):
         if question.meta.get(key):
             parts.append(question.meta[key])
+    # A lone text stays as it is: the splits of files without choices never change.
     return json.dumps(parts) if len(parts) > 1 else question.text
 
 
@@ -36,6 +37,7 @@ def position(salt: str, text: str) -> float:
     salt only moves them all by one constant.
     """
     digest = hashlib.sha256(f"{salt}/{text}".encode()).digest()
+    # 48 bits fit into a float's 53 without rounding, so the number is below 1.
     return int.from_bytes(digest[:6], "big") / 2**48
 
 
@@ -73,6 +75,7 @@ def divide(
         start = 0
         for part, share in enumerate(shares):
             expected[part] += share * len(members)
+            # Half a question or more is due as a whole one, and less is carried on.
             count = min(math.floor(expected[part] + 0.5), len(members) - start)
             expected[part] -= count
             for question in members[start : start + count]:

@@ -136,6 +136,7 @@ Curves = Mapping[str, Sequence[CurvePoint]]
 def most_replies(replies: Sequence[Transcript]) -> int:
     """Find the largest k with enough replies for every question, at most `MOST_REPLIES`."""
     num_replies = Counter(reply.question.id for reply in replies)
+    # The question with the fewest replies limits all: a curve's points are over the same questions.
     return min(MOST_REPLIES, *num_replies.values()) if num_replies else 1
 
 
@@ -203,6 +204,7 @@ def debate_curves(debates: Sequence[Transcript]) -> Curves:
     A debate with an early end keeps the answers of the last round at no more cost.
     """
     checked = []
+    # Classes are numbered across rounds: `debate/all_rounds` pools the answers of several.
     for debate in answers_given(debates, across_rounds=True):
         if debate.right is not None and debate.debate.turns:
             checked.append(debate)
