@@ -101,7 +101,11 @@ def _parse(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _record(name: object, parsed: Parsed, contract: Contract) -> dict[str, object]:
+def _record(
+    name: object,
+    parsed: Parsed,
+    contract: Contract,
+) -> dict[str, object]:
     record: dict[str, object] = {
         "id": name,
         "sections": {

@@ -261,7 +261,11 @@ def in_majority(
     return agreement_by_debate
 
 
-def _majority_groups(debates: Sequence[ReadDebate], scope: str, against: Against) -> list[Group]:
+def _majority_groups(
+    debates: Sequence[ReadDebate],
+    scope: str,
+    against: Against,
+) -> list[Group]:
     groups: dict[tuple[object, int], Group] = {}
     for index, debate in enumerate(debates):
         question = debate.transcript.question
@@ -276,7 +280,10 @@ def _majority_groups(debates: Sequence[ReadDebate], scope: str, against: Against
 
 
 def _agreement(
-    debates: Sequence[ReadDebate], group: Group, against: Against, is_verified: bool
+    debates: Sequence[ReadDebate],
+    group: Group,
+    against: Against,
+    is_verified: bool,
 ) -> dict[tuple[int, TurnKey], bool]:
     """Compare the turns of a group with the majority, except in debates left out."""
     answers = []
@@ -354,7 +361,10 @@ class Majority(RewardConfig):
         """Score a batch of debates, in order."""
         debates = [read_debate(transcript) for transcript in transcripts]
         agreement = in_majority(
-            debates, scope=self.scope, against=self.round, is_verified=self.verified
+            debates,
+            scope=self.scope,
+            against=self.round,
+            is_verified=self.verified,
         )
         minority_value = -1.0 if self.values == "plus_minus" else 0.0
         scores = []
@@ -380,7 +390,11 @@ class Majority(RewardConfig):
         """Explain why no turn can differ from the majority."""
         text = nobody_outvoted(context)
         if text is not None and self.scope == "debate":
-            yield RewardNote(kind="no_signal", text=text, stream="generator")
+            yield RewardNote(
+                kind="no_signal",
+                text=text,
+                stream="generator",
+            )
 
 
 class MajorityJudge(YardstickJudge):
@@ -405,7 +419,12 @@ class MajorityJudge(YardstickJudge):
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Score a batch of debates, in order."""
         debates = [read_debate(transcript) for transcript in transcripts]
-        agreement = in_majority(debates, scope="debate", against="each", is_verified=self.verified)
+        agreement = in_majority(
+            debates,
+            scope="debate",
+            against="each",
+            is_verified=self.verified,
+        )
         scores = []
         for debate, agrees in zip(debates, agreement, strict=True):
             scores.append(self.score_votes(debate, agrees))
@@ -419,4 +438,8 @@ class MajorityJudge(YardstickJudge):
         """Explain why no turn can differ from the majority."""
         text = nobody_outvoted(context)
         if text is not None:
-            yield RewardNote(kind="no_signal", text=text, stream=JUDGE)
+            yield RewardNote(
+                kind="no_signal",
+                text=text,
+                stream=JUDGE,
+            )

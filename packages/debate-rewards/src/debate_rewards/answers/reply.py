@@ -49,7 +49,12 @@ class Unreadable:
     reason: str
 
 
-def final_answer(reply: str, kind: Kind, *, holds_braces: bool = False) -> FinalAnswer | None:
+def final_answer(
+    reply: str,
+    kind: Kind,
+    *,
+    holds_braces: bool = False,
+) -> FinalAnswer | None:
     """Find a reply's own final answer, if any.
 
     Args:

@@ -124,7 +124,11 @@ def load_recipe(
     )
 
 
-def phase_reading(reading: RawRecipe, name: str, schema: Schema) -> RawRecipe:
+def phase_reading(
+    reading: RawRecipe,
+    name: str,
+    schema: Schema,
+) -> RawRecipe:
     """Merge the recipe's raw values with the differences of a phase."""
     difference = reading.values[PHASES][name]
     base = {key: value for key, value in reading.values.items() if key != PHASES}
@@ -141,7 +145,12 @@ def phase_reading(reading: RawRecipe, name: str, schema: Schema) -> RawRecipe:
     return RawRecipe(values, kept | kept_of_phase, reading.environment)
 
 
-def _extend(source: Source, path: Path, schema: Schema, children: tuple[Path, ...]) -> Source:
+def _extend(
+    source: Source,
+    path: Path,
+    schema: Schema,
+    children: tuple[Path, ...],
+) -> Source:
     """Merge the values of a file into the extended file's values.
 
     Args:
@@ -173,7 +182,12 @@ def _extend(source: Source, path: Path, schema: Schema, children: tuple[Path, ..
     return _merge_sources(parent, source, schema, [])
 
 
-def _merge_sources(base: Source, change: Source, schema: Schema, dropped: list[str]) -> Source:
+def _merge_sources(
+    base: Source,
+    change: Source,
+    schema: Schema,
+    dropped: list[str],
+) -> Source:
     data = merge_recipes(base.data, change.data, schema, dropped=dropped)
     return Source(data, {**base.origins, **change.origins})
 
@@ -202,7 +216,10 @@ def _validate(
 
 
 def _validate_phases(
-    model: type[M], reading: RawRecipe, origins: dict[KeyPath, Origin], file: Path
+    model: type[M],
+    reading: RawRecipe,
+    origins: dict[KeyPath, Origin],
+    file: Path,
 ) -> dict[str, M]:
     """Validate each phase with the lines of the phase's differences; restore texts as typed."""
     whole_phases: dict[str, M] = {}
