@@ -108,6 +108,7 @@ class ConlReward(JudgeSettings, VoteReward):
         after = last_ranking.agent_values()
         # A fit of strengths ends within a tolerance: smaller changes are none.
         has_risen = {a: after[a] - before[a] > 1e-6 for a in before.keys() & after.keys()}
+        # Only an agent's first solution is written without a critique.
         first_round = min((key.round for key in debate.turns), default=0)
         first_values = before if self.first_solutions == "blind" else after
         solution_values: dict[TurnKey, float | None] = {}
@@ -123,6 +124,7 @@ class ConlReward(JudgeSettings, VoteReward):
             parts, targets = critique_targets(debate, critic)
             if critic.failed or critic.key not in blind:
                 continue
+            # A critic could else raise its pay by its own votes on the target.
             left_out = critic.key.agent if self.consensus == "leave_one_out" else None
             target_values: dict[int, float | None] = {}
             for target in targets:
@@ -242,6 +244,8 @@ class Ranking:
         if left_out is not None:
             received -= self._received_from.get((agent, left_out), 0)
             won -= self._won_from.get((agent, left_out), 0.0)
+        # Without a vote of others the value is not known, and 0 would say that all voted against
+        # it.
         if received == 0:
             return None
         if self._values == "win_fraction":
@@ -256,6 +260,7 @@ class Ranking:
             left_out: A judge whose votes do not count.
             own_of: An agent whose votes on its own solution do not count.
         """
+        # All critics of an agent ask for the same fit.
         known = self._strengths.get((left_out, own_of))
         if known is not None:
             return known

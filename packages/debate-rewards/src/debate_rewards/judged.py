@@ -51,6 +51,7 @@ def is_right(debate: ReadDebate, right: Mapping[TurnKey, bool]) -> dict[int, boo
         debate: A debate before a judge.
         right: Whether the answer of each turn is right.
     """
+    # A later answer of an agent replaces its earlier ones.
     keys_in_order = sorted(right, key=lambda key: key.round)
     last_answers = {key.agent: right[key] for key in keys_in_order}
     opponent = debate.transcript.protocol.extra.get("opponent")
@@ -185,6 +186,7 @@ class JudgedReward(RewardConfig):
         """Compute the excess of a speech as a share of the limit, at most 1."""
         # `max_words` limits each section, `thinking_words` everything outside the speech.
         num_spoken = max(_section_lengths(turn))
+        # The tags of thinking are no words of the speaker.
         num_words = len(word_ends(_THINK.sub(" ", turn.turn.text)))
         num_thought = num_words - len(word_ends(turn.parsed.spoken))
         excess = 0.0
@@ -206,6 +208,7 @@ class JudgedReward(RewardConfig):
         for judgment in debate_judgments:
             key = judgment.turn.key
             if judgment.decision is None:
+                # A judge without a readable decision has failed, as a speaker without an answer.
                 credits.append(Credit(*key, JUDGE, FAILURE_VALUE, penalty=True))
                 continue
             targets = [truth]

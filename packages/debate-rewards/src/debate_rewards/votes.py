@@ -340,6 +340,7 @@ def tally(votes: Iterable[Vote], ties: Ties = "half") -> dict[TurnKey, Share]:
     num_won: dict[TurnKey, float] = {}
     num_votes: dict[TurnKey, int] = {}
     for vote in votes:
+        # An ignored tie is in no count, not even as a game without a winner.
         share = points(vote.verdict, ties)
         if share is None:
             continue

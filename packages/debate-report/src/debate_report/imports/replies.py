@@ -106,6 +106,7 @@ class ReplyRows:
             reply = without_markers(reply)
 
         gold_keys = GOLD_KEYS if settings.answer is None else (settings.answer,)
+        # A column of the row counts before a metric of the same name.
         scores = numbers({**mapping(row.get("metrics")), **row})
         rewards = {
             name: value for name, value in scores.items() if name not in (*COUNTERS, *gold_keys)
@@ -115,6 +116,7 @@ class ReplyRows:
 
         num_tokens = as_int(_first_value(row, TOKEN_COUNT_KEYS))
         token_ids = _first_value(row, TOKEN_ID_KEYS)
+        # A file may have the sampled ids and no count of them.
         if num_tokens is None and isinstance(token_ids, list):
             num_tokens = len(token_ids)
         tokens, advantages = _token_advantages(row)
@@ -228,11 +230,13 @@ class MsSwift:
         for line, table in enumerate(rows):
             where = f"{settings.path}, row {line + 1}"
             log = (table.get("completion"), table.get("advantages"))
+            # The repeated log is no new generation: counting it would double its replies.
             if log == last_log:
                 continue
             last_log = log
             for row in _rows_of_table(table, where):
                 scores = numbers(row)
+                # Neither is a reward, though both are numbers of the row.
                 scores.pop("advantages", None)
                 scores.pop("step", None)
                 is_right, verdict_by = file_verdict(scores, None)
@@ -260,6 +264,7 @@ class SkyRl:
 
     def read(self, rows: Sequence[Record], settings: ReadSettings) -> Iterator[Transcript]:
         """Yield each row's reply; the step is in the folder's name."""
+        # A row does not say its step.
         folder_step = re.search(r"global_step_(\d+)_", str(settings.path.resolve().parent))
         step = int(folder_step[1]) if folder_step else None
         for row_number, row in enumerate(rows):
@@ -305,6 +310,7 @@ class NemoRl:
             content = first_of_one(row.get("content"))
             texts = []
             for message in content if isinstance(content, list) else ():
+                # The prompt comes first and the reply last, each as a message or as its text.
                 message_text = message.get("content") if isinstance(message, Mapping) else message
                 texts.append(text_of(message_text))
 
@@ -401,6 +407,7 @@ def _reward_of(
         # Numbers that are not finite are not known; all other values would be lost without a word.
         if value is not None and not isinstance(value, int | float):
             raise UsageError(f"{where}: {name}: found {value!r:.60}; expected a number")
+    # TRL names the columns of reward functions so; the sum of several needs weights we lack.
     functions = [value for name, value in scores.items() if name.endswith("_reward")]
     return functions[0] if len(functions) == 1 else None
 

@@ -41,6 +41,7 @@ def seed_all(seed: int) -> None:
 
 def random_states() -> RandomStates:
     """Read the global random states of this process."""
+    # The legacy form is a tuple of plain values, which JSON can hold.
     name, keys, *rest = np.random.get_state(legacy=True)
     cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {
@@ -153,6 +154,7 @@ class StoredTrainerState:
         self._tensors = StoredTensors.of(directory, TENSORS_STEM)
         self._moments_of: dict[str, list[str]] = {}
         for key in self._tensors.names():
+            # The first slash ends the moment's name; a parameter's own name may have further ones.
             moment, _, parameter = key.partition("/")
             if moment != MASTER:
                 self._moments_of.setdefault(parameter, []).append(moment)
@@ -178,6 +180,7 @@ class StoredTrainerState:
         problems = [m for m in stored if m not in expected and m not in self._layout.others]
         if not problems:
             problems = [f"no {moment}" for moment in expected if moment not in stored]
+        # Counted as updated, a parameter has a state to restore.
         if problems or not stored:
             raise self._refusal(f"{', '.join(problems) or 'no state'} of {name}")
         has_master = f"{MASTER}/{name}" in self._tensors
@@ -245,6 +248,8 @@ def save_torch_optimizer(
             continue  # SGD without momentum has an empty state, or one of None
         states[name] = ParameterState(moments)
         scalars = scalars_of(state)
+        # Optimizers without a count of their own, such as SGD, have one state since their first
+        # update.
         num_steps[name] = int(scalars.pop("step", 1))
         if scalars:
             other_scalars[name] = scalars
