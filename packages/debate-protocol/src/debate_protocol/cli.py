@@ -101,11 +101,7 @@ def _parse(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _record(
-    name: object,
-    parsed: Parsed,
-    contract: Contract,
-) -> dict[str, object]:
+def _record(name: object, parsed: Parsed, contract: Contract) -> dict[str, object]:
     record: dict[str, object] = {
         "id": name,
         "sections": {

@@ -39,12 +39,7 @@ def typed_name(program: str) -> str:
     return program.replace("-", " ", 1) if _shown["as_subcommands"] else program
 
 
-def add_options(
-    parser: argparse.ArgumentParser,
-    package: str,
-    *,
-    part: bool = False,
-) -> None:
+def add_options(parser: argparse.ArgumentParser, package: str, *, part: bool = False) -> None:
     """Add the options to a parser.
 
     Args:
@@ -58,21 +53,9 @@ def add_options(
     missing = argparse.SUPPRESS if part else None
     said = "print results, warnings and errors alone"
     default = missing or False
-    parser.add_argument(
-        "-q",
-        "--quiet",
-        action="store_true",
-        default=default,
-        help=said,
-    )
+    parser.add_argument("-q", "--quiet", action="store_true", default=default, help=said)
     said = "log progress to standard error; twice for details"
-    parser.add_argument(
-        "-v",
-        "--verbose",
-        action="count",
-        default=missing or 0,
-        help=said,
-    )
+    parser.add_argument("-v", "--verbose", action="count", default=missing or 0, help=said)
 
 
 def heed_options(arguments: argparse.Namespace) -> None:

@@ -105,11 +105,7 @@ class Contract:
             return f"\\boxed{{{answer}}}"
         if self.kind == "answer_line":
             return f"Answer: {answer}"
-        texts = {
-            "consensus": "NO",
-            **(sections or {}),
-            self.answer_section or "": answer,
-        }
+        texts = {"consensus": "NO", **(sections or {}), self.answer_section or "": answer}
         return "\n".join(
             f"<{name}>\n{texts.get(name) or 'N/A'}\n</{name}>" for name in self.sections
         )

@@ -74,12 +74,7 @@ class Scan:
     stray: list[str] = field(default_factory=list)
     _open: tuple[str, Range] | None = None
 
-    def _read_section_tag(
-        self,
-        tag: str,
-        is_closing: bool,
-        span: Range,
-    ) -> None:
+    def _read_section_tag(self, tag: str, is_closing: bool, span: Range) -> None:
         if not is_closing:
             # Sections do not nest: a new one ends the last one, as if its closing tag were missing.
             self._end_section(span[0], span[0], truncated=True)
@@ -89,13 +84,7 @@ class Scan:
         else:
             self.stray.append(tag)
 
-    def _end_section(
-        self,
-        inner_end: int,
-        outer_end: int,
-        *,
-        truncated: bool,
-    ) -> None:
+    def _end_section(self, inner_end: int, outer_end: int, *, truncated: bool) -> None:
         if self._open is not None:
             tag, (outer_start, inner_start) = self._open
             outer = (outer_start, outer_end)
@@ -152,17 +141,9 @@ class Parsed:
     problems: tuple[str, ...] = ()
     spoken: str = field(default="", compare=False, repr=False)
     """The response without thinking tags or, with `think="drop"`, without thinking blocks."""
-    holes: tuple[Range, ...] = field(
-        default=(),
-        compare=False,
-        repr=False,
-    )
+    holes: tuple[Range, ...] = field(default=(), compare=False, repr=False)
     """Ranges of the response that `spoken` leaves out."""
-    reading: tuple[object, ...] | None = field(
-        default=None,
-        compare=False,
-        repr=False,
-    )
+    reading: tuple[object, ...] | None = field(default=None, compare=False, repr=False)
 
 
 @functools.lru_cache(maxsize=64)
@@ -173,11 +154,7 @@ def _tag_pattern(sections: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"<(/?)((?ai:{names}))\s*+>")
 
 
-def scan(
-    text: str,
-    sections: tuple[str, ...],
-    think: ThinkMode,
-) -> Scan:
+def scan(text: str, sections: tuple[str, ...], think: ThinkMode) -> Scan:
     """Find sections and thinking tags; time grows linearly with the text."""
     result = Scan()
     thinking_start = -1  # of the thinking block that is open; -1 outside of thinking
@@ -213,12 +190,7 @@ def scan(
     return result
 
 
-def blanked(
-    text: str,
-    start: int,
-    end: int,
-    holes: Iterable[Range],
-) -> str:
+def blanked(text: str, start: int, end: int, holes: Iterable[Range]) -> str:
     """Copy `text[start:end]` with the holes as spaces, so that offsets stay true."""
     pieces: list[str] = []
     position = start
@@ -277,10 +249,7 @@ def says_nothing(text: str | None) -> bool:
 
 
 def _read_votes(
-    content: str,
-    offset: int,
-    author: int | None,
-    num_agents: int | None,
+    content: str, offset: int, author: int | None, num_agents: int | None
 ) -> tuple[list[Comparison], list[tuple[str, Range]]]:
     """Read the comparisons of a section, and the reasons and ranges of lines that do not count.
 
@@ -428,19 +397,10 @@ def parse(
         parsed = _parse_free_text(text, rules, tags.holes)
     spoken = _without_holes(text, (0, len(text)), tags.holes).strip()
     reading = (text, rules, author, num_agents, think)
-    return replace(
-        parsed,
-        spoken=spoken,
-        holes=tuple(tags.holes),
-        reading=reading,
-    )
+    return replace(parsed, spoken=spoken, holes=tuple(tags.holes), reading=reading)
 
 
-def _parse_free_text(
-    text: str,
-    rules: Contract,
-    holes: list[Range],
-) -> Parsed:
+def _parse_free_text(text: str, rules: Contract, holes: list[Range]) -> Parsed:
     visible_text = blanked(text, 0, len(text), holes)
     if rules.kind == "boxed":
         span = final_box(visible_text)
@@ -454,11 +414,7 @@ def _parse_free_text(
 
 
 def _parse_sections(
-    text: str,
-    rules: Contract,
-    tags: Scan,
-    author: int | None,
-    num_agents: int | None,
+    text: str, rules: Contract, tags: Scan, author: int | None, num_agents: int | None
 ) -> Parsed:
     # A reply of a million stray tags has a short list of problems.
     named_stray_tags = tags.stray[:_MAX_NAMED_STRAY_TAGS]
@@ -518,11 +474,7 @@ def _parse_sections(
     )
 
 
-def _choose_blocks(
-    blocks: list[Block],
-    rules: Contract,
-    problems: list[str],
-) -> dict[str, Block]:
+def _choose_blocks(blocks: list[Block], rules: Contract, problems: list[str]) -> dict[str, Block]:
     """Choose the last complete block of each section, else its last one; add to `problems`."""
     num_blocks = Counter(block.name for block in blocks)
     best_blocks: dict[str, Block] = {}

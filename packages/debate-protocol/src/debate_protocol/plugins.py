@@ -91,10 +91,7 @@ class Config(BaseModel):
     """Keys of the release before, with what a message expects instead."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        allow_inf_nan=False,
-        ser_json_inf_nan="constants",
+        extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants"
     )
 
     @model_validator(mode="before")
@@ -268,10 +265,7 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
         return cast(type[BaseModel], kind)
 
     def _dumped(
-        self,
-        chosen: BaseModel,
-        dump: Callable[[object], Any],
-        info: SerializationInfo,
+        self, chosen: BaseModel, dump: Callable[[object], Any], info: SerializationInfo
     ) -> object:
         """Dump settings; without a registered `type`, the object itself, in JSON the class name."""
         tag = getattr(chosen, "type", "")

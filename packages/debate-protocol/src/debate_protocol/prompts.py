@@ -104,11 +104,7 @@ def clipped(text: str, max_chars: int | None) -> str:
     return f"{text[:max_chars]} [… {len(text) - max_chars} characters cut]"
 
 
-def insertable(
-    text: str,
-    contract: Contract,
-    max_chars: int | None,
-) -> str:
+def insertable(text: str, contract: Contract, max_chars: int | None) -> str:
     """Cut foreign text to `max_chars` characters and disarm every tag.
 
     A cut can leave a known name of a longer name, and half of a mark, so tags are disarmed before

@@ -75,16 +75,8 @@ class Reply:
     temperature: float = 1.0
     weight_version: int = 0
     version_spans: tuple[tuple[int, int, int], ...] = ()
-    starts: tuple[int, ...] = field(
-        default=(),
-        compare=False,
-        repr=False,
-    )
-    counted: tuple[int, int] | None = field(
-        default=None,
-        compare=False,
-        repr=False,
-    )
+    starts: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    counted: tuple[int, int] | None = field(default=None, compare=False, repr=False)
     """(prompt tokens, sampled tokens) as an endpoint says that returns no ids."""
 
     @property
@@ -144,19 +136,11 @@ class Turn:
     shown: tuple[TurnKey, ...] = ()
     prompt: tuple[Message, ...] | None = None
     failure: str | None = None
-    reply: Reply | None = field(
-        default=None,
-        compare=False,
-        repr=False,
-    )
+    reply: Reply | None = field(default=None, compare=False, repr=False)
     extra: Mapping[str, object] = field(default_factory=dict)
     branches: tuple["Branch", ...] = ()
     continuations: tuple["Turn", ...] = ()
-    parsed: Parsed | None = field(
-        default=None,
-        compare=False,
-        repr=False,
-    )
+    parsed: Parsed | None = field(default=None, compare=False, repr=False)
     """What the text says, once it has been read; `parse_turn` returns it. Not written to files."""
 
     @property
@@ -380,11 +364,7 @@ def role_of(rules: Protocol, agent: int) -> AgentRole:
     return roles[agent] if 0 <= agent < len(roles) else AgentRole(DEBATER)
 
 
-def gives_answers(
-    rules: Protocol,
-    agent: int,
-    round: int | None = None,
-) -> bool:
+def gives_answers(rules: Protocol, agent: int, round: int | None = None) -> bool:
     """Whether an agent's turns must hold an answer; a critic only gives feedback.
 
     With a round, whether the turn of this round must: turns of verdicts have no answers.
@@ -563,11 +543,7 @@ def neighbours(rules: Protocol, agent: int) -> tuple[int, ...]:
     return tuple(other for other in range(rules.num_agents) if sees(rules, agent, other))
 
 
-def shown_turns(
-    rules: Protocol,
-    turn: TurnKey,
-    spoken: Collection[TurnKey],
-) -> list[TurnKey]:
+def shown_turns(rules: Protocol, turn: TurnKey, spoken: Collection[TurnKey]) -> list[TurnKey]:
     """List the other agents' turns given to the author of `turn`, by round and agent.
 
     `history_rounds` counts earlier rounds. The sequential schedule also gives earlier turns of the
@@ -627,13 +603,7 @@ def parse_turn(transcript: Transcript, turn: Turn) -> Parsed:
     key = (turn.text, contract, turn.agent, rules.num_agents, think)
     if turn.parsed is None or turn.parsed.reading != key:
         text, _, author, num_agents, _ = key
-        parsed = parse(
-            text,
-            contract,
-            author=author,
-            num_agents=num_agents,
-            think=think,
-        )
+        parsed = parse(text, contract, author=author, num_agents=num_agents, think=think)
         # Turns are frozen; this field follows from the others and no comparison reads it.
         object.__setattr__(turn, "parsed", parsed)
         return parsed

@@ -151,9 +151,7 @@ def read_interval(value: object) -> MeanInterval | None:
     low = finite(value.get("low"))
     high = finite(value.get("high"))
     return MeanInterval(
-        mean=mean,
-        low=mean if low is None else low,
-        high=mean if high is None else high,
+        mean=mean, low=mean if low is None else low, high=mean if high is None else high
     )
 
 
@@ -178,12 +176,7 @@ def _change_axis(rows: Sequence[ResultRow]) -> Axis | None:
     if high <= low:
         return None
     margin = 0.04 * (high - low)
-    return Axis(
-        low=low - margin,
-        high=high + margin,
-        start=PLOT_START,
-        end=PLOT_END,
-    )
+    return Axis(low=low - margin, high=high + margin, start=PLOT_START, end=PLOT_END)
 
 
 def _axis_marks(axis: Axis | None) -> list[tuple[float, str, bool]]:
@@ -199,20 +192,12 @@ def _axis_marks(axis: Axis | None) -> list[tuple[float, str, bool]]:
     ]
 
 
-def _cells(
-    row: ResultRow,
-    are_shares: bool,
-    axis: Axis | None,
-) -> dict[str, object]:
+def _cells(row: ResultRow, are_shares: bool, axis: Axis | None) -> dict[str, object]:
     interval = row.change_interval
     plot = None
     if axis is not None:
         ends = interval or MeanInterval(row.difference, row.difference, row.difference)
-        plot = {
-            "low": axis.at(ends.low),
-            "at": axis.at(row.difference),
-            "high": axis.at(ends.high),
-        }
+        plot = {"low": axis.at(ends.low), "at": axis.at(row.difference), "high": axis.at(ends.high)}
     # Endings such as `direct/accuracy` are explained; other measures show their name alone.
     matches = [text for ending, text in MEANINGS.items() if row.name.endswith(f"/{ending}")]
     meaning = matches[0] if matches else ""

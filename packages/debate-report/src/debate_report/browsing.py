@@ -125,12 +125,7 @@ def _first_open(records: Sequence[Recorded]) -> int:
     return max(candidates, key=lambda number: (records[number].step, -number), default=0)
 
 
-def _index_entry(
-    debate: Recorded,
-    phases: Sequence[str],
-    *,
-    is_credited: bool,
-) -> list[object]:
+def _index_entry(debate: Recorded, phases: Sequence[str], *, is_credited: bool) -> list[object]:
     """Build [phase, step, id, start of the question, marks, right answers, answers]."""
     last_round = debate.read.last_round
     verdicts = [debate.verdicts[key] for key in debate.read.turns if key.round == last_round]
@@ -208,12 +203,7 @@ def _keys_in_order(debate: Recorded) -> list[TurnKey]:
     return sorted(debate.read.judges, key=lambda key: (key.round, key.agent))
 
 
-def _turn(
-    debate: Recorded,
-    key: TurnKey,
-    *,
-    with_credit: bool,
-) -> dict[str, object]:
+def _turn(debate: Recorded, key: TurnKey, *, with_credit: bool) -> dict[str, object]:
     turn = debate.read.judges[key]
     judged_turns = debate.read.judged_by(turn) if turn.parsed.comparisons else {}
     verdicts = {agent: debate.verdicts.get(judged.key) for agent, judged in judged_turns.items()}

@@ -91,11 +91,7 @@ Plot = tuple[Chart, PhaseAxis]
 """A chart with a horizontal axis."""
 
 
-def line_chart(
-    chart: Chart,
-    along: PhaseAxis | None = None,
-    marks: Marks | None = None,
-) -> Markup:
+def line_chart(chart: Chart, along: PhaseAxis | None = None, marks: Marks | None = None) -> Markup:
     """Draw a chart with a legend and hover texts.
 
     Args:
@@ -124,12 +120,7 @@ def image(charts: Sequence[Plot]) -> str:
         values = _template_values(chart, along, Marks())
         lines = render("lines.svg", **values)
         panels.append((values, chart.note, lines))
-    return render(
-        "image.svg",
-        panels=panels,
-        width=WIDTH,
-        height=HEIGHT,
-    )
+    return render("image.svg", panels=panels, width=WIDTH, height=HEIGHT)
 
 
 def parts_of(title: str, series: Sequence[Series]) -> Iterator[tuple[str, Sequence[Series]]]:
@@ -140,11 +131,7 @@ def parts_of(title: str, series: Sequence[Series]) -> Iterator[tuple[str, Sequen
         yield title + count, series[start : start + MAX_SERIES]
 
 
-def _template_values(
-    chart: Chart,
-    along: PhaseAxis,
-    marks: Marks,
-) -> dict[str, object]:
+def _template_values(chart: Chart, along: PhaseAxis, marks: Marks) -> dict[str, object]:
     """Compute the values of `lines.svg`."""
     has_phase_names = len(along.stretches) > 1
     x = Axis(*along.ends, LEFT, WIDTH - RIGHT)
@@ -211,12 +198,7 @@ def _value_axis(chart: Chart, top_pixel: float) -> Axis:
     if chart.form == "share" and high <= 1:
         bottom = min(bottom, 1.0 - shortest_range)
         top = min(top, 1.0)
-    return Axis(
-        low=bottom,
-        high=top,
-        start=HEIGHT - BOTTOM,
-        end=top_pixel,
-    )
+    return Axis(low=bottom, high=top, start=HEIGHT - BOTTOM, end=top_pixel)
 
 
 def _step_ticks(along: PhaseAxis, x: Axis) -> list[tuple[float, float, str]]:
@@ -243,11 +225,7 @@ def _step_ticks(along: PhaseAxis, x: Axis) -> list[tuple[float, float, str]]:
     return step_ticks
 
 
-def _phase_labels(
-    along: PhaseAxis,
-    x: Axis,
-    marks: Marks,
-) -> Iterator[dict[str, object]]:
+def _phase_labels(along: PhaseAxis, x: Axis, marks: Marks) -> Iterator[dict[str, object]]:
     """Yield each phase: pixels, as much of the name as has room, the outcome."""
     for index, stretch in enumerate(along.stretches):
         number = along.first_number + index
@@ -263,20 +241,11 @@ def _phase_labels(
         hover_text = f"{number} {stretch.name}"
         if reason:
             hover_text += f": {reason}"
-        yield {
-            "start": start,
-            "end": end,
-            "label": label,
-            "outcome": outcome,
-            "said": hover_text,
-        }
+        yield {"start": start, "end": end, "label": label, "outcome": outcome, "said": hover_text}
 
 
 def _draw_line(
-    line: Series,
-    along: PhaseAxis,
-    x: Axis,
-    y: Axis,
+    line: Series, along: PhaseAxis, x: Axis, y: Axis
 ) -> tuple[list[str], list[Point], float | None]:
     """Compute a line's paths (each for a phase), the dots, and the last value drawn.
 
@@ -313,9 +282,7 @@ def _mean_points(points: Sequence[Point], chunk_size: int) -> list[Point]:
 
 
 def _hover_columns(
-    series: Sequence[Series],
-    along: PhaseAxis,
-    form: Form,
+    series: Sequence[Series], along: PhaseAxis, form: Form
 ) -> Iterator[tuple[float, float, float, str]]:
     """Yield the middle, left and right of columns over the chart, and the values there."""
     x = Axis(*along.ends, LEFT, WIDTH - RIGHT)

@@ -72,9 +72,7 @@ def curves(run: RunFiles) -> Markup:
 
 
 def _groups_of(
-    run: RunFiles,
-    run_stages: Sequence[Stage],
-    first_number: int = 1,
+    run: RunFiles, run_stages: Sequence[Stage], first_number: int = 1
 ) -> list[dict[str, object]]:
     """Draw the charts of phases on a common axis, under their headings."""
     if not run_stages:
@@ -115,9 +113,7 @@ def measures_by_position(
 
 
 def chart_groups(
-    measures: Measures,
-    held_out: HeldOutMeasures,
-    bounds: Mapping[str, Sequence[Bound]],
+    measures: Measures, held_out: HeldOutMeasures, bounds: Mapping[str, Sequence[Bound]]
 ) -> Iterator[tuple[str, list[Chart], list[str]]]:
     """Yield each heading, the charts, and the titles of charts at 0 throughout.
 
@@ -263,12 +259,7 @@ def _exit_bounds(run_stages: Sequence[Stage], along: PhaseAxis) -> dict[str, lis
     for stage, stretch in zip(run_stages, along.stretches, strict=True):
         met = None if stage.met is None else stretch.at(stage.met)
         for name, minimum in stage.minimums.items():
-            bound = Bound(
-                start=stretch.start,
-                end=stretch.end,
-                value=minimum,
-                met=met,
-            )
+            bound = Bound(start=stretch.start, end=stretch.end, value=minimum, met=met)
             bounds.setdefault(name, []).append(bound)
     return bounds
 

@@ -125,12 +125,7 @@ class Debates:
     problem: str = ""
     checking: Checking = field(default_factory=Checking)
 
-    def add(
-        self,
-        files: Sequence[Path],
-        tokens: Path | None,
-        phases: Sequence[str],
-    ) -> None:
+    def add(self, files: Sequence[Path], tokens: Path | None, phases: Sequence[str]) -> None:
         """Read the transcript files of a run.
 
         Args:
@@ -196,10 +191,7 @@ class Debates:
         self.problem = self.problem or problem
 
     def _details(
-        self,
-        debate: Transcript,
-        debate_credit: Mapping[str, Any],
-        credit: Mapping[str, Any],
+        self, debate: Transcript, debate_credit: Mapping[str, Any], credit: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Compute the fields of `Recorded` independent of the debate's file."""
         read = read_debate(debate)
@@ -245,9 +237,7 @@ class Debates:
 
 
 def _with_file_verdict(
-    debate: Transcript,
-    verdicts: Mapping[TurnKey, str | None],
-    decisions: Decisions,
+    debate: Transcript, verdicts: Mapping[TurnKey, str | None], decisions: Decisions
 ) -> dict[str, Any]:
     """Put the file's own verdict on the last reply before ours.
 

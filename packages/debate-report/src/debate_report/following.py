@@ -34,10 +34,7 @@ class Clock:
 
 
 def follow_report(
-    run_dir: Path,
-    path: Path,
-    say: Callable[[str], object],
-    clock: Clock | None = None,
+    run_dir: Path, path: Path, say: Callable[[str], object], clock: Clock | None = None
 ) -> Path:
     """Write the page of a run whenever the run has grown, until the run ends.
 
@@ -69,12 +66,7 @@ def follow_report(
     return path
 
 
-def _follow(
-    run_dir: Path,
-    path: Path,
-    say: Callable[[str], object],
-    clock: Clock,
-) -> str:
+def _follow(run_dir: Path, path: Path, say: Callable[[str], object], clock: Clock) -> str:
     """Write pages until the run ends; return how it did."""
     interval_s = SHORTEST_INTERVAL_S
     last_seen: dict[str, tuple[int, int]] | None = None

@@ -27,9 +27,7 @@ class HeldOutMeasures:
 
 
 def held_out_measures(
-    run: RunFiles,
-    run_stages: Sequence[Stage],
-    stretches: Sequence[Stretch],
+    run: RunFiles, run_stages: Sequence[Stage], stretches: Sequence[Stretch]
 ) -> HeldOutMeasures:
     """Place the measures of the test split on the axis; empty without a start on it."""
     starts = [

@@ -37,11 +37,7 @@ def write_duration(seconds: float) -> str:
     return f"{rest_seconds} s"
 
 
-def tick_text(
-    value: float,
-    marks: Sequence[float],
-    form: Form,
-) -> str:
+def tick_text(value: float, marks: Sequence[float], form: Form) -> str:
     """Write the label of one of an axis's marks."""
     largest = max(abs(mark) for mark in marks)
     if form == "share":

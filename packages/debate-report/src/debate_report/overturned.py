@@ -146,12 +146,7 @@ def weigh(number: int, debate: Recorded) -> VotedDebate | None:
     return VotedDebate(number, debate, majority, voted, outcome, margin)
 
 
-def _outcome(
-    majority: Choice,
-    voted: Choice,
-    *,
-    has_right_answer: bool,
-) -> Outcome:
+def _outcome(majority: Choice, voted: Choice, *, has_right_answer: bool) -> Outcome:
     if majority == voted:
         # A wrong majority is a missed chance only if some turn had the right answer.
         is_missed = majority.verdict == "wrong" and has_right_answer
@@ -242,11 +237,7 @@ class MarkedToken:
     note: str
 
 
-def marked_tokens(
-    text: str,
-    credit: Mapping[str, Any],
-    strongest: float,
-) -> list[MarkedToken]:
+def marked_tokens(text: str, credit: Mapping[str, Any], strongest: float) -> list[MarkedToken]:
     """Divide the text of a turn into its tokens, each marked by its advantage.
 
     Args:
@@ -272,11 +263,7 @@ def marked_tokens(
     return tokens
 
 
-def _mark(
-    text: str,
-    advantage: float,
-    strongest: float,
-) -> MarkedToken:
+def _mark(text: str, advantage: float, strongest: float) -> MarkedToken:
     kinds = ["token"]
     if advantage:
         level = max(1, round(COLOR_STEPS * abs(advantage) / strongest))

@@ -74,11 +74,7 @@ def write_report(
 
 
 def write_what_if(
-    source: Path,
-    path: Path | None = None,
-    *,
-    choices: ReplayChoices,
-    tokenizer: Path | None = None,
+    source: Path, path: Path | None = None, *, choices: ReplayChoices, tokenizer: Path | None = None
 ) -> Path:
     """Write what each reward says of recorded debates or replies, and return the page's path.
 
@@ -102,10 +98,7 @@ def write_what_if(
 
 
 def write_comparison(
-    run_dirs: Sequence[Path],
-    path: Path,
-    *,
-    tokenizer: Path | None = None,
+    run_dirs: Sequence[Path], path: Path, *, tokenizer: Path | None = None
 ) -> Path:
     """Write one page of several runs, and return its path.
 
@@ -116,11 +109,7 @@ def write_comparison(
 
 
 def write_charts(
-    sources: Sequence[Path],
-    *,
-    csv: Path | None,
-    svg: Path | None,
-    tokenizer: Path | None = None,
+    sources: Sequence[Path], *, csv: Path | None, svg: Path | None, tokenizer: Path | None = None
 ) -> list[Path]:
     """Write every chart of runs or rollouts as data and as figures, and return the paths.
 
@@ -229,11 +218,7 @@ def make_page(run: RunFiles, live: Live | None = None) -> str:
     return _render_page(run.name, facts, sections, debate_browser, live=live)
 
 
-def _reply_page(
-    run: RunFiles,
-    page: PageReplies,
-    reply_browser: Browser,
-) -> str:
+def _reply_page(run: RunFiles, page: PageReplies, reply_browser: Browser) -> str:
     """Render the page of replies that another program wrote."""
     sections = [
         ("faults", "At a glance", _part(lambda: overview(page))),

@@ -35,11 +35,7 @@ class Panel:
 
     @classmethod
     def of(
-        cls,
-        title: str,
-        note: str,
-        form: Form,
-        labels_by_name: Iterable[tuple[str, str]],
+        cls, title: str, note: str, form: Form, labels_by_name: Iterable[tuple[str, str]]
     ) -> "Panel":
         """Build a panel of measures by their exact names; labels are taken literally."""
         lines = []

@@ -108,9 +108,7 @@ def _values_by_section(
 
 
 def _values_of(
-    method: GroupMethod,
-    page: PageReplies,
-    groups: Sequence[Sequence[PageReply]],
+    method: GroupMethod, page: PageReplies, groups: Sequence[Sequence[PageReply]]
 ) -> MethodValues:
     values = MethodValues(method, {}, {})
     for replies in groups:
@@ -160,9 +158,7 @@ def advantages(page: PageReplies) -> Markup:
 
 
 def weight_shares(
-    page: PageReplies,
-    values: MethodValues,
-    bins: Sequence[Sequence[PageReply]],
+    page: PageReplies, values: MethodValues, bins: Sequence[Sequence[PageReply]]
 ) -> list[float | None]:
     """Compute the share of each bin of lengths in the sum of |weight| over all tokens."""
     weights = []

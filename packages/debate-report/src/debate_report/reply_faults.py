@@ -170,9 +170,7 @@ def _repeats(page: PageReplies) -> Iterator[Fault]:
 
 
 def _by_reply(
-    title: str,
-    text: str,
-    has_fault: Callable[[PageReply], bool],
+    title: str, text: str, has_fault: Callable[[PageReply], bool]
 ) -> Callable[[PageReplies], Iterator[Fault]]:
     """Build the check of a fault visible in each reply alone."""
 

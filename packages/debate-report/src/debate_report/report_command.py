@@ -123,10 +123,7 @@ def _write_what_if(arguments: argparse.Namespace) -> Path:
         deviation=arguments.seed_deviation,
     )
     return write_what_if(
-        sources[0],
-        arguments.output,
-        choices=choices,
-        tokenizer=arguments.tokenizer,
+        sources[0], arguments.output, choices=choices, tokenizer=arguments.tokenizer
     )
 
 
@@ -157,16 +154,10 @@ def command_parser() -> argparse.ArgumentParser:
         help="write the page of a run that goes on whenever it has grown, until it ends",
     )
     parser.add_argument(
-        "--csv",
-        type=Path,
-        metavar="FILE",
-        help="also write the points of all charts as data",
+        "--csv", type=Path, metavar="FILE", help="also write the points of all charts as data"
     )
     parser.add_argument(
-        "--svg",
-        type=Path,
-        metavar="FOLDER",
-        help="also write each chart as an image",
+        "--svg", type=Path, metavar="FOLDER", help="also write each chart as an image"
     )
     parser.add_argument(
         "--tokenizer",

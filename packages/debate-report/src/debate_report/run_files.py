@@ -174,18 +174,8 @@ def read_source(path: Path, tokenizer: Path | None = None) -> RunFiles:
                 cross_play=tuple(cross_play_tables(results)),
             )
     if path.is_file():
-        imported = debates_in(
-            path,
-            "FILE",
-            answer=None,
-            tokenizer=tokenizer,
-            allow_no_text=True,
-        )
-        return RunFiles(
-            name=path.name,
-            tokens=path.parent,
-            imported=tuple(imported),
-        )
+        imported = debates_in(path, "FILE", answer=None, tokenizer=tokenizer, allow_no_text=True)
+        return RunFiles(name=path.name, tokens=path.parent, imported=tuple(imported))
     is_run = any((path / name).is_file() for name in RUN_FILES)
     may_hold_rollouts = is_pattern(path) or (path.is_dir() and not is_run)
     rollout_files = rollout_files_of(path) if may_hold_rollouts else []
@@ -216,11 +206,7 @@ def _debates_of_folder(
     for file in files:
         try:
             debates += debates_in(
-                file,
-                "FILE",
-                answer=None,
-                tokenizer=tokenizer,
-                allow_no_text=True,
+                file, "FILE", answer=None, tokenizer=tokenizer, allow_no_text=True
             )
         except UsageError as problem:
             problems.append(problem)

@@ -117,12 +117,7 @@ def _chart(debates: Sequence[Recorded]) -> Markup:
             points.append((round_number, round_counts[state] / round_counts.total()))
         if any(share for _, share in points):
             lines.append(Series(state, tuple(points)))
-    chart = Chart(
-        title="Answers by round",
-        note="share of answers",
-        series=lines,
-        form="share",
-    )
+    chart = Chart(title="Answers by round", note="share of answers", series=lines, form="share")
     return line_chart(chart, plain_axis([*counts], "round"))
 
 

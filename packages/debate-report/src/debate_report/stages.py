@@ -151,9 +151,7 @@ def split_imitation(run_stages: Sequence[Stage]) -> tuple[list[Stage], list[Stag
 
 
 def _measured_phase(
-    recipe: Mapping[str, object],
-    results: Mapping[str, object],
-    reported_phases: Sequence[str],
+    recipe: Mapping[str, object], results: Mapping[str, object], reported_phases: Sequence[str]
 ) -> str | None:
     """Name the phase after the first measurement of the test split; `None` without any."""
     # A run that never came to this phase has the measurement of its end twice.

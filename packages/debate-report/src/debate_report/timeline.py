@@ -29,13 +29,7 @@ class Axis:
         return round(self.start + share * (self.end - self.start), 1)
 
 
-def ticks(
-    low: float,
-    high: float,
-    about: int,
-    *,
-    whole: bool = False,
-) -> list[float]:
+def ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[float]:
     """List round values inside [low, high], `about` as many, or whole numbers alone."""
     exact_step = (high - low) / about
     power = 10.0 ** math.floor(math.log10(exact_step))
@@ -106,20 +100,12 @@ def plain_axis(positions: Sequence[float], unit: str) -> PhaseAxis:
     # A single step still needs a stretch of some width.
     if last <= first:
         last = first + 1
-    stretch = Stretch(
-        name="",
-        first=first,
-        last=last,
-        start=first,
-        end=last,
-    )
+    stretch = Stretch(name="", first=first, last=last, start=first, end=last)
     return PhaseAxis((stretch,), unit)
 
 
 def phase_axis(
-    steps: Mapping[str, tuple[float, float]],
-    unit: str = "step",
-    first_number: int = 1,
+    steps: Mapping[str, tuple[float, float]], unit: str = "step", first_number: int = 1
 ) -> PhaseAxis:
     """Build an axis of phases, each with a first and a last step.
 

@@ -24,11 +24,7 @@ from debate_rewards.what_if import (
 EXCERPT = 600
 # Rewards that are the truth: they follow it by definition.
 TRUTHS = frozenset({TRUTH, "verifiable"})
-RIGHTNESS_TEXTS = {
-    True: "right",
-    False: "wrong",
-    None: "not known whether right",
-}
+RIGHTNESS_TEXTS = {True: "right", False: "wrong", None: "not known whether right"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,12 +251,7 @@ def sign_changes(replays: Replays) -> Markup:
     return render("sign_changes.html", changes=changes)
 
 
-def _example(
-    change: SignChange,
-    transcript: Transcript,
-    first: str,
-    second: str,
-) -> dict[str, str]:
+def _example(change: SignChange, transcript: Transcript, first: str, second: str) -> dict[str, str]:
     signs = [
         f"{name} {'up' if value > 0 else 'down'}"
         for name, value in ((first, change.first), (second, change.second))

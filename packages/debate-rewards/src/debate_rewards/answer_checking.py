@@ -53,12 +53,7 @@ class Verdict:
     detail: str = ""
 
 
-def check(
-    question: Question,
-    prediction: str | None,
-    *,
-    limit_s: float = LIMIT_S,
-) -> Verdict:
+def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_S) -> Verdict:
     """Judge a prediction by the question's kind (`meta["kind"]`, default `math`).
 
     The prediction's own final answer is read once, against the question's answer, and their keys
@@ -119,11 +114,7 @@ def check_many(
 
 
 def same_answer(
-    question: Question,
-    a: str | None,
-    b: str | None,
-    *,
-    limit_s: float = LIMIT_S,
+    question: Question, a: str | None, b: str | None, *, limit_s: float = LIMIT_S
 ) -> bool:
     """Compare the answers of two responses; no answer equals nothing."""
     kind_of(question)
@@ -136,10 +127,7 @@ def same_answer(
 
 
 def answer_classes(
-    question: Question,
-    answers: Sequence[str | None],
-    *,
-    limit_s: float = LIMIT_S,
+    question: Question, answers: Sequence[str | None], *, limit_s: float = LIMIT_S
 ) -> list[int | None]:
     """Number the classes of responses, by first appearance; unread responses have no number.
 
@@ -269,11 +257,7 @@ def _judge_by_key(question: Question, prediction: str | None) -> Verdict | list[
     return [partial(_compare_answers, gold, answer) for gold in undecided]
 
 
-def _judge_task(
-    question: Question,
-    kind: Kind,
-    prediction: str | None,
-) -> Verdict | list[_Compare]:
+def _judge_task(question: Question, kind: Kind, prediction: str | None) -> Verdict | list[_Compare]:
     """Judge an answer to a task of reasoning-gym."""
     answer = None if prediction is None else _task_answer(question, kind, prediction)
     if answer is None:
@@ -288,11 +272,7 @@ def _judge_task(
     return Verdict("wrong", "different" if judgment == "wrong" else judgment)
 
 
-def _task_answer(
-    question: Question,
-    kind: Kind,
-    reply: str,
-) -> str | None:
+def _task_answer(question: Question, kind: Kind, reply: str) -> str | None:
     statement = final_answer(reply, kind, holds_braces=form_of(question).holds_braces)
     return None if statement is None else statement.text
 
@@ -317,11 +297,7 @@ def _same_by_key(first: Answer, second: Answer) -> bool | None:
     return True if first.text == second.text else None
 
 
-def _equivalent(
-    first: Answer,
-    second: Answer,
-    limit_s: float,
-) -> bool:
+def _equivalent(first: Answer, second: Answer, limit_s: float) -> bool:
     # Math-Verify treats its two sides differently; an equivalence must not.
     for gold, prediction in ((first, second), (second, first)):
         earlier = _cache.get((prediction.formula, ""))
@@ -333,11 +309,7 @@ def _equivalent(
     return False
 
 
-def _compare_answers(
-    gold: Answer,
-    prediction: Answer,
-    limit_s: float,
-) -> AnswerComparison:
+def _compare_answers(gold: Answer, prediction: Answer, limit_s: float) -> AnswerComparison:
     """Compare two answers of the same shape part by part; a list in any order."""
     if len(gold.parts) != len(prediction.parts) or gold.shape != prediction.shape:
         return AnswerComparison("different", 0.0)
@@ -366,11 +338,7 @@ def _compare_answers(
     return AnswerComparison("equal", seconds)
 
 
-def _compare_formulas(
-    gold: str,
-    prediction: str,
-    limit_s: float,
-) -> AnswerComparison:
+def _compare_formulas(gold: str, prediction: str, limit_s: float) -> AnswerComparison:
     # A gold answer that cannot be used is so for every prediction, so it is stored under "".
     for cache_key in ((gold, ""), (gold, prediction)):
         earlier = _cache.get(cache_key)

@@ -74,9 +74,7 @@ def pooled_answers(debate: ReadDebate) -> dict[TurnKey, PooledAnswer]:
 
 
 def pooled_shares(
-    votes: Sequence[Vote],
-    ties: Ties,
-    answers: Mapping[TurnKey, PooledAnswer],
+    votes: Sequence[Vote], ties: Ties, answers: Mapping[TurnKey, PooledAnswer]
 ) -> dict[TurnKey, Share]:
     """Count the votes for and against the answer of each turn, without those of its author.
 
@@ -116,10 +114,7 @@ def pooled_shares(
 
 
 def pooled_log_strengths(
-    votes: Sequence[Vote],
-    ties: Ties,
-    answers: Mapping[TurnKey, PooledAnswer],
-    prior: float,
+    votes: Sequence[Vote], ties: Ties, answers: Mapping[TurnKey, PooledAnswer], prior: float
 ) -> dict[TurnKey, float]:
     """Fit the log strength of each turn's answer to the votes of all but its author.
 

@@ -261,11 +261,7 @@ def in_majority(
     return agreement_by_debate
 
 
-def _majority_groups(
-    debates: Sequence[ReadDebate],
-    scope: str,
-    against: Against,
-) -> list[Group]:
+def _majority_groups(debates: Sequence[ReadDebate], scope: str, against: Against) -> list[Group]:
     groups: dict[tuple[object, int], Group] = {}
     for index, debate in enumerate(debates):
         question = debate.transcript.question
@@ -280,10 +276,7 @@ def _majority_groups(
 
 
 def _agreement(
-    debates: Sequence[ReadDebate],
-    group: Group,
-    against: Against,
-    is_verified: bool,
+    debates: Sequence[ReadDebate], group: Group, against: Against, is_verified: bool
 ) -> dict[tuple[int, TurnKey], bool]:
     """Compare the turns of a group with the majority, except in debates left out."""
     answers = []
@@ -361,10 +354,7 @@ class Majority(RewardConfig):
         """Score a batch of debates, in order."""
         debates = [read_debate(transcript) for transcript in transcripts]
         agreement = in_majority(
-            debates,
-            scope=self.scope,
-            against=self.round,
-            is_verified=self.verified,
+            debates, scope=self.scope, against=self.round, is_verified=self.verified
         )
         minority_value = -1.0 if self.values == "plus_minus" else 0.0
         scores = []
@@ -390,11 +380,7 @@ class Majority(RewardConfig):
         """Explain why no turn can differ from the majority."""
         text = nobody_outvoted(context)
         if text is not None and self.scope == "debate":
-            yield RewardNote(
-                kind="no_signal",
-                text=text,
-                stream="generator",
-            )
+            yield RewardNote(kind="no_signal", text=text, stream="generator")
 
 
 class MajorityJudge(YardstickJudge):
@@ -419,12 +405,7 @@ class MajorityJudge(YardstickJudge):
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Score a batch of debates, in order."""
         debates = [read_debate(transcript) for transcript in transcripts]
-        agreement = in_majority(
-            debates,
-            scope="debate",
-            against="each",
-            is_verified=self.verified,
-        )
+        agreement = in_majority(debates, scope="debate", against="each", is_verified=self.verified)
         scores = []
         for debate, agrees in zip(debates, agreement, strict=True):
             scores.append(self.score_votes(debate, agrees))
@@ -438,8 +419,4 @@ class MajorityJudge(YardstickJudge):
         """Explain why no turn can differ from the majority."""
         text = nobody_outvoted(context)
         if text is not None:
-            yield RewardNote(
-                kind="no_signal",
-                text=text,
-                stream=JUDGE,
-            )
+            yield RewardNote(kind="no_signal", text=text, stream=JUDGE)

@@ -120,12 +120,7 @@ class _Hook:
         if is_refused and not (is_at_import and _is_library_at_work()):
             raise ConfinementError(f"refused in a process that compares answers: {event}")
 
-    def _may_open(
-        self,
-        path: object,
-        mode: object,
-        flags: object,
-    ) -> bool:
+    def _may_open(self, path: object, mode: object, flags: object) -> bool:
         if not isinstance(path, str | bytes):
             return True  # An open descriptor.
         if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):

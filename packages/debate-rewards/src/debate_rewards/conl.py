@@ -81,11 +81,7 @@ class ConlReward(JudgeSettings, VoteReward):
         """Explain why a stream has no value."""
         if context.rules.num_agents == 2 and context.rules.contracts:
             text = "of two agents a critic alone votes on the other; expected consensus: inclusive"
-            yield RewardNote(
-                kind="no_signal",
-                text=text,
-                stream=CRITIC,
-            )
+            yield RewardNote(kind="no_signal", text=text, stream=CRITIC)
             return
         text = (
             "conl compares two rankings with critiques between them: found "
@@ -182,10 +178,7 @@ class Ranking:
     """
 
     def __init__(
-        self,
-        votes: Sequence[Vote],
-        ties: Ties,
-        values: Literal["win_fraction", "bradley_terry"],
+        self, votes: Sequence[Vote], ties: Ties, values: Literal["win_fraction", "bradley_terry"]
     ) -> None:
         self._values = values
         # Votes that an agent won and got, in all and from each judge. None is its own.

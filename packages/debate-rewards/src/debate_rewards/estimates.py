@@ -49,12 +49,7 @@ class Sums:
 
     moments: dict[str, Moments] = field(default_factory=dict)
 
-    def add(
-        self,
-        name: str,
-        value: float,
-        weight: float = 1.0,
-    ) -> None:
+    def add(self, name: str, value: float, weight: float = 1.0) -> None:
         """Observe `value`, a mean or sum over `weight` cases."""
         total, cases = self.moments.get(name, (0.0, 0.0))
         self.moments[name] = (total + value, cases + weight)
@@ -154,10 +149,7 @@ def bootstrap_interval(
 
 
 def unvaried_interval(
-    value: float,
-    questions: int,
-    within: Range | None,
-    level: float = 0.95,
+    value: float, questions: int, within: Range | None, level: float = 0.95
 ) -> tuple[float, float]:
     """Compute the interval of a mean where every question has the same value.
 
@@ -185,9 +177,7 @@ def unvaried_interval(
 
 
 def bootstrap_estimates(
-    rows: Sequence[Mapping[str, Moments]],
-    seed: int = 0,
-    level: float = 0.95,
+    rows: Sequence[Mapping[str, Moments]], seed: int = 0, level: float = 0.95
 ) -> dict[str, Estimate]:
     """Estimate every statistic with its percentile interval, resampling whole questions.
 
@@ -222,12 +212,7 @@ def bootstrap_estimates(
             ordered = sorted(resampled) or [value]
             low = quantile(ordered, tail)
             high = quantile(ordered, 1 - tail)
-        estimates[name] = Estimate(
-            value=value,
-            low=low,
-            high=high,
-            questions=len(observed),
-        )
+        estimates[name] = Estimate(value=value, low=low, high=high, questions=len(observed))
     return estimates
 
 
@@ -391,12 +376,7 @@ def mcnemar(lost: int, won: int) -> float:
     return min(1.0, 2 * tail / (1 << num_changed))
 
 
-def tango_interval(
-    lost: int,
-    won: int,
-    questions: int,
-    level: float,
-) -> tuple[float, float]:
+def tango_interval(lost: int, won: int, questions: int, level: float) -> tuple[float, float]:
     """Compute Tango's score interval of the difference (won − lost) / questions.
 
     A score test at 1 − level does not reject the differences Δ in it: with q the most likely share
@@ -423,11 +403,7 @@ def tango_interval(
     return _boundary(excess, observed, -1.0), _boundary(excess, observed, 1.0)
 
 
-def _boundary(
-    excess: Callable[[float], float],
-    inside: float,
-    outside: float,
-) -> float:
+def _boundary(excess: Callable[[float], float], inside: float, outside: float) -> float:
     """Find the change of a function's sign, by bisection."""
     # 60 halvings of a range of at most 2 end below the spacing of floats near 1.
     for _ in range(60):
@@ -440,10 +416,7 @@ def _boundary(
 
 
 def _bootstrap(
-    differences: Sequence[float],
-    level: float,
-    seed: int,
-    difference_range: Range | None,
+    differences: Sequence[float], level: float, seed: int, difference_range: Range | None
 ) -> tuple[float, float, float]:
     """Compute p and the ends of the interval of the mean difference."""
     count = len(differences)

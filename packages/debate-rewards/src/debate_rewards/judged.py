@@ -109,19 +109,11 @@ class JudgedReward(RewardConfig):
         for stream in self.streams:
             if stream == JUDGE and self.judge == "agreement":
                 text = "reward.judge agreement compares orders; expected debate.both_orders: true"
-                yield RewardNote(
-                    kind="no_signal",
-                    text=text,
-                    stream=stream,
-                )
+                yield RewardNote(kind="no_signal", text=text, stream=stream)
             elif not has_judges:
                 # With decisions it is the baseline that takes the signal off.
                 text = "judged pays what judges decide; expected debate.type: judged"
-                yield RewardNote(
-                    kind="no_signal",
-                    text=text,
-                    stream=stream,
-                )
+                yield RewardNote(kind="no_signal", text=text, stream=stream)
         if self.over_limit and not (self.thinking_words or protocol.extra.get("max_words")):
             text = "reward.over_limit: no limit is set (debate.max_words, thinking_words)"
             yield RewardNote(kind="doubt", text=text)
@@ -228,11 +220,7 @@ class JudgedReward(RewardConfig):
         return credits
 
 
-def add_judged(
-    sums: Sums,
-    debate: ReadDebate,
-    right: Mapping[TurnKey, bool] | None,
-) -> None:
+def add_judged(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | None) -> None:
     """Add the metrics of debates before a judge.
 
     - `judged/vote`: share of decisions for agent 0.
@@ -310,11 +298,7 @@ def _add_speeches(sums: Sums, debate: ReadDebate) -> None:
             sums.add("speech/own_side", float(is_own_side))
 
 
-def _add_habits(
-    sums: Sums,
-    debate: ReadDebate,
-    debate_judgments: Sequence[Judgment],
-) -> None:
+def _add_habits(sums: Sums, debate: ReadDebate, debate_judgments: Sequence[Judgment]) -> None:
     num_words = [0, 0]
     for key, turn in debate.judges.items():
         if key.agent in (0, 1):

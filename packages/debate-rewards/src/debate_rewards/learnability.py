@@ -58,9 +58,7 @@ class Learnability(RewardConfig):
     def needs(self) -> RewardNeeds:
         """Describe needs: answers where the truth decides, votes where judges do."""
         return RewardNeeds(
-            answers=self.solved_by == "truth",
-            votes=self.solved_by == "votes",
-            policy=False,
+            answers=self.solved_by == "truth", votes=self.solved_by == "votes", policy=False
         )
 
     def notes(self, context: RewardContext) -> Iterator[RewardNote]:
@@ -86,12 +84,7 @@ class Learnability(RewardConfig):
             scores.append(self._score(debate, solve_rate, equal_share))
         return scores
 
-    def _score(
-        self,
-        debate: ReadDebate,
-        solve_rate: float | None,
-        equal_share: float,
-    ) -> Score:
+    def _score(self, debate: ReadDebate, solve_rate: float | None, equal_share: float) -> Score:
         proposal = _proposal(debate)
         if proposal is None:
             return build_score(debate.transcript, [], {})

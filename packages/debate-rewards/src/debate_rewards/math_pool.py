@@ -207,11 +207,7 @@ class _AnswerWorker:
                 pipe.close()
 
 
-def _ready(
-    descriptor: int,
-    event: int,
-    deadline: float,
-) -> bool:
+def _ready(descriptor: int, event: int, deadline: float) -> bool:
     # Unlike `select`, `poll` takes descriptors above 1023.
     poll = select.poll()
     poll.register(descriptor, event)
@@ -248,12 +244,7 @@ class MathPool:
             self._free.put(None)
         self._workers: set[_AnswerWorker] = set()
 
-    def compare(
-        self,
-        gold: str,
-        prediction: str,
-        limit_s: float,
-    ) -> AnswerComparison:
+    def compare(self, gold: str, prediction: str, limit_s: float) -> AnswerComparison:
         """Compare two expressions, back within `limit_s` once a worker is free.
 
         Raises:
@@ -282,22 +273,12 @@ class MathPool:
             worker.forget()
         self._reset()
 
-    def _compare_once(
-        self,
-        gold: str,
-        prediction: str,
-        limit_s: float,
-    ) -> AnswerComparison:
+    def _compare_once(self, gold: str, prediction: str, limit_s: float) -> AnswerComparison:
         start = time.monotonic()
         is_task = isinstance(gold, TaskJob)
         if is_task and TASK not in _needed:
             _needed.append(TASK)
-        job = {
-            "gold": gold,
-            "prediction": prediction,
-            "cached": self._cached,
-            "is_task": is_task,
-        }
+        job = {"gold": gold, "prediction": prediction, "cached": self._cached, "is_task": is_task}
         try:
             with self._lent_worker() as worker:
                 start = time.monotonic()  # Waiting for a worker does not count.

@@ -50,11 +50,7 @@ ONE = sympy.Integer(1)
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM}
 
 _SPELLING = NormalizationConfig(
-    basic_latex=True,
-    units=False,
-    malformed_operators=True,
-    nits=True,
-    boxed="none",
+    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
 )
 _MEANING = ConversionConfig(lowercase_symbols=False)
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|lt|gt)(?![a-zA-Z])")
@@ -149,12 +145,7 @@ def _supervise(child: int, parent: int) -> tuple[bool, bool]:
             return goes_on and status != 0, was_replaced
 
 
-def _be_child(
-    supervisor: int,
-    number: int,
-    say: Say,
-    took_job: mmap.mmap,
-) -> NoReturn:
+def _be_child(supervisor: int, number: int, say: Say, took_job: mmap.mmap) -> NoReturn:
     """Serve jobs; never return into the supervisor's loop, whatever happens."""
     try:
         end_with_parent(supervisor)
@@ -230,10 +221,7 @@ def _build_entry(task: str) -> tuple[Any, dict[str, Any]]:
 
     settings = json.loads(task)
     dataset = create_dataset(
-        settings["task"],
-        seed=settings["seed"],
-        size=settings["size"],
-        **settings["config"],
+        settings["task"], seed=settings["seed"], size=settings["size"], **settings["config"]
     )
     entry = dataset[settings["index"]]
     if entry["question"] != settings["question"]:
@@ -356,12 +344,7 @@ def _differ_at_points(a: object, b: object) -> bool:
     return True
 
 
-def _close_numbers(
-    a: object,
-    b: object,
-    float_rounding: int,
-    numeric_precision: int,
-) -> bool:
+def _close_numbers(a: object, b: object, float_rounding: int, numeric_precision: int) -> bool:
     return _numeric_eq(a, b, float_rounding, numeric_precision) and not _far_apart(a, b)
 
 
@@ -376,10 +359,7 @@ def _equal_symbols(a: object, b: object) -> bool:
 
 
 def _equal_solutions(
-    gold: object,
-    prediction: object,
-    float_rounding: int,
-    numeric_precision: int,
+    gold: object, prediction: object, float_rounding: int, numeric_precision: int
 ) -> bool:
     if isinstance(gold, sympy.Eq) and isinstance(prediction, sympy.Eq):
         ratio = sympy.simplify((gold.lhs - gold.rhs) / (prediction.lhs - prediction.rhs))

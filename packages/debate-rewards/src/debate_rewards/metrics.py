@@ -102,11 +102,7 @@ def answers_given(
     return answers
 
 
-def add_rounds(
-    sums: Sums,
-    debate_answers: AnswersGiven,
-    right: Mapping[TurnKey, bool],
-) -> None:
+def add_rounds(sums: Sums, debate_answers: AnswersGiven, right: Mapping[TurnKey, bool]) -> None:
     """Add metrics of rounds that need the truth.
 
     - `maj/round_R`: whether the majority of the round's answers is right, ties in expectation;
@@ -161,11 +157,7 @@ def add_rounds(
             sums.add(f"{side}/tokens/round_{key.round}", turn.turn.token_counts[1])
 
 
-def _add_center(
-    sums: Sums,
-    right: Mapping[TurnKey, bool],
-    center: int,
-) -> None:
+def _add_center(sums: Sums, right: Mapping[TurnKey, bool], center: int) -> None:
     center_keys = sorted((k for k in right if k.agent == center), key=lambda key: key.round)
     if not center_keys:
         return
@@ -220,9 +212,7 @@ def _agreed_round(debate_answers: AnswersGiven) -> int | None:
 
 
 def debate_metrics(
-    transcripts: Sequence[Transcript],
-    seed: int = 0,
-    scores: Sequence[Score] | None = None,
+    transcripts: Sequence[Transcript], seed: int = 0, scores: Sequence[Score] | None = None
 ) -> dict[str, float]:
     """Compute the metrics of a batch; unobservable ones are left out.
 
@@ -281,9 +271,7 @@ def debate_metrics(
 
 
 def debate_statistics(
-    transcripts: Sequence[Transcript],
-    seed: int = 0,
-    level: float = 0.95,
+    transcripts: Sequence[Transcript], seed: int = 0, level: float = 0.95
 ) -> dict[str, Estimate]:
     """Compute `debate_metrics` with bootstrap intervals over questions.
 
@@ -324,9 +312,7 @@ def is_ratio(name: str) -> bool:
 
 
 def question_moments(
-    transcripts: Sequence[Transcript],
-    seed: int = 0,
-    scores: Sequence[Score] | None = None,
+    transcripts: Sequence[Transcript], seed: int = 0, scores: Sequence[Score] | None = None
 ) -> dict[str, dict[str, Moments]]:
     """Compute question id → metric → its sum and weight (`debate_rewards.estimates`).
 
@@ -443,11 +429,7 @@ def _add_format(sums: Sums, debate: ReadDebate) -> None:
     sums.add("failed_turns", num_failed)
 
 
-def _add_accuracy(
-    sums: Sums,
-    debate_answers: AnswersGiven,
-    right: Mapping[TurnKey, bool],
-) -> None:
+def _add_accuracy(sums: Sums, debate_answers: AnswersGiven, right: Mapping[TurnKey, bool]) -> None:
     for key, is_right in right.items():
         sums.add(f"accuracy/round_{key.round}", float(is_right))
     last_round = debate_answers.debate.last_round

@@ -566,11 +566,7 @@ def _without_heading(text: str) -> str:
     return text.strip().removeprefix("```").removesuffix("```") if "```" in text else text
 
 
-def judge_puzzle(
-    question: Question,
-    golds: list[str],
-    text: str,
-) -> Judgment:
+def judge_puzzle(question: Question, golds: list[str], text: str) -> Judgment:
     """Judge an answer to a question of reasoning-gym by the table above.
 
     `gold_unparsable` where the task is unknown, or needs a verifier in a process without the

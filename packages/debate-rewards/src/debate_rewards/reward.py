@@ -101,9 +101,7 @@ def mean_returns(credits: Iterable[Credit], num_agents: int) -> tuple[float | No
 
 
 def build_score(
-    transcript: Transcript,
-    credits: Iterable[Credit],
-    metrics: Mapping[str, float | None],
+    transcript: Transcript, credits: Iterable[Credit], metrics: Mapping[str, float | None]
 ) -> Score:
     """Build the score of a debate; an agent's return is the mean over the agent's turns.
 
@@ -172,12 +170,7 @@ def _with_finite_values(debate_id: str, score: Score) -> Score:
     returns = {}
     for component, values in score.returns.items():
         returns[component] = _finite_returns(values, debate_id)
-    return replace(
-        score,
-        credits=tuple(credits),
-        agents=agents,
-        returns=returns,
-    )
+    return replace(score, credits=tuple(credits), agents=agents, returns=returns)
 
 
 def _finite_returns(values: Sequence[float | None], debate_id: str) -> tuple[float | None, ...]:
@@ -185,11 +178,7 @@ def _finite_returns(values: Sequence[float | None], debate_id: str) -> tuple[flo
 
 
 def finite_value(
-    value: object,
-    debate: str,
-    agent: int,
-    round: int | None = None,
-    stream: str = "return",
+    value: object, debate: str, agent: int, round: int | None = None, stream: str = "return"
 ) -> float | None:
     """Convert a value of a turn, or of an agent, to a number of Python.
 
@@ -249,10 +238,7 @@ class ReadDebate:
     compares: bool
     judges: Mapping[TurnKey, ReadTurn]
     ballot_cache: dict[str, Any] = field(
-        default_factory=dict,
-        init=False,
-        repr=False,
-        compare=False,
+        default_factory=dict, init=False, repr=False, compare=False
     )
 
     def shown_to(self, judge: ReadTurn) -> list[ReadTurn]:
@@ -338,10 +324,7 @@ def read_debate(transcript: Transcript) -> ReadDebate:
 
 
 def turn_credits(
-    debate: ReadDebate,
-    values: Mapping[TurnKey, float | None],
-    *,
-    always_expected: bool = True,
+    debate: ReadDebate, values: Mapping[TurnKey, float | None], *, always_expected: bool = True
 ) -> list[Credit]:
     """Build the credits of turns in the stream `generator`; a failed turn carries -1.
 

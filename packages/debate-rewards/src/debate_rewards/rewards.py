@@ -131,11 +131,7 @@ class Mixed(RewardConfig):
         components = dict(self.components)
         for name, weight in fading_weights.items():
             # It stays a fading weight, so that scores have its value as a metric.
-            weight_now = Fading(
-                start=weight.at(step),
-                end=weight.at(step),
-                steps=1,
-            )
+            weight_now = Fading(start=weight.at(step), end=weight.at(step), steps=1)
             components[name] = components[name].model_copy(update={"weight": weight_now})
         return self.model_copy(update={"components": components})
 
@@ -200,9 +196,7 @@ def weighted_sum(values: Sequence[tuple[float | None, float]]) -> float | None:
 
 
 def _weighted_returns(
-    returns: Mapping[str, tuple[float | None, ...]],
-    weights: Mapping[str, float],
-    num_agents: int,
+    returns: Mapping[str, tuple[float | None, ...]], weights: Mapping[str, float], num_agents: int
 ) -> tuple[float | None, ...]:
     """Add each agent's returns of several components by weight."""
     sums = []
@@ -309,11 +303,7 @@ class Labelled(RewardConfig):
                     continue
                 for stream in streams:
                     if note.stream in (None, stream):
-                        yield RewardNote(
-                            kind="no_signal",
-                            text=note.text,
-                            stream=stream,
-                        )
+                        yield RewardNote(kind="no_signal", text=note.text, stream=stream)
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Score a batch of debates, in order."""

@@ -54,11 +54,7 @@ class PredictionRow:
 
     def question(self, kind: Kind | None) -> Question:
         """Build the question that the prediction answers; a given kind goes before the line's."""
-        meta = {
-            "kind": kind or self.kind or "math",
-            "choices": self.choices,
-            "accept": self.accept,
-        }
+        meta = {"kind": kind or self.kind or "math", "choices": self.choices, "accept": self.accept}
         return Question(str(self.id), "", self.gold, meta)
 
 
@@ -100,12 +96,7 @@ def _explain_row(error: ValidationError, where: str) -> str:
 def add_score(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `score`."""
     parser.add_argument("file", metavar="TRANSCRIPTS.jsonl", help=_TRANSCRIPTS)
-    parser.add_argument(
-        "--reward",
-        required=True,
-        metavar="NAME",
-        help=", ".join(REWARDS),
-    )
+    parser.add_argument("--reward", required=True, metavar="NAME", help=", ".join(REWARDS))
     parser.add_argument(
         "--set",
         action="append",
@@ -130,30 +121,15 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
         help='lines {"id", "gold", "prediction"[, "kind", "choices", "accept"]}, or -',
     )
     parser.add_argument("--kind", choices=KINDS, help="of all answers (a line's kind, else math)")
-    parser.add_argument(
-        "--limit-s",
-        type=float,
-        default=LIMIT_S,
-        help="time limit per answer",
-    )
+    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="time limit per answer")
     parser.set_defaults(run=_verify)
 
 
 def add_stats(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `stats`."""
     parser.add_argument("file", metavar="TRANSCRIPTS.jsonl", help=_TRANSCRIPTS)
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="draws among equals and resamples",
-    )
-    parser.add_argument(
-        "--level",
-        type=float,
-        default=0.95,
-        help="coverage of the intervals",
-    )
+    parser.add_argument("--seed", type=int, default=0, help="draws among equals and resamples")
+    parser.add_argument("--level", type=float, default=0.95, help="coverage of the intervals")
     parser.set_defaults(run=_stats)
 
 

@@ -144,9 +144,7 @@ def _value_debates(transcripts: Sequence[Transcript]) -> list[_ValuedDebate]:
 
 
 def _value_states(
-    transcript: Transcript,
-    states: Sequence[_TurnState],
-    verdicts: Sequence[Sequence[Verdict]],
+    transcript: Transcript, states: Sequence[_TurnState], verdicts: Sequence[Sequence[Verdict]]
 ) -> _ValuedDebate:
     unusable_reasons: list[str] = []
     for state_verdicts in verdicts:
@@ -364,9 +362,7 @@ def _fall(
 
 
 def critique_credits(
-    turn: ReadTurn,
-    parts: Sequence[_Part],
-    worth: Mapping[int, float | None],
+    turn: ReadTurn, parts: Sequence[_Part], worth: Mapping[int, float | None]
 ) -> list[Credit]:
     """Build the credits of a turn's critiques: their mean, and the value of each part.
 

@@ -240,10 +240,7 @@ class JudgeSettings(Config):
         return credits
 
     def _span_values(
-        self,
-        turn: ReadTurn,
-        ballot: Ballot,
-        vote_values: Sequence[float | None],
+        self, turn: ReadTurn, ballot: Ballot, vote_values: Sequence[float | None]
     ) -> list[tuple[Range, float | None]]:
         # A line or part without a value has a credit with None: its tokens take no signal rather
         # than the turn's mean, which would pay it for the lines that count.
@@ -308,11 +305,7 @@ class V2(JudgeSettings, PooledReward):
     def needs(self) -> RewardNeeds:
         """Describe needs: comparisons, and two questions where verdicts are compared across."""
         num_questions = 2 if self.consensus == "peer_prediction" else 1
-        return RewardNeeds(
-            votes=True,
-            num_questions=num_questions,
-            policy=False,
-        )
+        return RewardNeeds(votes=True, num_questions=num_questions, policy=False)
 
     @property
     def centred(self) -> bool:
@@ -399,11 +392,7 @@ class V2(JudgeSettings, PooledReward):
         yield from super().notes(context)
         unknown_voter = why_nobody_votes(self.votes_of, context)
         if unknown_voter is not None:
-            yield RewardNote(
-                kind="no_signal",
-                text=unknown_voter,
-                stream="generator",
-            )
+            yield RewardNote(kind="no_signal", text=unknown_voter, stream="generator")
         if self.consensus == "none":
             for key in ("judge_credit", "format_penalty"):
                 if getattr(self, key) != V2.model_fields[key].default:
@@ -412,18 +401,10 @@ class V2(JudgeSettings, PooledReward):
         num_questions = self.needs().num_questions
         if context.questions < num_questions:
             text = why_few_questions(self.consensus, num_questions, context)
-            yield RewardNote(
-                kind="no_signal",
-                text=text,
-                stream=JUDGE,
-            )
+            yield RewardNote(kind="no_signal", text=text, stream=JUDGE)
         if context.judge_weight > 0 and self.consensus != "none":
             few_judges = why_few_judges(context, is_inclusive=self.consensus == "inclusive")
             if few_judges is not None:
-                yield RewardNote(
-                    kind="few_judges",
-                    text=few_judges,
-                    stream=JUDGE,
-                )
+                yield RewardNote(kind="few_judges", text=few_judges, stream=JUDGE)
         for text in v2_warnings(context, is_literal=self.unvoted == "literal"):
             yield RewardNote(kind="doubt", text=text)

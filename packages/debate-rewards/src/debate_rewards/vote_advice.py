@@ -41,11 +41,7 @@ def why_nobody_votes(votes_of: str | None, context: RewardContext) -> str | None
     )
 
 
-def why_few_questions(
-    consensus: str,
-    least_questions: int,
-    context: RewardContext,
-) -> str:
+def why_few_questions(consensus: str, least_questions: int, context: RewardContext) -> str:
     """Explain too few questions of a step for a comparison across questions."""
     num_questions = context.questions
     questions = "one question" if num_questions == 1 else f"{num_questions} questions"

@@ -107,17 +107,11 @@ class _Pairwise(PooledReward):
             f"pairwise_reward_is_{self.type}": 1.0,
             "pairwise_any_votes": float(num_votes > 0),
         }
-        return Score(
-            credits=tuple(credits),
-            agents=tuple(returns),
-            metrics=metrics,
-        )
+        return Score(credits=tuple(credits), agents=tuple(returns), metrics=metrics)
 
 
 def _shares_by_agent(
-    debate: ReadDebate,
-    lines_by_judge: Mapping[TurnKey, Sequence[Line]],
-    ties: Ties,
+    debate: ReadDebate, lines_by_judge: Mapping[TurnKey, Sequence[Line]], ties: Ties
 ) -> list[Share]:
     """Count the votes for and against each agent."""
     votes_for = [0.0] * debate.transcript.protocol.num_agents

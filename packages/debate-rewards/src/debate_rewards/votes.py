@@ -70,11 +70,7 @@ class Share(NamedTuple):
         return 2 * self.up / (self.up + self.down) - 1
 
 
-_POINTS = {
-    ">": Share(1.0, 0.0),
-    "=": Share(0.5, 0.5),
-    "<": Share(0.0, 1.0),
-}
+_POINTS = {">": Share(1.0, 0.0), "=": Share(0.5, 0.5), "<": Share(0.0, 1.0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +174,7 @@ def ballots(debate: ReadDebate, duplicates: Duplicates = "one") -> dict[TurnKey,
     return turn_ballots
 
 
-def _read_ballot(
-    debate: ReadDebate,
-    judge: ReadTurn,
-    duplicates: Duplicates,
-) -> Ballot:
+def _read_ballot(debate: ReadDebate, judge: ReadTurn, duplicates: Duplicates) -> Ballot:
     # A failed turn casts no votes, and no comparisons are expected of it.
     if judge.failed:
         return Ballot()
@@ -240,11 +232,7 @@ def checks_by_turn(debate: ReadDebate) -> dict[TurnKey, list[AnswerCheck]]:
         (checked_turn,) = debate.shown_to(judge)
         decision = decided(debate.transcript.protocol, section.text)
         if decision is not None and not checked_turn.failed:
-            check = AnswerCheck(
-                judge=key,
-                is_right=decision == 0,
-                span=section.span,
-            )
+            check = AnswerCheck(judge=key, is_right=decision == 0, span=section.span)
             checks.setdefault(checked_turn.key, []).append(check)
     return checks
 

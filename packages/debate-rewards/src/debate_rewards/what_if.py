@@ -196,9 +196,7 @@ def what_if(
 
 
 def advice(
-    replay: RewardReplay,
-    truth_gain: float | None = None,
-    deviation: float | None = None,
+    replay: RewardReplay, truth_gain: float | None = None, deviation: float | None = None
 ) -> list[str]:
     """Say what the values can teach, and which stream takes nearly all of an update."""
     lines = []
@@ -469,38 +467,26 @@ def _by_turn(advantages: Iterable[_Advantage]) -> dict[tuple[int, TurnKey, str],
 
 
 def _equal(
-    debate: ReadDebate,
-    classes: AnswerClasses,
-    judge: ReadTurn,
-    pair: tuple[ReadTurn, ReadTurn],
+    debate: ReadDebate, classes: AnswerClasses, judge: ReadTurn, pair: tuple[ReadTurn, ReadTurn]
 ) -> str:
     return "="
 
 
 def _first_shown(
-    debate: ReadDebate,
-    classes: AnswerClasses,
-    judge: ReadTurn,
-    pair: tuple[ReadTurn, ReadTurn],
+    debate: ReadDebate, classes: AnswerClasses, judge: ReadTurn, pair: tuple[ReadTurn, ReadTurn]
 ) -> str:
     shown = list(judge.turn.shown)
     return ">" if shown.index(pair[0].key) < shown.index(pair[1].key) else "<"
 
 
 def _longest(
-    debate: ReadDebate,
-    classes: AnswerClasses,
-    judge: ReadTurn,
-    pair: tuple[ReadTurn, ReadTurn],
+    debate: ReadDebate, classes: AnswerClasses, judge: ReadTurn, pair: tuple[ReadTurn, ReadTurn]
 ) -> str:
     return _larger(len(pair[0].turn.text), len(pair[1].turn.text))
 
 
 def _crowd(
-    debate: ReadDebate,
-    classes: AnswerClasses,
-    judge: ReadTurn,
-    pair: tuple[ReadTurn, ReadTurn],
+    debate: ReadDebate, classes: AnswerClasses, judge: ReadTurn, pair: tuple[ReadTurn, ReadTurn]
 ) -> str:
     """Prefer the answer that more of the turns of its round give."""
 
@@ -513,10 +499,7 @@ def _crowd(
 
 
 def _own_answer(
-    debate: ReadDebate,
-    classes: AnswerClasses,
-    judge: ReadTurn,
-    pair: tuple[ReadTurn, ReadTurn],
+    debate: ReadDebate, classes: AnswerClasses, judge: ReadTurn, pair: tuple[ReadTurn, ReadTurn]
 ) -> str:
     """Prefer the judge's own answer."""
     own_class = classes.get(judge.key)
@@ -541,9 +524,7 @@ HABITS: Mapping[str, Habit] = {
 
 
 def _habit_values(
-    reward: Reward,
-    debates: Sequence[ReadDebate],
-    classes: Sequence[AnswerClasses],
+    reward: Reward, debates: Sequence[ReadDebate], classes: Sequence[AnswerClasses]
 ) -> dict[str, float | None]:
     """Score debates in which one agent votes by a habit, another agent in each debate."""
     values: dict[str, float | None] = {}
@@ -565,12 +546,7 @@ def _habit_values(
     return values
 
 
-def _with_habit(
-    debate: ReadDebate,
-    classes: AnswerClasses,
-    agent: int,
-    habit: Habit,
-) -> Transcript:
+def _with_habit(debate: ReadDebate, classes: AnswerClasses, agent: int, habit: Habit) -> Transcript:
     """Replace the votes of one agent's turns by those of a habit."""
     transcript = debate.transcript
     turns: list[Turn] = []

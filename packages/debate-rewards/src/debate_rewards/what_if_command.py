@@ -53,12 +53,7 @@ def add_replay_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup
         f"compared with (default: {', '.join(DEFAULT_REWARDS)})",
     )
     parser.add_argument("--phase", metavar="NAME", help="transcripts of this phase of a run alone")
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="resamples of the intervals",
-    )
+    parser.add_argument("--seed", type=int, default=0, help="resamples of the intervals")
     parser.add_argument(
         "--truth-gain",
         type=float,
@@ -111,11 +106,7 @@ def _run(arguments: argparse.Namespace) -> None:
         print(line)
 
 
-def _transcripts(
-    command: str,
-    files: Sequence[str],
-    phase: str | None,
-) -> list[Transcript]:
+def _transcripts(command: str, files: Sequence[str], phase: str | None) -> list[Transcript]:
     """Read all transcripts of files, folders and run directories.
 
     Raises:
@@ -138,9 +129,7 @@ def _transcripts(
 
 
 def _lines(
-    replays: "Sequence[RewardReplay]",
-    truth_gain: float | None,
-    deviation: float | None,
+    replays: "Sequence[RewardReplay]", truth_gain: float | None, deviation: float | None
 ) -> Iterator[str]:
     from debate_rewards.what_if import advice, write_r_squared
 

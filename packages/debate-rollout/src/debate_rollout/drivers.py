@@ -107,12 +107,7 @@ class RequestBuilder:
     # Debates of two calls of `play` must be two sessions of the engine.
     _calls = count()
 
-    def __init__(
-        self,
-        renderer: Any,
-        max_tokens: int,
-        sampling: Mapping[str, object],
-    ) -> None:
+    def __init__(self, renderer: Any, max_tokens: int, sampling: Mapping[str, object]) -> None:
         field_names = [field.name for field in fields(Sampling)]
         for name in sampling:
             if name not in field_names:
@@ -233,12 +228,7 @@ class OpenRequests:
         room: Room in the engine's cache, where the engine reports it.
     """
 
-    def __init__(
-        self,
-        engine: Queue,
-        timeout_s: float,
-        room: CacheRoom | None = None,
-    ) -> None:
+    def __init__(self, engine: Queue, timeout_s: float, room: CacheRoom | None = None) -> None:
         self._engine = engine
         self._timeout_s = timeout_s
         self._attempts: dict[int, _Attempt] = {}
@@ -394,10 +384,7 @@ class _BatchQueue:
 
 
 def _run_free(
-    debates: DebateBatch,
-    open_requests: OpenRequests,
-    builder: RequestBuilder,
-    in_flight: int,
+    debates: DebateBatch, open_requests: OpenRequests, builder: RequestBuilder, in_flight: int
 ) -> Iterator[tuple[int, Transcript]]:
     """Yield (debate, transcript) as debates end; each goes on when all replies to it are in.
 
@@ -434,9 +421,7 @@ def _run_free(
 
 
 def _run_in_lock_step(
-    debates: DebateBatch,
-    open_requests: OpenRequests,
-    builder: RequestBuilder,
+    debates: DebateBatch, open_requests: OpenRequests, builder: RequestBuilder
 ) -> Iterator[tuple[int, Transcript]]:
     """Yield (debate, transcript) as debates end; all advance, then all wait for all replies.
 
@@ -479,9 +464,7 @@ def _advance(
 
 
 def _complete(
-    open_requests: OpenRequests,
-    pending: PendingReplies,
-    patience_s: float,
+    open_requests: OpenRequests, pending: PendingReplies, patience_s: float
 ) -> list[tuple[int, Sent | None]]:
     """Wait for replies; return the debates with all of their replies, in order of arrival."""
     completed: list[tuple[int, Sent | None]] = []

@@ -387,12 +387,7 @@ class EngineSettings(Config):
         """Capabilities of the opened engine, as far as known before."""
 
     @abstractmethod
-    def open(
-        self,
-        model: Any,
-        tokenizer: Any,
-        template_kwargs: Mapping[str, Any] = {},
-    ) -> Engine:
+    def open(self, model: Any, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}) -> Engine:
         """Open the engine.
 
         Args:

@@ -132,12 +132,7 @@ class CacheUse:
         longest_replies = sum(request.sampling.max_tokens for request in requests)
         self.room.add_upper_bound(self._tokens(debate) + longest_replies)
 
-    def add_reply(
-        self,
-        debate: int,
-        agent: int,
-        reply: Reply,
-    ) -> None:
+    def add_reply(self, debate: int, agent: int, reply: Reply) -> None:
         """Count a reply to an agent of a debate."""
         self._contexts[debate][agent].reply_lengths.append(len(reply.token_ids))
 

@@ -85,10 +85,7 @@ class PieceBytes:
     """The bytes of each token of a vocabulary, decoded on first use; special tokens have none."""
 
     def __init__(
-        self,
-        tokenizer: "PreTrainedTokenizerFast",
-        kind: str,
-        strips_first_space: bool,
+        self, tokenizer: "PreTrainedTokenizerFast", kind: str, strips_first_space: bool
     ) -> None:
         self._tokenizer = tokenizer
         self._decode = _byte_level_piece if kind == "byte_level" else _sentencepiece_piece
@@ -506,12 +503,7 @@ class Renderer:
             return None
         return text_after
 
-    def _is_stable(
-        self,
-        past: Sequence[Message],
-        num_new: int,
-        head: str,
-    ) -> bool:
+    def _is_stable(self, past: Sequence[Message], num_new: int, head: str) -> bool:
         """Check the text before a reply against the prompt of the reply."""
         key = (tuple(message["role"] for message in past), num_new)
         if key in self._stable_roles:

@@ -65,11 +65,7 @@ def model_of(critique: str, hears: str, start: str) -> BeliefModel:
     return BeliefModel(STARTS[start], HEARS[hears], weights, CRITIQUES[critique])
 
 
-def drift_row(
-    names: tuple[str, str, str],
-    debates: int,
-    seed: int,
-) -> Row:
+def drift_row(names: tuple[str, str, str], debates: int, seed: int) -> Row:
     """Simulate D debates of a setting and compare them with both predictions."""
     model = model_of(*names)
     simulated = simulate(model, ROUNDS, debates, _generator(seed, *names))
@@ -107,11 +103,7 @@ VOTES: tuple[tuple[int, tuple[float, ...], float, int], ...] = (
 """Agents, prior counts, weight and rounds."""
 
 
-def vote_row(
-    cell: tuple[int, tuple[float, ...], float, int],
-    debates: int,
-    seed: int,
-) -> Row:
+def vote_row(cell: tuple[int, tuple[float, ...], float, int], debates: int, seed: int) -> Row:
     """Simulate D debates of a cell of `VOTES`, with a neutral critique."""
     agents, prior, weight, rounds = cell
     model = symmetric(prior, neighbours("all", agents, with_own=True), weight, Lift(1, 0))
@@ -144,12 +136,7 @@ BY_ROUND: Mapping[str, tuple[tuple[float, ...], Critique]] = {
 """Prior counts and critique, each with weight 1."""
 
 
-def round_rows(
-    name: str,
-    rounds: int,
-    debates: int,
-    seed: int,
-) -> list[Row]:
+def round_rows(name: str, rounds: int, debates: int, seed: int) -> list[Row]:
     """Simulate D debates of a setting of `BY_ROUND`, with a row for each round."""
     prior, critique = BY_ROUND[name]
     model = symmetric(prior, neighbours("all", AGENTS, with_own=True), 1, critique)

@@ -34,11 +34,7 @@ class Critique(typing.Protocol):
         ...
 
     def draw(
-        self,
-        means: Floats,
-        answers: Answers,
-        hears: Floats,
-        rng: np.random.Generator,
+        self, means: Floats, answers: Answers, hears: Floats, rng: np.random.Generator
     ) -> Floats:
         """Draw β_{i,t}, (K, D, N), from the answers of the round.
 
@@ -66,11 +62,7 @@ class FixedShare:
     share: float
 
     def draw(
-        self,
-        means: Floats,
-        answers: Answers,
-        hears: Floats,
-        rng: np.random.Generator,
+        self, means: Floats, answers: Answers, hears: Floats, rng: np.random.Generator
     ) -> Floats:
         """Share β alike among all agents."""
         shares = np.full(len(means), (1 - self.share) / (len(means) - 1))
@@ -94,11 +86,7 @@ class Lift:
     lift: float
 
     def draw(
-        self,
-        means: Floats,
-        answers: Answers,
-        hears: Floats,
-        rng: np.random.Generator,
+        self, means: Floats, answers: Answers, hears: Floats, rng: np.random.Generator
     ) -> Floats:
         """Compute β; wrong answers share the rest as in the agent's belief."""
         right = self.expected_right(means, hears)
@@ -124,11 +112,7 @@ class FindsRight:
     chance: float
 
     def draw(
-        self,
-        means: Floats,
-        answers: Answers,
-        hears: Floats,
-        rng: np.random.Generator,
+        self, means: Floats, answers: Answers, hears: Floats, rng: np.random.Generator
     ) -> Floats:
         """Draw β from the answers of the round."""
         with_own = np.maximum(hears, np.eye(len(hears)))
@@ -190,12 +174,7 @@ class Simulated:
     """δ_{i,t}, (T, D, N): the advantage of round t moves the belief of round t + 1 (eq. 10)."""
 
 
-def neighbours(
-    topology: TopologyName,
-    num_agents: int,
-    *,
-    with_own: bool = False,
-) -> Floats:
+def neighbours(topology: TopologyName, num_agents: int, *, with_own: bool = False) -> Floats:
     """Build the matrix of neighbours, (N, N), in a topology of debates.
 
     Args:
@@ -204,11 +183,7 @@ def neighbours(
         with_own: Whether an agent's own last answer counts as a neighbour's.
     """
     degree = 2 if topology == "sparse" else None
-    protocol = Protocol(
-        num_agents=num_agents,
-        topology=topology,
-        degree=degree,
-    )
+    protocol = Protocol(num_agents=num_agents, topology=topology, degree=degree)
     hears = np.zeros((num_agents, num_agents))
     for agent in range(num_agents):
         hears[agent, list(seen_by(protocol, agent))] = 1
@@ -218,10 +193,7 @@ def neighbours(
 
 
 def symmetric(
-    prior: Sequence[float],
-    hears: Floats,
-    weight: float,
-    critique: Critique,
+    prior: Sequence[float], hears: Floats, weight: float, critique: Critique
 ) -> BeliefModel:
     """Build the model of agents with the same prior counts, (K,), weight and critique."""
     num_agents = len(hears)
@@ -301,13 +273,7 @@ def _totals(model: BeliefModel, rounds: int) -> Floats:
     return np.stack([model.total(t) for t in range(1, rounds + 1)])[:, None]
 
 
-def lemma_4_5(
-    start: float,
-    mu: float,
-    total: float,
-    gain: float,
-    rounds: int,
-) -> Floats:
+def lemma_4_5(start: float, mu: float, total: float, gain: float, rounds: int) -> Floats:
     """Compute both lower bounds of E[p_T], the sum and the logarithm (eq. 12), (2,).
 
     Args:
@@ -329,11 +295,7 @@ def effective_voters(num_agents: int, rho: float) -> float:
     return num_agents / spread if spread > 0 else float("inf")
 
 
-def lemma_4_7(
-    num_answers: int,
-    num_voters: float,
-    gap: float,
-) -> float:
+def lemma_4_7(num_answers: int, num_voters: float, gap: float) -> float:
     """Bound the probability of a wrong plurality by K / (N_eff Δ²) (Lemma 4.7).
 
     A bound of 1 or more says nothing.
@@ -367,11 +329,7 @@ def worst_of_mean_agent(residuals: Floats) -> float:
     return float(np.abs(standard_errors(residuals.mean(2))).max())
 
 
-def worst_given_beliefs(
-    model: BeliefModel,
-    simulated: Simulated,
-    residuals: Floats,
-) -> float:
+def worst_given_beliefs(model: BeliefModel, simulated: Simulated, residuals: Floats) -> float:
     """Find the largest number of standard errors given F_{t−1}.
 
     Each residual times p̄_N − p of the round before has mean 0 if the prediction is right given the

@@ -76,12 +76,7 @@ def study(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def _write(
-    chosen: Study,
-    file: Path,
-    root: Path,
-    finished: list[FinishedRun],
-) -> None:
+def _write(chosen: Study, file: Path, root: Path, finished: list[FinishedRun]) -> None:
     """Print and write tables, plot and page."""
     page_file = (file.parent / chosen.page if chosen.page else root / "study.md").resolve()
     page_file.parent.mkdir(parents=True, exist_ok=True)
@@ -115,11 +110,7 @@ def _selected_runs(chosen: Study, arguments: argparse.Namespace) -> list[tuple[s
 
 
 def _check(
-    chosen: Study,
-    file: Path,
-    selected: list[tuple[str, int]],
-    lines: Lines,
-    problems: list[str],
+    chosen: Study, file: Path, selected: list[tuple[str, int]], lines: Lines, problems: list[str]
 ) -> None:
     warnings = dict[str, list[str]]()
     for key, loaded, model in loaded_runs(chosen, file.parent):
@@ -166,10 +157,7 @@ def _run(
 
 
 def _tasks(
-    chosen: Study,
-    selected: list[tuple[str, int]],
-    runs: Runs,
-    lines: Lines,
+    chosen: Study, selected: list[tuple[str, int]], runs: Runs, lines: Lines
 ) -> Mapping[str, Task]:
     """List the missing runs as tasks, each after the start."""
     finished = lines.done()
@@ -193,22 +181,12 @@ def _tasks(
     return tasks
 
 
-def _start(
-    runs: Runs,
-    name: str,
-    seed: int,
-    title: str,
-) -> None:
+def _start(runs: Runs, name: str, seed: int, title: str) -> None:
     _, settings = runs.start(name, seed)
     _report(f"{title}: {'done' if settings else 'missed its exit criterion'}")
 
 
-def _arm(
-    runs: Runs,
-    name: str,
-    seed: int,
-    title: str,
-) -> None:
+def _arm(runs: Runs, name: str, seed: int, title: str) -> None:
     run = runs.arm(name, seed)
     _report(f"{title}: {_measures_text(run)}")
 

@@ -45,10 +45,7 @@ class VotesFrom(Config):
     """Decides the drawn votes."""
 
     def draw(
-        self,
-        debate: ReadDebate,
-        votes: Sequence[Vote],
-        right: Mapping[TurnKey, bool],
+        self, debate: ReadDebate, votes: Sequence[Vote], right: Mapping[TurnKey, bool]
     ) -> list[Vote]:
         """Replace the verdicts of votes by drawn ones.
 
@@ -71,11 +68,7 @@ class VotesFrom(Config):
         return drawn_votes
 
     def _is_called_right(
-        self,
-        debate: ReadDebate,
-        vote: Vote,
-        turn: TurnKey,
-        is_right: bool,
+        self, debate: ReadDebate, vote: Vote, turn: TurnKey, is_right: bool
     ) -> bool:
         name: list[object]
         if self.errors == "fixed":
@@ -232,10 +225,7 @@ class LearnabilityControl(Learnability):
 
 
 def shuffled_credits(
-    credits: Sequence[Credit],
-    transcript_id: str,
-    *,
-    center: bool = False,
+    credits: Sequence[Credit], transcript_id: str, *, center: bool = False
 ) -> list[Credit]:
     """Permute the values of each round among the agents with a value; failures stay.
 
@@ -299,9 +289,7 @@ def _centered(
 
 
 def _shuffled(
-    values: Sequence[_Value],
-    indices_by_round: Mapping[int, Sequence[int]],
-    name: str,
+    values: Sequence[_Value], indices_by_round: Mapping[int, Sequence[int]], name: str
 ) -> list[_Value]:
     shuffled = list(values)
     for round_, indices in indices_by_round.items():

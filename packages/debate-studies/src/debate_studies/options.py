@@ -18,59 +18,18 @@ question. docs/theory.md has the formulas."""
 
 def study_parser() -> argparse.ArgumentParser:
     """Build the parser of `debate-study`."""
-    parser = argparse.ArgumentParser(
-        prog=STUDY,
-        description=_STUDY,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "file",
-        type=Path,
-        metavar="FILE",
-        help="the YAML file of a study",
-    )
+    parser = argparse.ArgumentParser(prog=STUDY, description=_STUDY, allow_abbrev=False)
+    parser.add_argument("file", type=Path, metavar="FILE", help="the YAML file of a study")
     flags = {"check": "check its recipes and stop", "tables": "tables of finished runs alone"}
     for name, what in flags.items():
         parser.add_argument(f"--{name}", action="store_true", help=what)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="folder (default: runs/NAME)",
-    )
-    parser.add_argument(
-        "--seeds",
-        nargs="+",
-        type=int,
-        metavar="SEED",
-        help="only these",
-    )
-    parser.add_argument(
-        "--arms",
-        nargs="+",
-        metavar="ARM",
-        help="only these",
-    )
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        metavar="N",
-        help="runs at once (default: 1)",
-    )
-    parser.add_argument(
-        "--nproc",
-        type=int,
-        metavar="N",
-        help="processes of each run (deepspeed)",
-    )
+    parser.add_argument("--output", type=Path, metavar="DIR", help="folder (default: runs/NAME)")
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="only these")
+    parser.add_argument("--arms", nargs="+", metavar="ARM", help="only these")
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1)")
+    parser.add_argument("--nproc", type=int, metavar="N", help="processes of each run (deepspeed)")
     gpus = "a run at once on each: 0 1, or 0,1 2,3"
-    parser.add_argument(
-        "--devices",
-        nargs="+",
-        default=[],
-        metavar="GPUS",
-        help=gpus,
-    )
+    parser.add_argument("--devices", nargs="+", default=[], metavar="GPUS", help=gpus)
     add_options(parser, "debate_studies")
     return parser
 
@@ -88,12 +47,7 @@ def theory_parser() -> argparse.ArgumentParser:
         metavar="FILE.jsonl",
         help="debates of a run or an evaluation, or - for stdin",
     )
-    parser.add_argument(
-        "--debates",
-        type=int,
-        default=100_000,
-        help="simulated for each setting",
-    )
+    parser.add_argument("--debates", type=int, default=100_000, help="simulated for each setting")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     add_options(parser, "debate_studies")

@@ -78,18 +78,8 @@ class TrainProcesses:
         finally:
             self._free.put(place)
 
-    def _run(
-        self,
-        arguments: Sequence[str],
-        log: Path,
-        place: Mapping[str, str],
-    ) -> int:
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            **self._variables,
-            **place,
-        }
+    def _run(self, arguments: Sequence[str], log: Path, place: Mapping[str, str]) -> int:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **self._variables, **place}
         command = [sys.executable, "-m", "debate_train", *arguments]
         with _pipe_until_exit() as pipe, log.open("ab") as file:
             if not self._options:  # The launcher of several processes has a pipe of its own.
@@ -145,9 +135,7 @@ class Task:
 
 
 def work(
-    tasks: Mapping[str, Task],
-    jobs: int,
-    stop: Callable[[], None],
+    tasks: Mapping[str, Task], jobs: int, stop: Callable[[], None]
 ) -> tuple[dict[str, RunFailure], list[str]]:
     """Do tasks, at most `jobs` at once, each after the task that it needs.
 
@@ -247,14 +235,7 @@ class Runs:
         train: Runs `debate-train`.
     """
 
-    def __init__(
-        self,
-        study: Study,
-        folder: Path,
-        root: Path,
-        lines: Lines,
-        train: Train,
-    ) -> None:
+    def __init__(self, study: Study, folder: Path, root: Path, lines: Lines, train: Train) -> None:
         self.study = study
         self.folder = folder
         self.root = root
@@ -304,10 +285,7 @@ class Runs:
         return line
 
     def start(
-        self,
-        name: str | None,
-        seed: int,
-        again: Sequence[str] = (),
+        self, name: str | None, seed: int, again: Sequence[str] = ()
     ) -> tuple[Results | None, list[str]]:
         """Run a start if it is missing.
 
@@ -337,11 +315,7 @@ class Runs:
         return results, without(skipped_phases, folder)
 
     def _results(
-        self,
-        folder: Path,
-        run: StartingRun | Arm,
-        settings: Sequence[str],
-        seed: int,
+        self, folder: Path, run: StartingRun | Arm, settings: Sequence[str], seed: int
     ) -> Results:
         """Read the results of a run, after running or resuming it if they are missing."""
         results_file = folder / "results.json"

@@ -326,11 +326,7 @@ def _is_within_reach(path: Path, folder: Path) -> bool:
 
 
 def _loaded(
-    key: str,
-    run: StartingRun | Arm,
-    study: Study,
-    folder: Path,
-    left_out: set[str],
+    key: str, run: StartingRun | Arm, study: Study, folder: Path, left_out: set[str]
 ) -> LoadedRecipe[Recipe]:
     """Load the recipe of a run, and check the recipe for the phases to leave out."""
     seeds = study.all_seeds()
@@ -356,11 +352,7 @@ def _loaded(
         raise UsageError(f"{key}: {error}") from error
 
 
-def _refuse_late_measurement(
-    key: str,
-    loaded: LoadedRecipe[Recipe],
-    left_out: set[str],
-) -> None:
+def _refuse_late_measurement(key: str, loaded: LoadedRecipe[Recipe], left_out: set[str]) -> None:
     """Refuse an arm that learns from its start before it is measured for the first time."""
     before = loaded.recipe.evaluation.before
     learning_phases = [

@@ -211,10 +211,7 @@ class AdvantageConfig(Config):
 
     @abstractmethod
     def compute(
-        self,
-        transcripts: Sequence[Transcript],
-        scores: Sequence[Score],
-        before: Baselines,
+        self, transcripts: Sequence[Transcript], scores: Sequence[Score], before: Baselines
     ) -> Advantages:
         """Compute the advantages of each turn, and the baselines for the next step.
 
@@ -294,11 +291,7 @@ class Member:
         return advantages
 
 
-def members(
-    debate: int,
-    transcript: Transcript,
-    score: Score,
-) -> list[Member]:
+def members(debate: int, transcript: Transcript, score: Score) -> list[Member]:
     """List the members of a debate; in stream `return` an agent is one member, not each turn."""
     credits_of: dict[tuple[str, str, int, int], list[Credit]] = defaultdict(list)
     for credit in score.credits:
@@ -326,11 +319,7 @@ def members(
     return members + _silent_agents(debate, transcript, score)
 
 
-def _silent_agents(
-    debate: int,
-    transcript: Transcript,
-    score: Score,
-) -> list[Member]:
+def _silent_agents(debate: int, transcript: Transcript, score: Score) -> list[Member]:
     """List the agents that never spoke as members of each component's stream `return`."""
     # Reversed: the first credit of a component is the one that remains.
     return_credits = {c.component: c for c in reversed(score.credits) if c.stream == RETURN}
@@ -345,13 +334,7 @@ def _silent_agents(
             agent_return = 0.0
             if agent < len(returns):
                 agent_return = returns[agent] or 0.0
-            credit = replace(
-                example,
-                agent=agent,
-                value=agent_return,
-                penalty=False,
-                span=None,
-            )
+            credit = replace(example, agent=agent, value=agent_return, penalty=False, span=None)
             member = Member(
                 debate=debate,
                 turns=(),
@@ -413,10 +396,7 @@ class Grouped(AdvantageConfig):
         return settings.baseline
 
     def compute(
-        self,
-        transcripts: Sequence[Transcript],
-        scores: Sequence[Score],
-        before: Baselines,
+        self, transcripts: Sequence[Transcript], scores: Sequence[Score], before: Baselines
     ) -> Advantages:
         """Compute the advantages of each turn; there are no running baselines."""
         groups: dict[tuple[str, str, Baseline, Hashable], list[Member]] = defaultdict(list)
@@ -489,10 +469,7 @@ class Grouped(AdvantageConfig):
 
 
 def _group_key(
-    baseline: Baseline,
-    question: str,
-    member: Member,
-    prompts: Mapping[TurnKey, Hashable],
+    baseline: Baseline, question: str, member: Member, prompts: Mapping[TurnKey, Hashable]
 ) -> Hashable:
     first_turn = member.turns[0] if member.turns else None
     if baseline == "question_round":
@@ -540,10 +517,7 @@ class RoleEma(AdvantageConfig):
         return "role"
 
     def compute(
-        self,
-        transcripts: Sequence[Transcript],
-        scores: Sequence[Score],
-        before: Baselines,
+        self, transcripts: Sequence[Transcript], scores: Sequence[Score], before: Baselines
     ) -> Advantages:
         """Compute the advantages of each turn, and the baselines after them."""
         baselines = dict(before)

@@ -122,10 +122,7 @@ def clipped_loss(
 
 
 def without_gradient(
-    x: LossInputs,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None,
+    x: LossInputs, clip_low: float, clip_high: float, dual_clip: float | None
 ) -> "Tensor":
     """Find the actions without a gradient in `clipped_loss`, booleans of shape (A,)."""
     ratio_A = (x.logps_A - x.old_logps_A).exp()
@@ -529,11 +526,7 @@ def reference_error(policy: ReferencePolicy | None) -> str | None:
     )
 
 
-def divide_gradient(
-    batch: Batch,
-    loss: Loss,
-    shares: Mapping[str, float],
-) -> Batch:
+def divide_gradient(batch: Batch, loss: Loss, shares: Mapping[str, float]) -> Batch:
     """Scale the credits of a step such that streams have the shares that the recipe sets.
 
     Shares are those of `gradient_shares`. The sum over streams stays: what streams with a `share`

@@ -172,9 +172,7 @@ def wrong_answer(
 
 
 def _other_choices(
-    question: Question,
-    right: str,
-    same_answer: Callable[[str, str], bool],
+    question: Question, right: str, same_answer: Callable[[str, str], bool]
 ) -> list[str]:
     labelled = labelled_choices(question)
     wrong = [
@@ -218,9 +216,7 @@ class _BranchState:
 
 
 def sampled_beside(
-    exchange: Exchange,
-    turns: Sequence[Turn],
-    guides: Sequence[str],
+    exchange: Exchange, turns: Sequence[Turn], guides: Sequence[str]
 ) -> Generator[Yielded, Sent, tuple[Turn, ...]]:
     """Sample branches and continuations of a finished debate; return the turns with them.
 
@@ -260,9 +256,7 @@ def sampled_beside(
 
 
 def _continue(
-    states: Sequence[_BranchState],
-    exchange: Exchange,
-    spoken: Mapping[TurnKey, Turn],
+    states: Sequence[_BranchState], exchange: Exchange, spoken: Mapping[TurnKey, Turn]
 ) -> Generator[Yielded, Sent, None]:
     """Sample up to the next answer of each state, in two rounds of requests for all states."""
     critic = exchange.critic
@@ -291,11 +285,7 @@ def _continue(
         state = first_states[index]
         feedback = first_turns[index]
         answer_key = TurnKey(state.turn.agent, state.turn.round + 1)
-        turns_of_state = {
-            **spoken,
-            state.turn.key: state.turn,
-            feedback.key: feedback,
-        }
+        turns_of_state = {**spoken, state.turn.key: state.turn, feedback.key: feedback}
         requests.append(exchange.request_turn(answer_key, turns_of_state, first_names[index]))
     answers = yield from _spoken(exchange, requests)
     answer_to = dict(zip(feedback_indices, answers, strict=True))
@@ -322,11 +312,7 @@ def _bare(turn: Turn) -> Turn:
     return replace(turn, prompt=None, reply=None, extra=extra)
 
 
-def _with_states(
-    index: int,
-    turn: Turn,
-    states: Sequence[_BranchState],
-) -> Turn:
+def _with_states(index: int, turn: Turn, states: Sequence[_BranchState]) -> Turn:
     continuations: list[Turn] = []
     branches = []
     for state in states:
@@ -433,12 +419,7 @@ class ActorCritic(SampledSettings):
         """Build the rules as transcripts record them."""
         # The default is left out, so that transcripts of earlier releases read the same.
         unusual = {} if self.continued == "all" else {"continued": self.continued}
-        return self.rules(
-            {},
-            unusual,
-            topology="actor_critic",
-            history_rounds=1,
-        )
+        return self.rules({}, unusual, topology="actor_critic", history_rounds=1)
 
     def debate(self, begin: DebateStart) -> DebateRun:
         """Play a debate; `begin.same_answer` decides on wrong answers to guide to."""

@@ -115,12 +115,7 @@ class Checked(SampledSettings):
         verdict_section = "comparison" if self.judges_see == "pair" else VERDICT
         sections = ("evaluation", verdict_section)
         instructions = {name: _INSTRUCTIONS[name] for name in sections if name in _INSTRUCTIONS}
-        check = Contract(
-            "check",
-            sections,
-            instructions=instructions,
-            answers=False,
-        )
+        check = Contract("check", sections, instructions=instructions, answers=False)
         proposal = (PROPOSAL,) if self.proposes else ()
         return (*proposal, self.recorded_contract(), check)
 
@@ -174,10 +169,7 @@ class Checked(SampledSettings):
         return checked_turns
 
     def _checks(
-        self,
-        begin: DebateStart,
-        view: View,
-        checked_turns: Sequence[Turn],
+        self, begin: DebateStart, view: View, checked_turns: Sequence[Turn]
     ) -> list[TurnRequest]:
         """Deal the judges over the answers or pairs, and build their requests."""
         targets: list[tuple[Turn, ...]] = [(turn,) for turn in checked_turns]

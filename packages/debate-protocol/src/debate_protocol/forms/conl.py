@@ -12,12 +12,7 @@ from debate_protocol.types import DEBATER, AgentRole, TurnKey
 
 PROPOSAL, CRITIQUE, REVISION, VERDICT = range(4)
 # Rounds with turns that an agent reads, by the round in which it reads them.
-_READ = {
-    PROPOSAL: (),
-    CRITIQUE: (PROPOSAL,),
-    REVISION: (PROPOSAL, CRITIQUE),
-    VERDICT: (REVISION,),
-}
+_READ = {PROPOSAL: (), CRITIQUE: (PROPOSAL,), REVISION: (PROPOSAL, CRITIQUE), VERDICT: (REVISION,)}
 _PROPOSAL = Contract("proposal", ("solution",))
 _INSTRUCTIONS = {
     "analysis": "which solutions hold and which do not, and why, before you rank them.",

@@ -190,9 +190,7 @@ _STEERED = {
 
 
 def exchange_prompt(
-    style: StyleName | ExchangeTemplates,
-    view: View,
-    guide: str | None = None,
+    style: StyleName | ExchangeTemplates, view: View, guide: str | None = None
 ) -> tuple[Message, ...]:
     """Write the messages of an answering actor, or of a critic.
 

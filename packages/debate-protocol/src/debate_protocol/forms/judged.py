@@ -52,11 +52,7 @@ from debate_protocol.types import (
 
 CHOICE = "choice"
 """The contract of a judge who decides between rivals."""
-_SIDES = {
-    "rival": ("proposer", "rival"),
-    "critic": ("proposer", "critic"),
-    "none": ("consultant",),
-}
+_SIDES = {"rival": ("proposer", "rival"), "critic": ("proposer", "critic"), "none": ("consultant",)}
 _QUOTES = ("verified_quote", "unverified_quote")
 _UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 """Chinese and Japanese: no spaces between words, one or two characters each."""
@@ -231,12 +227,7 @@ class Judged(SampledSettings):
         """List the contract of each round: speeches, critiques, and the judgment as the last."""
         kind = self.contract_rules().kind
         critique_sections = ("evaluation",) if kind == "xml" else ()
-        critique = Contract(
-            "critique",
-            critique_sections,
-            kind=kind,
-            answers=False,
-        )
+        critique = Contract("critique", critique_sections, kind=kind, answers=False)
         contracts: list[str | Contract] = []
         for round in range(self.max_rounds - 1):
             # A critic speaks in turns with the proposer, who begins.
@@ -423,12 +414,7 @@ class _Court:
             meta["diverged"] = self.diverged
         return replace(transcript, meta=meta)
 
-    def _seen(
-        self,
-        key: TurnKey,
-        by_judge: bool,
-        compact_name: str,
-    ) -> SeenTurn:
+    def _seen(self, key: TurnKey, by_judge: bool, compact_name: str) -> SeenTurn:
         turn = self._turns[key]
         if turn.failure is not None:
             return SeenTurn(key.agent, key.round, None)

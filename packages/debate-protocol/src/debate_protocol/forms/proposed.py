@@ -24,11 +24,7 @@ _TASK = (
 
 
 def proposal_request(
-    form: SampledSettings,
-    begin: DebateStart,
-    agent: int,
-    *,
-    has_example: bool,
+    form: SampledSettings, begin: DebateStart, agent: int, *, has_example: bool
 ) -> TurnRequest:
     """Build the request for a question.
 

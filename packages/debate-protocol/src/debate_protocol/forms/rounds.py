@@ -91,10 +91,7 @@ def first_view(begin: DebateStart, contract: Contract) -> View:
 
 
 def equal_requests(
-    form: SampledSettings,
-    begin: DebateStart,
-    view: View,
-    num_agents: int,
+    form: SampledSettings, begin: DebateStart, view: View, num_agents: int
 ) -> list[TurnRequest]:
     """Build requests to the first agents, all with the prompt of one view."""
     prompt = opening(form.style, view)
@@ -122,10 +119,7 @@ def claims(view: View) -> dict[int, str]:
 
 
 def record_replies(
-    form: DebateForm,
-    rules: Protocol,
-    requests: Sequence[TurnRequest],
-    sent: Sent,
+    form: DebateForm, rules: Protocol, requests: Sequence[TurnRequest], sent: Sent
 ) -> list[Turn]:
     """Parse and record all replies sent to a form.
 
@@ -154,12 +148,7 @@ def replies_to(requests: Sequence[TurnRequest], sent: Sent) -> list[Reply]:
     return list(sent)
 
 
-def record_reply(
-    form: DebateForm,
-    rules: Protocol,
-    request: TurnRequest,
-    reply: Reply,
-) -> Turn:
+def record_reply(form: DebateForm, rules: Protocol, request: TurnRequest, reply: Reply) -> Turn:
     """Parse the reply and record it as a turn, failed or not.
 
     A turn of a role without answers fails if it is empty, any other if no answer can be read.
@@ -167,20 +156,10 @@ def record_reply(
     is_too_long = reply.finish == "context_overflow"
     if is_too_long:
         # The prompt did not fit: nothing was sampled, so nothing may be trained on.
-        reply = replace(
-            reply,
-            text="",
-            token_ids=(),
-            logps=(),
-            starts=(),
-        )
+        reply = replace(reply, text="", token_ids=(), logps=(), starts=())
     contract = request.contract or form.contract_rules()
     parsed = parse(
-        reply.text,
-        contract,
-        author=request.agent,
-        num_agents=rules.num_agents,
-        think=form.think,
+        reply.text, contract, author=request.agent, num_agents=rules.num_agents, think=form.think
     )
     failure: str | None = None
     if is_too_long:
@@ -334,12 +313,7 @@ class DebateState:
             chance.shuffle(position_of_agent)
         return sorted(keys, key=lambda key: (key.round, position_of_agent[key.agent]))
 
-    def _view(
-        self,
-        key: TurnKey,
-        turns: Sequence[TurnKey],
-        shown: Sequence[TurnKey],
-    ) -> View:
+    def _view(self, key: TurnKey, turns: Sequence[TurnKey], shown: Sequence[TurnKey]) -> View:
         last_turn = self.turns.get(TurnKey(key.agent, key.round - 1))
         # A turn without room for a reply is not the agent's fault, and gets no reminder.
         last_turn_failed = last_turn is not None and last_turn.failure not in (
@@ -389,12 +363,7 @@ class DebateState:
         return SeenTurn(key.agent, key.round, fields)
 
 
-def seen_sections(
-    parsed: Parsed,
-    contract: Contract,
-    *,
-    blind: bool,
-) -> dict[str, str]:
+def seen_sections(parsed: Parsed, contract: Contract, *, blind: bool) -> dict[str, str]:
     """Collect the sections of a turn with content; `blind` hides comparisons."""
     texts = {name: section.text for name, section in parsed.sections.items()}
     if blind and "comparison" in contract.sections:
@@ -404,11 +373,7 @@ def seen_sections(
     return {name: text for name, text in texts.items() if not says_nothing(text)}
 
 
-def shown_fields(
-    form: DebateForm,
-    turn: Turn,
-    tags: Contract,
-) -> dict[str, str] | None:
+def shown_fields(form: DebateForm, turn: Turn, tags: Contract) -> dict[str, str] | None:
     """Collect the fields of a first answer for others; None where its sections cannot be read.
 
     Args:

@@ -144,12 +144,7 @@ class SelfDebate(SampledSettings):
         changed_settings = {}
         if self.pair_max_tokens is not None:
             changed_settings["pair_max_tokens"] = self.pair_max_tokens
-        return self.rules(
-            settings,
-            changed_settings,
-            topology="pair",
-            history_rounds=1,
-        )
+        return self.rules(settings, changed_settings, topology="pair", history_rounds=1)
 
     def debate(self, begin: DebateStart) -> DebateRun:
         """Play a debate."""
@@ -174,13 +169,7 @@ class SelfDebate(SampledSettings):
         for position, agent in enumerate(pair):
             fields = shown_fields(self, first_turns[agent], self.contract_rules())
             seen_turns.append(SeenTurn(position, 0, fields))
-        view = replace(
-            view,
-            agent=2,
-            round=1,
-            turns=tuple(seen_turns),
-            peers=(0, 1),
-        )
+        view = replace(view, agent=2, round=1, turns=tuple(seen_turns), peers=(0, 1))
         prompt = self._debate_prompt(view)
         shown = tuple(TurnKey(agent, 0) for agent in pair)
         requests = [
@@ -203,13 +192,7 @@ class SelfDebate(SampledSettings):
         # The first response of the pair becomes the agent's own reply to the plain question.
         responses = [(turn.fields or {}).get("response", "") for turn in view.turns]
         own_response, other_response = responses
-        single_view = replace(
-            view,
-            agent=0,
-            round=0,
-            turns=(),
-            peers=(),
-        )
+        single_view = replace(view, agent=0, round=0, turns=(), peers=())
         request_text = (
             f"Another response to the question:\n<turn>\n{other_response}\n</turn>\n\n{DELIBERATE}"
         )

@@ -97,12 +97,7 @@ class RoleSettings(Config):
                     f"for it, whose weights stay as they are; expected policy: {TRAINED}"
                 )
         trains = is_trained if self.train is None else self.train
-        return replace(
-            role,
-            policy=self.policy,
-            adapter=self.adapter,
-            trains=trains,
-        )
+        return replace(role, policy=self.policy, adapter=self.adapter, trains=trains)
 
 
 def _stop_after_the_last(known: Mapping[str, Any]) -> str | None:
@@ -277,12 +272,7 @@ class DebateStart:
     check_proposal: CheckProposal | None = None
     """Checks questions of agents; with None the given question is debated."""
 
-    def transcript(
-        self,
-        rules: Protocol,
-        turns: Iterable[Turn],
-        ended: str,
-    ) -> Transcript:
+    def transcript(self, rules: Protocol, turns: Iterable[Turn], ended: str) -> Transcript:
         """Return the record; `meta` holds the seed and why the debate ended."""
         meta = {"seed": self.seed, "ended": ended}
         return Transcript(self.debate_id, self.question, rules, tuple(turns), meta)

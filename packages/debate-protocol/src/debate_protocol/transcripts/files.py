@@ -40,13 +40,7 @@ SCHEMA = "debate-transcript/1"
 MEAN_LOGP = "mean_logp"
 """Key of `Turn.extra` for the mean log-probability of the sampled tokens."""
 _REQUIRED = object()
-_KINDS = {
-    str: "text",
-    int: "an integer",
-    dict: "an object",
-    list: "a list",
-    bool: "true or false",
-}
+_KINDS = {str: "text", int: "an integer", dict: "an object", list: "a list", bool: "true or false"}
 _RULES = ("topology", "history_rounds", "degree", "center")
 _ROLE_DEFAULTS = AgentRole("")
 _QUESTION_META = ("kind", "choices", "accept", "passage", "wrong_answers")
@@ -57,12 +51,7 @@ _CUT_OFF = (json.JSONDecodeError, UnicodeDecodeError)
 class TranscriptError(ValueError):
     """A file has an unexpected value; the message names the place, the value and the expected."""
 
-    def __init__(
-        self,
-        where: str,
-        found: object,
-        expected: str,
-    ) -> None:
+    def __init__(self, where: str, found: object, expected: str) -> None:
         text = "nothing" if found is _REQUIRED else repr(found)
         shown = text if len(text) <= 60 else f"{text[:60]}…"
         super().__init__(f"{where}: found {shown}, expected {expected}")
@@ -93,11 +82,7 @@ class JsonObject:
     """
 
     def __init__(
-        self,
-        data: object,
-        where: str = "",
-        expected: str = "an object",
-        name: str = "transcript",
+        self, data: object, where: str = "", expected: str = "an object", name: str = "transcript"
     ) -> None:
         if not isinstance(data, Mapping):
             raise TranscriptError(where or name, data, expected)
@@ -122,12 +107,7 @@ class JsonObject:
             return value
         raise TranscriptError(self.place(key), value, " or ".join(_KINDS[kind] for kind in kinds))
 
-    def number(
-        self,
-        key: str,
-        limit: int,
-        default: object = _REQUIRED,
-    ) -> int:
+    def number(self, key: str, limit: int, default: object = _REQUIRED) -> int:
         """Take an integer that is not above a limit.
 
         Raises:
@@ -581,11 +561,7 @@ def _misnamed_keys(transcript: Transcript) -> Iterator[str]:
             yield f"question.{key}: is not read; expected question.meta.{key}"
 
 
-def _shown_problems(
-    rules: Protocol,
-    turn: Turn,
-    spoken: set[TurnKey],
-) -> Iterator[str]:
+def _shown_problems(rules: Protocol, turn: Turn, spoken: set[TurnKey]) -> Iterator[str]:
     if len(set(turn.shown)) < len(turn.shown):
         yield "a turn stands twice in shown"
     for key in turn.shown:
@@ -597,11 +573,7 @@ def _shown_problems(
             yield f"shown {list(key)} was spoken later"
 
 
-def _is_earlier(
-    rules: Protocol,
-    first: TurnKey,
-    second: TurnKey,
-) -> bool:
+def _is_earlier(rules: Protocol, first: TurnKey, second: TurnKey) -> bool:
     # Turns of a parallel round are spoken at once: none of them can have been shown another.
     if first.round == second.round:
         return rules.schedule == "sequential" and first.agent < second.agent

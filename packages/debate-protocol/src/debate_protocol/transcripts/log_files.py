@@ -23,11 +23,7 @@ _STOPS = {"length": "max_tokens"}
 """What inspect calls how a reply ended, where it is not `stop`."""
 
 
-def lines_for(
-    program: str,
-    transcripts: Sequence[Transcript],
-    name: str,
-) -> Iterator[bytes]:
+def lines_for(program: str, transcripts: Sequence[Transcript], name: str) -> Iterator[bytes]:
     """Yield the lines of a file of `inspect`, `verifiers` or `trl`.
 
     Half characters, which the program may refuse, become `?`. `name` is that of inspect's log.
@@ -44,11 +40,7 @@ def lines_for(
         yield (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", "replace")
 
 
-def to_inspect(
-    transcripts: Sequence[Transcript],
-    name: str,
-    created: str,
-) -> dict[str, object]:
+def to_inspect(transcripts: Sequence[Transcript], name: str, created: str) -> dict[str, object]:
     """Build an evaluation log of inspect, as a JSON value.
 
     The messages of a sample are the question and the turns in order, each under agent and round;
@@ -110,11 +102,7 @@ def to_verifiers(transcript: Transcript) -> dict[str, object]:
     The first trace's `info` has the transcript itself, for `import_rollouts` to read back.
     """
     question = transcript.question
-    data = {
-        "id": question.id,
-        "prompt": question.text,
-        "answer": question.answer or "",
-    }
+    data = {"id": question.id, "prompt": question.text, "answer": question.answer or ""}
     task = {"type": "Debate", "data": data}
     speakers = sorted({turn.agent for turn in transcript.turns})
     traces = [_trace(transcript, agent, task) for agent in speakers]
@@ -150,21 +138,12 @@ def rollout_rows(transcripts: Sequence[Transcript]) -> Iterator[dict[str, object
             }
 
 
-def _trace(
-    transcript: Transcript,
-    agent: int,
-    task: Mapping[str, object],
-) -> dict[str, object]:
+def _trace(transcript: Transcript, agent: int, task: Mapping[str, object]) -> dict[str, object]:
     nodes: list[dict[str, object]] = []
     calls: list[dict[str, object]] = []
     node_indices: dict[tuple[int | None, str, str], int] = {}
 
-    def add_node(
-        parent: int | None,
-        message: Message,
-        *,
-        sampled: bool,
-    ) -> int:
+    def add_node(parent: int | None, message: Message, *, sampled: bool) -> int:
         # Messages of prompts are shared between turns. A reply is a node of its own even where two
         # are equal: each was sampled. A later prompt continues from the newest.
         key = (parent, message["role"], message["content"])
@@ -226,11 +205,7 @@ def _sample(transcript: Transcript, epoch: int) -> dict[str, object]:
         if last_turn.reply is not None:
             stop_reason = _STOPS.get(last_turn.reply.finish, "stop")
         choice = {"message": turn_messages[-1], "stop_reason": stop_reason}
-        sample["output"] = {
-            "model": "debate",
-            "choices": [choice],
-            "completion": last_turn.text,
-        }
+        sample["output"] = {"model": "debate", "choices": [choice], "completion": last_turn.text}
     return sample
 
 
@@ -262,11 +237,7 @@ def _means(
 def _message(turn: Turn) -> dict[str, object]:
     where = f"Agent {turn.agent}, round {turn.round}"
     failed = f" (failed: {turn.failure})" if turn.failure is not None else ""
-    return {
-        "role": "assistant",
-        "content": f"{where}{failed}\n\n{turn.text}",
-        "source": "generate",
-    }
+    return {"role": "assistant", "content": f"{where}{failed}\n\n{turn.text}", "source": "generate"}
 
 
 def _prompt(transcript: Transcript, turn: Turn) -> list[Message]:

@@ -59,11 +59,7 @@ def shown_debate(transcript: Transcript, *, emphasis: bool = False) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _shown_turn(
-    transcript: Transcript,
-    turn: Turn,
-    emphasis: bool,
-) -> Iterator[str]:
+def _shown_turn(transcript: Transcript, turn: Turn, emphasis: bool) -> Iterator[str]:
     saw = ", ".join(f"{key.agent} (round {key.round + 1})" for key in turn.shown) or "nobody"
     yield f"{_heading(f'Agent {turn.agent}', emphasis)}, who saw {saw}"
     if turn.branches or turn.continuations:

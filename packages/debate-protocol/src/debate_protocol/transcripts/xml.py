@@ -143,12 +143,7 @@ def _write_turn(parent: etree._Element, turn: _Fields) -> None:
         parent.set(key, str(turn.pop(key)))
     shown = etree.SubElement(parent, _tag("shown"))
     for agent, round in turn.pop("shown"):
-        etree.SubElement(
-            shown,
-            _tag("seen"),
-            agent=str(agent),
-            round=str(round),
-        )
+        etree.SubElement(shown, _tag("seen"), agent=str(agent), round=str(round))
     # No element where the prompt is not known: an empty one is a prompt without messages.
     prompt = turn.pop("prompt")
     if prompt is not None:
@@ -181,11 +176,7 @@ def _add_texts(parent: etree._Element, data: _Fields, *keys: str) -> None:
             data.pop(key, None)
 
 
-def _add_json(
-    parent: etree._Element,
-    data: _Fields,
-    key: str,
-) -> None:
+def _add_json(parent: etree._Element, data: _Fields, key: str) -> None:
     value = data.pop(key)
     if value:
         _set_text(etree.SubElement(parent, _tag(key)), json_text(value))

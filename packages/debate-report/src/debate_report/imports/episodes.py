@@ -53,11 +53,7 @@ class Episodes:
             yield debate_of_episode(episode, f"{settings.path}, row {index + 1}", settings)
 
 
-def debate_of_episode(
-    episode: Record,
-    where: str,
-    settings: ReadSettings,
-) -> Transcript:
+def debate_of_episode(episode: Record, where: str, settings: ReadSettings) -> Transcript:
     """Convert an episode to a debate.
 
     Traces count as agents in order of their beginnings. Rewards and metrics are in `meta`, as
@@ -191,10 +187,7 @@ def _items(value: object) -> Sequence[object]:
 
 
 def _question(
-    episode: Record,
-    turns: Sequence[Turn],
-    where: str,
-    settings: ReadSettings,
+    episode: Record, turns: Sequence[Turn], where: str, settings: ReadSettings
 ) -> Question:
     task = _object(episode.get("task"), f"{where}: task")
     data = _object(task.get("data"), f"{where}: task.data")
@@ -261,10 +254,7 @@ def _num_tokens_by_node(trace: Record, nodes: Sequence[Record]) -> dict[int, int
 
 
 def _messages_before(
-    nodes: Sequence[Record],
-    messages: Sequence[Message],
-    index: int,
-    where: str,
+    nodes: Sequence[Record], messages: Sequence[Message], index: int, where: str
 ) -> list[Message]:
     """Collect the messages on the way from the root to a node."""
     path: list[Message] = []

@@ -80,12 +80,7 @@ class ReplyRows:
             where = f"{settings.path}, row {index + 1}"
             yield transcript_of(self._rollout(row, settings, where), settings, index)
 
-    def _rollout(
-        self,
-        row: Record,
-        settings: ReadSettings,
-        where: str,
-    ) -> ImportedReply:
+    def _rollout(self, row: Record, settings: ReadSettings, where: str) -> ImportedReply:
         prompt_key = next((key for key in PROMPT_KEYS if key in row), None)
         reply_key = next((key for key in REPLY_KEYS if key in row), None)
         if prompt_key is None or reply_key is None:
@@ -390,11 +385,7 @@ def _first_value(row: Record, keys: Sequence[str]) -> object:
     return next((row[key] for key in keys if row.get(key) is not None), None)
 
 
-def _reward_of(
-    row: Record,
-    scores: Mapping[str, float],
-    where: str,
-) -> float | None:
+def _reward_of(row: Record, scores: Mapping[str, float], where: str) -> float | None:
     """Find the row's named total; else the only reward function's value.
 
     Raises:

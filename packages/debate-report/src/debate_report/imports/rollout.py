@@ -155,10 +155,7 @@ def file_verdict(scores: Mapping[str, float], reward: float | None) -> tuple[boo
 
 
 def question_of(
-    prompt: Sequence[Message],
-    right_answers: Sequence[str],
-    names: Sequence[str],
-    kind: str | None,
+    prompt: Sequence[Message], right_answers: Sequence[str], names: Sequence[str], kind: str | None
 ) -> Question:
     """Build the question of a prompt.
 
@@ -177,11 +174,7 @@ def question_of(
     return Question(question_id, text, right_answers[0] if right_answers else None, meta)
 
 
-def transcript_of(
-    rollout: ImportedReply,
-    settings: ReadSettings,
-    row_number: int,
-) -> Transcript:
+def transcript_of(rollout: ImportedReply, settings: ReadSettings, row_number: int) -> Transcript:
     """Convert a rollout to a debate of a single turn, failed where sampling failed."""
     question = question_of(
         rollout.prompt, rollout.golds, (rollout.task, rollout.question_id), settings.kind

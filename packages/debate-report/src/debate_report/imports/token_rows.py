@@ -55,11 +55,7 @@ class TokenExports:
         return transcripts(rollouts, settings)
 
     def _rollout(
-        self,
-        row: Record,
-        token_texts: TokenTexts,
-        where: str,
-        is_without_text: bool,
+        self, row: Record, token_texts: TokenTexts, where: str, is_without_text: bool
     ) -> ImportedReply:
         token_ids = _ids(row.get("token_ids"), f"{where}: token_ids")
         mask = _column(row, "loss_mask", token_ids, where)
@@ -192,9 +188,7 @@ def _token_texts(settings: ReadSettings, name: str) -> TokenTexts:
 
 
 def _parted(
-    token_ids: Sequence[int],
-    is_sampled: Sequence[bool],
-    token_texts: TokenTexts,
+    token_ids: Sequence[int], is_sampled: Sequence[bool], token_texts: TokenTexts
 ) -> tuple[list[Message], list[str], list[bool]]:
     """Part a sequence at its first sampled token.
 
@@ -239,12 +233,7 @@ def _ids(value: object, where: str) -> list[int]:
     return value
 
 
-def _column(
-    row: Record,
-    name: str,
-    token_ids: Sequence[int],
-    where: str,
-) -> list[object]:
+def _column(row: Record, name: str, token_ids: Sequence[int], where: str) -> list[object]:
     values = _items(row, name, where)
     if len(values) != len(token_ids):
         raise UsageError(

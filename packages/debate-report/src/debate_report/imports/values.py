@@ -62,11 +62,7 @@ def as_int(value: object) -> int | None:
     return None if parsed_number is None else int(parsed_number)
 
 
-def logprob_gap(
-    trained: object,
-    sampled: object,
-    mask: object = None,
-) -> float | None:
+def logprob_gap(trained: object, sampled: object, mask: object = None) -> float | None:
     """Average |trainer − sampler| over the sampled tokens of two lists of log-probabilities.
 
     Tokens without a number, or outside the mask, do not count; `None` without any.
@@ -124,11 +120,7 @@ def text_of(content: object) -> str:
     return content if isinstance(content, str) else ""
 
 
-def read_messages(
-    value: object,
-    role: Role,
-    where: str,
-) -> list[Message]:
+def read_messages(value: object, role: Role, where: str) -> list[Message]:
     """Read messages; a text is one. Roles that a transcript does not have are the user's.
 
     Raises:

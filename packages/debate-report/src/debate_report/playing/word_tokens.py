@@ -44,11 +44,7 @@ class WordTokens:
 
     def chat_ids(self) -> dict[str, int]:
         """Name the tokens at the beginning and at the end of a message of each role."""
-        names = {
-            "user": "<|user|>",
-            "assistant": "<|assistant|>",
-            "end": "<|end|>",
-        }
+        names = {"user": "<|user|>", "assistant": "<|assistant|>", "end": "<|end|>"}
         return {role: self.special_ids[name] for role, name in names.items()}
 
 

@@ -9,13 +9,7 @@ MAX_WORDS_CHARS = 200
 """Longest text to be read as a number in words."""
 
 _DIGITS = r"\d+(?:,\d{3})*(?:\.\d+)?"
-_SCALES = {
-    "hundred": 2,
-    "thousand": 3,
-    "million": 6,
-    "billion": 9,
-    "trillion": 12,
-}
+_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _SCALED_AMOUNT = re.compile(rf"(?<![\w.,])({_DIGITS})\s+({'|'.join(_SCALES)})\b", re.IGNORECASE)
 _NEGATIVE = re.compile(
     r"(?:\bnegative|(?:^|\b(?:is|be|equals?|answer|result):?\s+)minus)\s+(?=\d)",

@@ -30,12 +30,7 @@ _ONE_NAME = re.compile(r"\s*(\\?[a-zA-Z]+)\s*=(?!=)")
 _DIGITS = re.compile(r"\(?([0-9A-Za-z]+)")
 
 
-def in_form_of(
-    gold: Answer | None,
-    answer: Answer,
-    *,
-    asks_percent: bool,
-) -> Answer:
+def in_form_of(gold: Answer | None, answer: Answer, *, asks_percent: bool) -> Answer:
     """Rewrite an answer in the form of the gold answer.
 
     Args:
@@ -66,11 +61,7 @@ def in_form_of(
     return answer
 
 
-def _number_in_form_of(
-    gold: Number | None,
-    answer: Number,
-    asks_percent: bool,
-) -> Number:
+def _number_in_form_of(gold: Number | None, answer: Number, asks_percent: bool) -> Number:
     if gold is None:
         unit = None
         base = None
@@ -88,19 +79,10 @@ def _number_in_form_of(
         if value_in_base is None:
             base = NO_BASE
         value = answer.value if value_in_base is None else value_in_base
-    return Number(
-        text=answer.text,
-        value=value,
-        unit=unit,
-        base=base,
-    )
+    return Number(text=answer.text, value=value, unit=unit, base=base)
 
 
-def _percentage_in_form_of(
-    gold: Number | None,
-    answer: Number,
-    asks_percent: bool,
-) -> Fraction:
+def _percentage_in_form_of(gold: Number | None, answer: Number, asks_percent: bool) -> Fraction:
     """Scale to percent, or to a fraction of 1, as the question's gold is.
 
     Where the gold is no percentage a sign is ignored, unless the gold is at most 1, or the value so
@@ -162,11 +144,7 @@ def _with_brackets_of(gold: Point | Matrix, answer: Answer) -> Answer:
     gold_is_column = gold.rows == len(gold.elements)
     if (gold_is_row or gold_is_column) and (is_bare_list or isinstance(answer, Point)):
         num_rows = 1 if gold_is_row else len(answer.parts)
-        return Matrix(
-            text=answer.text,
-            elements=answer.parts,
-            rows=num_rows,
-        )
+        return Matrix(text=answer.text, elements=answer.parts, rows=num_rows)
     return answer
 
 

@@ -91,9 +91,7 @@ def choice_texts(choices: object) -> dict[str, str]:
 
 
 def chosen_label(
-    text: str,
-    texts: Mapping[str, str],
-    usual: Sequence[str] = USUAL_LABELS,
+    text: str, texts: Mapping[str, str], usual: Sequence[str] = USUAL_LABELS
 ) -> str | Unreadable:
     """Find the label of the choice named by a text.
 
@@ -141,9 +139,7 @@ def chosen_label(
 
 
 def _leading_label(
-    plain: str,
-    labels: Sequence[str],
-    texts: Mapping[str, str],
+    plain: str, labels: Sequence[str], texts: Mapping[str, str]
 ) -> str | Unreadable | None:
     """Read `B) text`, `(B) text`, `B. text` and `B: text`."""
     opening = _OPENING.match(plain)
@@ -169,10 +165,7 @@ def _leading_label(
 
 
 def _unless_text_is_denied(
-    label: str,
-    behind: str,
-    labels: Sequence[str],
-    texts: Mapping[str, str],
+    label: str, behind: str, labels: Sequence[str], texts: Mapping[str, str]
 ) -> str | Unreadable:
     """Refuse a leading label with a denied text, or at the beginning of a list of choices."""
     choice = texts.get(label, "")
@@ -188,11 +181,7 @@ def _unless_text_is_denied(
     return label
 
 
-def _lists_another(
-    behind: str,
-    labels: Sequence[str],
-    is_bracketed: bool,
-) -> bool:
+def _lists_another(behind: str, labels: Sequence[str], is_bracketed: bool) -> bool:
     """Check whether another label follows at once, as in `A, B` or `(A) or (B)`."""
     following = _NEXT_IN_LIST.match(behind)
     if following is None or following[1] not in labels:
@@ -200,11 +189,7 @@ def _lists_another(
     return not following[2] or is_bracketed
 
 
-def _settled_label(
-    plain: str,
-    labels: Sequence[str],
-    texts: Mapping[str, str],
-) -> str | Unreadable:
+def _settled_label(plain: str, labels: Sequence[str], texts: Mapping[str, str]) -> str | Unreadable:
     main_clause = _REASON.split(plain, maxsplit=1)[0]
     for sentence in (main_clause, plain):
         mentions = _mentions(sentence, labels)
@@ -227,11 +212,7 @@ def _settled_label(
     return _contained_text(plain, texts)
 
 
-def _is_one_of_several(
-    mention: _Mention,
-    affirmed: Sequence[_Mention],
-    sentence: str,
-) -> bool:
+def _is_one_of_several(mention: _Mention, affirmed: Sequence[_Mention], sentence: str) -> bool:
     later = [other for other in affirmed if other.start > mention.start]
     if not later or later[0].label == mention.label:
         return False

@@ -49,12 +49,7 @@ class Unreadable:
     reason: str
 
 
-def final_answer(
-    reply: str,
-    kind: Kind,
-    *,
-    holds_braces: bool = False,
-) -> FinalAnswer | None:
+def final_answer(reply: str, kind: Kind, *, holds_braces: bool = False) -> FinalAnswer | None:
     """Find a reply's own final answer, if any.
 
     Args:

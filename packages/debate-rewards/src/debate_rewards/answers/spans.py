@@ -11,14 +11,7 @@ ORDER = re.compile(r"(<=|>=|[<>]|\\(?:le|ge|lt|gt)(?![a-zA-Z]))")
 # to the interval.
 _LESS = {"<": False, "\\lt": False, "\\le": True, "<=": True}
 _GREATER = {">": False, "\\gt": False, "\\ge": True, ">=": True}
-_TURNED = {
-    "<": ">",
-    ">": "<",
-    "<=": ">=",
-    ">=": "<=",
-    "\\le": "\\ge",
-    "\\ge": "\\le",
-}
+_TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "\\le": "\\ge", "\\ge": "\\le"}
 _TURNED |= {"\\lt": ">", "\\gt": "<"}
 _BOTH_HOLD = re.compile(r"\\text\{\s*and\s*\}|(?<![a-zA-Z\\])and(?![a-zA-Z])|\\(?:land|wedge)\b|,")
 _SYMBOL = re.compile(r"\\?[a-zA-Z]+")
@@ -93,13 +86,5 @@ def _one_sided_span(left: str, sign: str, right: str) -> Span | None:
     if not _SYMBOL.fullmatch(left) or left == right:
         return None
     if sign in _LESS:
-        return Span(
-            brackets="(]" if _LESS[sign] else "()",
-            low="-\\infty",
-            high=right,
-        )
-    return Span(
-        brackets="[)" if _GREATER[sign] else "()",
-        low=right,
-        high="\\infty",
-    )
+        return Span(brackets="(]" if _LESS[sign] else "()", low="-\\infty", high=right)
+    return Span(brackets="[)" if _GREATER[sign] else "()", low=right, high="\\infty")

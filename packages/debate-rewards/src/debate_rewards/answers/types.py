@@ -36,22 +36,8 @@ _MAX_SIDES = 20
 _WORDS = re.compile(r"[A-Za-z][A-Za-z .'’-]*|[A-Z][a-z]{2,} \d{1,4}")
 _LONG_WORD = re.compile(r"[A-Za-z]{3,}")
 _BASED = re.compile(r"\(?((?=[A-Za-z]*\d)[0-9A-Za-z]+)\)?_\{?\(?(?:\\text\{)?(\w+)\}?\)?\}?")
-_BASES = {
-    "two": 2,
-    "three": 3,
-    "four": 4,
-    "five": 5,
-    "six": 6,
-    "seven": 7,
-    "eight": 8,
-}
-_BASES |= {
-    "nine": 9,
-    "ten": 10,
-    "eleven": 11,
-    "twelve": 12,
-    "sixteen": 16,
-}
+_BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8}
+_BASES |= {"nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16}
 _AND_OR = re.compile(
     r",?\s*(?:\\text\{\s*,?\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])|\\(?:lor|land)"
     r"(?![a-zA-Z]))\s*,?"
@@ -234,19 +220,11 @@ class Number(Answer):
         base = int(index) if index.isdecimal() and len(index) < 3 else _BASES.get(index.lower(), 0)
         is_base = 2 <= base <= 36 and all(int(digit, 36) < base for digit in digits)
         if is_base:
-            return cls(
-                text=text,
-                value=Fraction(int(digits, base)),
-                base=base,
-            )
+            return cls(text=text, value=Fraction(int(digits, base)), base=base)
         # A letter with an index is a symbol; a number with any other index is only itself.
         if not digits.isdecimal():
             return None
-        return cls(
-            text=text,
-            value=Fraction(int(digits)),
-            base=NO_BASE,
-        )
+        return cls(text=text, value=Fraction(int(digits)), base=NO_BASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -617,11 +595,7 @@ class Equation(Answer):
             names_itself = bool(left.symbols & right.symbols)
         is_call = sides[0].endswith(")")
         names_value = _NAME.fullmatch(sides[0]) and (is_call or not names_itself)
-        return cls(
-            text=text,
-            sides=canonical_side,
-            named=last_answer if names_value else None,
-        )
+        return cls(text=text, sides=canonical_side, named=last_answer if names_value else None)
 
 
 READING_ORDER: tuple[type[Answer], ...] = (

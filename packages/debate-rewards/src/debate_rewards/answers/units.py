@@ -38,13 +38,7 @@ UNITS: dict[str, str] = {}
 for _line in _SPELLINGS.strip().splitlines():
     _name, _, _others = _line.partition(":")
     UNITS |= dict.fromkeys((_name, *_others.split()), _name)
-LETTER_UNITS = {
-    "m": "meter",
-    "g": "gram",
-    "s": "second",
-    "h": "hour",
-    "L": "liter",
-}
+LETTER_UNITS = {"m": "meter", "g": "gram", "s": "second", "h": "hour", "L": "liter"}
 """Units with the names of variables: read only inside of text commands."""
 
 _MAX_TAIL_CHARS = 60
@@ -54,13 +48,7 @@ _LAST_WORD = re.compile(r"(?<![a-zA-Z])([a-zA-Z]+)\s*$")
 _BEFORE_PER = re.compile(r"([a-zA-Z]+)\s*(?:/|\bper\b)")
 _LETTER_IN_TEXT = re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*([mgshL])\s*\}\s*\S{0,4}$")
 _MONEY = re.compile(r"^\W*\\?\$\s*\d")
-_SIGNS = {
-    "€": "euro",
-    "¢": "cent",
-    "°": "degree",
-    "\\circ": "degree",
-    "\\degree": "degree",
-}
+_SIGNS = {"€": "euro", "¢": "cent", "°": "degree", "\\circ": "degree", "\\degree": "degree"}
 
 
 def unit_of(text: str) -> str | None:

@@ -77,11 +77,7 @@ class HttpEngine(ABC):
         self._tickets = itertools.count()
         self._open: dict[int, Future[Reply]] = {}
         self._ended: queue.SimpleQueue[Finished] = queue.SimpleQueue()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever,
-            name=name,
-            daemon=True,
-        )
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
     @abstractmethod
@@ -142,12 +138,7 @@ class HttpEngine(ABC):
         if future is not None:
             future.cancel()
 
-    def run(
-        self,
-        work: Coroutine[object, None, Result],
-        timeout_s: float,
-        what: str,
-    ) -> Result:
+    def run(self, work: Coroutine[object, None, Result], timeout_s: float, what: str) -> Result:
         """Wait for a coroutine.
 
         Raises:
@@ -219,11 +210,7 @@ def request_body(config: "OpenAIEngine", request: Request) -> bytes:
     if sampling.stop:
         settings["stop"] = sampling.stop
     settings["seed"] = sampling.seed
-    body: dict[str, object] = {
-        **config.extra_body,
-        "model": config.model,
-        "messages": messages,
-    }
+    body: dict[str, object] = {**config.extra_body, "model": config.model, "messages": messages}
     for name, value in settings.items():
         if name not in config.leave_out:
             field = config.max_tokens_field if name == "max_tokens" else name
@@ -274,11 +261,7 @@ def serves_vllm(content: bytes) -> bool:
         return False
 
 
-def _read_finish(
-    text: str,
-    choice: dict[str, object],
-    request: Request,
-) -> tuple[str, Finish]:
+def _read_finish(text: str, choice: dict[str, object], request: Request) -> tuple[str, Finish]:
     """Parse the cause of the reply's end, and restore a stop string that was cut off."""
     reason = choice.get("finish_reason")
     # Text before a filter's cut would count as the policy's own answer.
@@ -318,12 +301,7 @@ def _clean(text: str) -> str:
 class _RetriableError(Exception):
     """A failure that may pass until the next try."""
 
-    def __init__(
-        self,
-        message: str,
-        pause_s: float = 0.0,
-        is_silence: bool = False,
-    ) -> None:
+    def __init__(self, message: str, pause_s: float = 0.0, is_silence: bool = False) -> None:
         super().__init__(message)
         self.pause_s = pause_s
         self.is_silence = is_silence
@@ -411,12 +389,7 @@ class OpenAISampler(HttpEngine):
                 self._is_vllm = False
         return self._is_vllm
 
-    def _warn_of_retry(
-        self,
-        error: Exception,
-        pause_s: float,
-        next_try: int,
-    ) -> None:
+    def _warn_of_retry(self, error: Exception, pause_s: float, next_try: int) -> None:
         """Log a retry; requests that fail alike at once share a line."""
         host = urlsplit(self._url).netloc
         most_tries = self._config.retries + 1

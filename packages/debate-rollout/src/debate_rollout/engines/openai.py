@@ -177,11 +177,7 @@ class OpenAIEngine(EngineSettings):
         return key
 
 
-def refuse_other_key(
-    name: str | None,
-    url: str,
-    named_host: str | None,
-) -> None:
+def refuse_other_key(name: str | None, url: str, named_host: str | None) -> None:
     """Check that a variable is named as the key of an address, or the address named for it.
 
     Raises:

@@ -55,12 +55,7 @@ class Draws:
     filtered: bool
 
     @classmethod
-    def of(
-        cls,
-        samplings: Sequence[Sampling],
-        longest: int,
-        device: torch.device,
-    ) -> "Draws":
+    def of(cls, samplings: Sequence[Sampling], longest: int, device: torch.device) -> "Draws":
         """Collect the draws of a batch of at most `longest` tokens a row."""
         uniforms_BT = torch.stack([uniforms(sampling.seed, longest) for sampling in samplings])
 
@@ -129,11 +124,7 @@ class Draws:
     def _filter(self, probs_BV: Tensor) -> Tensor:
         """Set to 0 all tokens outside top_k, top_p and min_p; the likeliest always stays."""
         # Stable, so that equal probabilities are cut by id, the same on every device.
-        sorted_BV, order_BV = probs_BV.sort(
-            stable=True,
-            dim=-1,
-            descending=True,
-        )
+        sorted_BV, order_BV = probs_BV.sort(stable=True, dim=-1, descending=True)
         rank_V = torch.arange(sorted_BV.shape[-1], device=sorted_BV.device)
         top_k_B1 = self.top_k_B[:, None]
         allowed_BV = (rank_V < top_k_B1) | (top_k_B1 <= 0)
@@ -160,10 +151,7 @@ class StopStrings:
     """
 
     def __init__(
-        self,
-        tokenizer: "PreTrainedTokenizerFast",
-        stops: tuple[str, ...],
-        vocabulary: int,
+        self, tokenizer: "PreTrainedTokenizerFast", stops: tuple[str, ...], vocabulary: int
     ) -> None:
         # In bytes: a token may end in the middle of a character.
         self._encoded = tuple(stop.encode() for stop in stops if stop)
@@ -213,9 +201,7 @@ def plain_logps(
 
     @torch.inference_mode()
     def logps(
-        prompt_ids: Sequence[int],
-        token_ids: Sequence[int],
-        temperature: float,
+        prompt_ids: Sequence[int], token_ids: Sequence[int], temperature: float
     ) -> list[float]:
         device = next(model.parameters()).device
         ids_1T = torch.tensor([[*prompt_ids, *token_ids]], device=device)

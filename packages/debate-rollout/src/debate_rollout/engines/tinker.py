@@ -153,11 +153,7 @@ def connect(url: str) -> "ServiceClient":
     os.environ["TINKER_TELEMETRY"] = "0"
     key = _key_for(url)
     # Named in both ways: the client fills a header that is not given from the environment.
-    return tinker.ServiceClient(
-        base_url=url,
-        api_key=key,
-        default_headers={"X-API-Key": key},
-    )
+    return tinker.ServiceClient(base_url=url, api_key=key, default_headers={"X-API-Key": key})
 
 
 def _key_for(url: str) -> str:

@@ -98,11 +98,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
         self.values = self._value_memory[:, :, :num_tokens]
 
 
-def _reserve(
-    filled: Tensor,
-    states: Tensor,
-    num_tokens: int,
-) -> Tensor:
+def _reserve(filled: Tensor, states: Tensor, num_tokens: int) -> Tensor:
     batch_size, num_heads, _, num_features = states.shape
     shape = (batch_size, num_heads, num_tokens, num_features)
     memory = torch.empty(shape, dtype=states.dtype, device=states.device)
@@ -243,12 +239,7 @@ class Decoder:
         pad_id: Fills the left of short prompts; masked.
     """
 
-    def __init__(
-        self,
-        model: "PreTrainedModel",
-        end_ids: Sequence[int],
-        pad_id: int,
-    ) -> None:
+    def __init__(self, model: "PreTrainedModel", end_ids: Sequence[int], pad_id: int) -> None:
         self._model = model
         self._device = next(model.parameters()).device
         self._end_ids = torch.tensor(end_ids, dtype=torch.long, device=self._device)
@@ -303,12 +294,7 @@ class Decoder:
         return _gather(ids_JT, logps_JT, length_J, finish_J)
 
     def _mark_stops(
-        self,
-        jobs: Sequence[Job],
-        batch: _Batch,
-        ids_B: Tensor,
-        ids_JT: Tensor,
-        finish_B: Tensor,
+        self, jobs: Sequence[Job], batch: _Batch, ids_B: Tensor, ids_JT: Tensor, finish_B: Tensor
     ) -> None:
         if batch.may_stop_SV is None:
             return
@@ -371,13 +357,7 @@ class Decoder:
         batch.position_B = batch.position_B + 1
         return self._logits(ids_B[:, None], batch.mask_BT, position_B1, batch.cache)
 
-    def _logits(
-        self,
-        ids_BT: Tensor,
-        mask_BT: Tensor,
-        positions_BT: Tensor,
-        cache: Any,
-    ) -> Tensor:
+    def _logits(self, ids_BT: Tensor, mask_BT: Tensor, positions_BT: Tensor, cache: Any) -> Tensor:
         """Compute the next token's logits; the cache grows by the keys and values of these ids."""
         logits_BTV: Tensor = self._model(
             input_ids=ids_BT,
@@ -390,12 +370,7 @@ class Decoder:
         return logits_BTV[:, -1]
 
 
-def _gather(
-    ids_JT: Tensor,
-    logps_JT: Tensor,
-    length_J: Tensor,
-    finish_J: Tensor,
-) -> list[Sampled]:
+def _gather(ids_JT: Tensor, logps_JT: Tensor, length_J: Tensor, finish_J: Tensor) -> list[Sampled]:
     # One transfer of each tensor, rather than one of each row.
     ids = ids_JT.tolist()
     logps = logps_JT.tolist()

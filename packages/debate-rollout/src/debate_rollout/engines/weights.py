@@ -75,11 +75,7 @@ def load_lora(model: "PreTrainedModel", weights: Weights) -> "PreTrainedModel":
     return model
 
 
-def _with_adapter(
-    model: "PreTrainedModel",
-    name: str,
-    weights: Weights,
-) -> "PreTrainedModel":
+def _with_adapter(model: "PreTrainedModel", name: str, weights: Weights) -> "PreTrainedModel":
     from peft import LoraConfig, get_peft_model
 
     if weights.adapter is None:
@@ -150,9 +146,7 @@ def check_fits(served_tensors: Mapping[str, Tensor], new_tensors: Mapping[str, T
 
 
 def with_tied(
-    served_tensors: Mapping[str, Tensor],
-    new_tensors: Mapping[str, Tensor],
-    model_type: str,
+    served_tensors: Mapping[str, Tensor], new_tensors: Mapping[str, Tensor], model_type: str
 ) -> dict[str, Tensor]:
     """Repeat tied tensors under every name that vLLM has for them.
 

@@ -40,20 +40,10 @@ _UNSUPPORTED_SETTINGS = ("softcap", "s_aux", "position_bias", "dropout")
 _CHECK_PREFIX = 12
 _CHECK_LENGTHS = (6, 9)
 # Mean rounding error in nats a token; another context is worth more in a trained model.
-_MEAN_GAP = {
-    torch.float64: 1e-4,
-    torch.float32: 1e-3,
-    torch.bfloat16: 0.25,
-    torch.float16: 0.05,
-}
+_MEAN_GAP = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
 # Largest change in nats that a row may cause in the next one: nothing, but for rounding where
 # experts take the tokens of all rows in one product.
-_LEAK = {
-    torch.float64: 1e-9,
-    torch.float32: 1e-4,
-    torch.bfloat16: 0.2,
-    torch.float16: 0.05,
-}
+_LEAK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.2, torch.float16: 0.05}
 # Errors of models that take other arguments, of an older torch, or of a GPU without the kernel.
 _REFUSALS = (TypeError, KeyError, AttributeError, ImportError, RuntimeError)
 
@@ -68,11 +58,7 @@ class PackedAttentionError(Exception):
 
 
 def block_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: Layout,
-    scale: float | None,
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float | None
 ) -> Tensor:
     """Compute the attention output of a pack on a CPU, shape (1, T, heads, features of a head).
 
@@ -91,12 +77,7 @@ def block_attention(
 class _BlockAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        layout: Layout,
-        scale: float | None,
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float | None
     ) -> Tensor:
         # Outputs of many blocks are summed up: half precision would round after each of them.
         sum_dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
@@ -296,20 +277,11 @@ def packed_attention(
     return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
 
 
-def _path_mask(
-    num_queries: int,
-    keys: Tensor,
-    window: int | None,
-) -> Tensor:
+def _path_mask(num_queries: int, keys: Tensor, window: int | None) -> Tensor:
     # The last query sees up to the last key, so both triangles are aligned there.
     num_keys = keys.shape[2]
     diagonal = num_keys - num_queries
-    is_visible = torch.ones(
-        num_queries,
-        num_keys,
-        dtype=torch.bool,
-        device=keys.device,
-    )
+    is_visible = torch.ones(num_queries, num_keys, dtype=torch.bool, device=keys.device)
     is_visible = is_visible.tril(diagonal)
     if window is not None:
         is_visible = is_visible.triu(diagonal - window + 1)
@@ -391,11 +363,7 @@ class TokenLogps(torch.autograd.Function):
         return logps, entropies
 
     @staticmethod
-    def backward(
-        ctx: Any,
-        grad_logps: Tensor,
-        _: Tensor,
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_logps: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Compute the gradients of hidden states and weight."""
         hidden, weight, targets, temperatures, norms = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
@@ -441,11 +409,7 @@ def fuses(weight: Tensor) -> bool:
     return weight.is_cuda
 
 
-def _scale_logits(
-    logits: Tensor,
-    temperatures: Tensor,
-    cap: float | None,
-) -> Tensor:
+def _scale_logits(logits: Tensor, temperatures: Tensor, cap: float | None) -> Tensor:
     scaled = logits.to(temperatures.dtype)
     if cap is not None:
         scaled = cap * torch.tanh(scaled / cap)
@@ -453,10 +417,7 @@ def _scale_logits(
 
 
 def chunk_logps(
-    logits: Tensor,
-    targets: Tensor,
-    temperatures: Tensor,
-    cap: float | None,
+    logits: Tensor, targets: Tensor, temperatures: Tensor, cap: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute log-probabilities, entropies and log-denominators of a chunk, each of shape (A,).
 
@@ -500,10 +461,7 @@ def chunk_slopes(
 
 
 def _stepwise_logps(
-    logits: Tensor,
-    targets: Tensor,
-    temperatures: Tensor,
-    cap: float | None,
+    logits: Tensor, targets: Tensor, temperatures: Tensor, cap: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     scaled = _scale_logits(logits, temperatures, cap)
     probabilities = scaled.softmax(-1)
@@ -558,11 +516,7 @@ def _call_compiled(function: Callable[..., Any], logits: Tensor, *arguments: obj
 
 
 def hidden_logps(
-    hidden: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    temperatures: Tensor,
-    cap: float | None = None,
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperatures: Tensor, cap: float | None = None
 ) -> tuple[Tensor, Tensor]:
     """Compute log-probabilities and entropies of an output head, both of shape (A,).
 
@@ -582,9 +536,7 @@ def hidden_logps(
 
 
 def token_logps(
-    model: nn.Module,
-    pack: Pack,
-    trunk: TrunkPass | None = None,
+    model: nn.Module, pack: Pack, trunk: TrunkPass | None = None
 ) -> tuple[Tensor, Tensor]:
     """Compute the log-probability and the entropy of each action.
 
@@ -621,11 +573,7 @@ def _scoring(head: Any, cap: float | None) -> Iterator[None]:
     for the backward pass.
     """
 
-    def score(
-        hidden: Tensor,
-        targets: Tensor,
-        temperatures: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    def score(hidden: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
         return hidden_logps(hidden, head.weight, targets, temperatures, cap)
 
     head.forward = score
@@ -694,11 +642,7 @@ def check_packing(model: nn.Module, share: Share) -> None:
         raise _packing_error(model, share, problem)
 
 
-def _packing_error(
-    model: nn.Module,
-    share: Share,
-    problem: str,
-) -> RecipeError:
+def _packing_error(model: nn.Module, share: Share, problem: str) -> RecipeError:
     config = getattr(model, "config", None)
     name = getattr(config, "model_type", type(model).__name__)
     return RecipeError(
@@ -707,12 +651,7 @@ def _packing_error(
     )
 
 
-def _check_logps(
-    model: nn.Module,
-    share: Share,
-    training: bool = False,
-    shift: int = 0,
-) -> Tensor:
+def _check_logps(model: nn.Module, share: Share, training: bool = False, shift: int = 0) -> Tensor:
     """Compute log-probabilities of both rows' own tokens; `shift` changes the first row's ids."""
     config: PreTrainedConfig = model.config
     vocabulary = config.get_text_config().vocab_size

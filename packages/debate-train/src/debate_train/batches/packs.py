@@ -122,12 +122,7 @@ class PackPlan:
 
     def build(self) -> Pack:
         """Build the pack."""
-        batch = Batch(
-            rows=self.rows,
-            streams=(),
-            sampled_tokens=0,
-            turns=0,
-        )
+        batch = Batch(rows=self.rows, streams=(), sampled_tokens=0, turns=0)
         pack = make_pack(batch, self.weights, range(len(self.rows)), self.share, self.trunk)
         # The plan counts its own rows from 0; metrics need their numbers in the step.
         return replace(pack, rows_A=torch.tensor(self.numbers)[pack.rows_A])
@@ -267,9 +262,7 @@ def _padded(inputs: Sequence["Ints"]) -> tuple[Tensor, Tensor, list["Ints"]]:
 
 
 def _flat(
-    inputs: Sequence["Ints"],
-    shares_prefixes: bool,
-    trunk_tokens: Ints = NO_TOKENS,
+    inputs: Sequence["Ints"], shares_prefixes: bool, trunk_tokens: Ints = NO_TOKENS
 ) -> tuple[Tensor, Tensor, list["Ints"], Layout]:
     """Concatenate rows; list the indices of each row's tokens in the sequence behind a trunk."""
     forest = PrefixForest()
@@ -411,11 +404,7 @@ def divide(plan: PackPlan, token_budget: int) -> list[PackPlan]:
     return [_select(plan, rows, depths, trunk) for rows in rows_of_packs]
 
 
-def _make_trunk(
-    tokens: "Ints",
-    num_recomputed: int,
-    adapter: str | None,
-) -> Trunk:
+def _make_trunk(tokens: "Ints", num_recomputed: int, adapter: str | None) -> Trunk:
     """Build a trunk of two runs, or of one: the first is computed again in its backward pass."""
     runs = []
     for start, end in ((0, num_recomputed), (num_recomputed, len(tokens))):
@@ -434,10 +423,7 @@ def _make_trunk(
 
 
 def _select(
-    plan: PackPlan,
-    numbers: Sequence[int],
-    depths: Sequence[int],
-    trunk: Trunk,
+    plan: PackPlan, numbers: Sequence[int], depths: Sequence[int], trunk: Trunk
 ) -> PackPlan:
     """Select rows for a pack behind a trunk."""
     # What descends from a node must follow without a gap: who shares most comes first.
@@ -452,9 +438,7 @@ def _select(
 
 
 def _deal(
-    plans: Sequence[tuple[float, PackPlan]],
-    ranks: int,
-    idle_plan: PackPlan,
+    plans: Sequence[tuple[float, PackPlan]], ranks: int, idle_plan: PackPlan
 ) -> list[list[PackPlan]]:
     """Deal plans to ranks: the same number for each, of about the same cost."""
     per_rank = math.ceil(len(plans) / ranks)
@@ -474,10 +458,7 @@ def _deal(
 
 
 def _even_packs(
-    units: Sequence[Unit],
-    token_budget: int,
-    ranks: int,
-    share: Share,
+    units: Sequence[Unit], token_budget: int, ranks: int, share: Share
 ) -> list[tuple[float, list[Unit]]]:
     """Divide units into packs with costs: as few a rank as the budget allows, then even.
 
@@ -507,10 +488,7 @@ def _even_packs(
 
 
 def _fill_packs(
-    units: Sequence[Unit],
-    token_budget: int,
-    max_cost: float,
-    share: Share,
+    units: Sequence[Unit], token_budget: int, max_cost: float, share: Share
 ) -> list[tuple[float, list[Unit]]]:
     """Divide units, in order, into packs as large as token budget and cost allow."""
     longest = max((max(unit.lengths) for unit in units), default=0)

@@ -77,12 +77,7 @@ class PrefixForest:
             depth = parent.depth + len(parent)
         num_new = length - depth
         if num_new > 0:
-            leaf = Node(
-                parent=parent,
-                start=self.tokens,
-                depth=depth,
-                length=num_new,
-            )
+            leaf = Node(parent=parent, start=self.tokens, depth=depth, length=num_new)
             path.append(leaf)
             self.nodes.append(leaf)
             self.tokens += num_new
@@ -95,12 +90,7 @@ class PrefixForest:
         parent = None
         start = 0
         for end in ends:
-            parent = Node(
-                parent=parent,
-                start=start,
-                depth=start,
-                length=end - start,
-            )
+            parent = Node(parent=parent, start=start, depth=start, length=end - start)
             self._trunk_nodes.append(parent)
             start = end
         self.nodes += self._trunk_nodes
@@ -259,9 +249,7 @@ def _self_blocks(nodes: Sequence[Node], trunk_tokens: int) -> tuple[AttentionBlo
 
 
 def _ancestor_blocks(
-    starts: Sequence[int],
-    parents: Sequence[int],
-    trunk_tokens: int,
+    starts: Sequence[int], parents: Sequence[int], trunk_tokens: int
 ) -> tuple[tuple[int, int, int, int], ...]:
     # Descendants follow their ancestor without a gap, so one end per node describes them all.
     # Children come after their parent: from the back, each passes on its last descendant's end.

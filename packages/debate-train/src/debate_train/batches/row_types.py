@@ -325,11 +325,7 @@ def needed_tokens(row: Row) -> int:
     return int(row.sampled_positions[-1])
 
 
-def filling_order(
-    batch: Batch,
-    rows: Sequence[int],
-    share: Share,
-) -> list[Unit]:
+def filling_order(batch: Batch, rows: Sequence[int], share: Share) -> list[Unit]:
     """Order the rows with actions as packs are filled.
 
     Args:

@@ -183,10 +183,7 @@ def reply_text(reply: Reply, tokenizer: "PreTrainedTokenizerFast") -> TokenText:
 
 
 def _build_row(
-    credits: Sequence[_TurnCredit],
-    debate: int,
-    group: int,
-    stream_weights: Floats,
+    credits: Sequence[_TurnCredit], debate: int, group: int, stream_weights: Floats
 ) -> Row:
     replies = [credit.turn.reply for credit in credits if credit.turn.reply is not None]
     positions = []
@@ -237,11 +234,7 @@ def _build_row(
     )
 
 
-def earned(
-    turn: Turn,
-    score: Score,
-    rows: Sequence[Row],
-) -> tuple[dict[str, float], list[Run]]:
+def earned(turn: Turn, score: Score, rows: Sequence[Row]) -> tuple[dict[str, float], list[Run]]:
     """Collect a turn's credits, and runs of tokens with equal advantage.
 
     Args:
@@ -284,11 +277,7 @@ def earned(
     return values, []
 
 
-def turn_tokens(
-    transcript: Transcript,
-    turn: Turn,
-    text: TokenText,
-) -> TurnTokens:
+def turn_tokens(transcript: Transcript, turn: Turn, text: TokenText) -> TurnTokens:
     """Find the sections of a turn's tokens."""
     parsed = parse_turn(transcript, turn)
     contract = transcript.protocol.contract_of(turn.round)
@@ -321,11 +310,7 @@ def section_ends(parsed: Parsed, default_section: str = WHOLE) -> list[tuple[int
 
 
 def token_sections(
-    text: TokenText,
-    parsed: Parsed,
-    default_section: str = WHOLE,
-    *,
-    needs_answer: bool = True,
+    text: TokenText, parsed: Parsed, default_section: str = WHOLE, *, needs_answer: bool = True
 ) -> list[str]:
     """Find the section of each token, in order.
 
@@ -342,9 +327,7 @@ def token_sections(
 
 
 def stream_credit(
-    turn: TurnTokens,
-    advantages: Sequence[Advantage],
-    streams: Mapping[str, Stream],
+    turn: TurnTokens, advantages: Sequence[Advantage], streams: Mapping[str, Stream]
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Compute the advantage of each token of a turn in each stream.
 
@@ -409,10 +392,7 @@ def _word_starts(text: TokenText) -> list[int]:
 
 
 def _section_weights(
-    turn: TurnTokens,
-    name: str,
-    stream: Stream,
-    has_value: bool,
+    turn: TurnTokens, name: str, stream: Stream, has_value: bool
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Look up the weight of each token, shape (T,), for the turn's value and for its spans'."""
     if turn.failed and has_value:

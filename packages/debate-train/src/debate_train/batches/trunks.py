@@ -60,12 +60,7 @@ class TrunkPass:
         """The trunk's last hidden states."""
         return torch.cat([run.copies[HIDDEN][0] for run in self._runs])
 
-    def extend(
-        self,
-        layer: nn.Module,
-        key: Tensor,
-        value: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    def extend(self, layer: nn.Module, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Put the trunk's keys and values of a layer before those of what computes now."""
         if self._active < len(self._runs):
             self._record(layer, key, value)

@@ -141,11 +141,7 @@ class Checkpoints:
             notes = [self._rename_refused(newer, reason) for newer, reason in refused]
             self._mark_best(state.best)
             self._rotate(state)
-            return Checkpoint(
-                path=path,
-                state=state,
-                notes=tuple(notes),
-            )
+            return Checkpoint(path=path, state=state, notes=tuple(notes))
         # All are refused, now or by an earlier resume, or there never was one.
         if not refused and not any(self._root.glob(f"{REFUSED}*")):
             return None

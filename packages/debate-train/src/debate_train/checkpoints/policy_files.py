@@ -26,10 +26,7 @@ ReadTensor = Callable[[], Tensor]
 
 
 def write_tensors(
-    directory: Path,
-    stem: str,
-    tensors: Iterable[tuple[str, Tensor]],
-    file_bytes: int = FILE_BYTES,
+    directory: Path, stem: str, tensors: Iterable[tuple[str, Tensor]], file_bytes: int = FILE_BYTES
 ) -> None:
     """Write `<stem>-00000.safetensors` and so on; at most a file's worth is in memory."""
     pending: dict[str, Tensor] = {}
@@ -118,11 +115,7 @@ def weight_prints(loaded: LoadedModel) -> dict[str, str]:
     return prints
 
 
-def save_policy(
-    directory: Path,
-    loaded: LoadedModel,
-    file_size: str = FILE_SIZE,
-) -> None:
+def save_policy(directory: Path, loaded: LoadedModel, file_size: str = FILE_SIZE) -> None:
     """Write model and tokenizer as transformers (or peft) reads them."""
     from transformers.utils import logging
 
@@ -252,11 +245,7 @@ def _stored_values(directory: Path, loaded: LoadedModel) -> list[tuple[Tensor, R
     return stored_values
 
 
-def _read_shaped(
-    read: ReadTensor,
-    name: str,
-    shape: torch.Size,
-) -> Tensor:
+def _read_shaped(read: ReadTensor, name: str, shape: torch.Size) -> Tensor:
     tensor = read()
     if tensor.shape != shape:
         raise ValueError(f"{name} of shape {tuple(tensor.shape)} instead of {tuple(shape)}")
@@ -264,9 +253,7 @@ def _read_shaped(
 
 
 def _stored_reads(
-    directory: Path,
-    loaded: LoadedModel,
-    model_names: Iterable[str],
+    directory: Path, loaded: LoadedModel, model_names: Iterable[str]
 ) -> dict[str, ReadTensor]:
     """Build the function to read each stored tensor of the policy, by the name in the files."""
     if loaded.lora is None:

@@ -115,11 +115,7 @@ def _leaf_values(values: Mapping[object, object], prefix: str = "") -> Iterator[
             yield name, value
 
 
-def changes_since(
-    directory: RunDirectory,
-    step: int,
-    resolved_yaml: str,
-) -> Changes:
+def changes_since(directory: RunDirectory, step: int, resolved_yaml: str) -> Changes:
     """Compare a recipe with the run's recipe after `step` steps."""
     recipe = directory.recipe
     for path in _later_recipes(directory.path):
@@ -136,11 +132,7 @@ def _first_step(path: Path) -> int:
     return int(path.stem.rpartition("-")[2])
 
 
-def note_resume(
-    directory: RunDirectory,
-    step: int,
-    resolved_yaml: str,
-) -> Changes:
+def note_resume(directory: RunDirectory, step: int, resolved_yaml: str) -> Changes:
     """Record a resume after `step` steps, once the run has gone back there.
 
     `environment.json` gets an entry in `resumed`. A changed recipe is written as
@@ -155,11 +147,7 @@ def note_resume(
         recipe_path = directory.path / f"recipe-from-step-{step + 1:06d}.yaml"
         write_whole(recipe_path, resolved_yaml.encode())
         directory.note_record(recipe_path)
-    entry = {
-        **describe_environment(),
-        "from_step": step + 1,
-        "changes": changes,
-    }
+    entry = {**describe_environment(), "from_step": step + 1, "changes": changes}
     path = directory.path / ENVIRONMENT
     try:
         environment: dict[str, Any] = dict(json.loads(path.read_bytes()))
@@ -167,12 +155,7 @@ def note_resume(
         # A run that was stopped while its folder was made has none yet.
         environment = describe_environment()
     environment["resumed"] = [*environment.get("resumed", []), entry]
-    text = json.dumps(
-        environment,
-        indent=2,
-        ensure_ascii=False,
-        allow_nan=False,
-    )
+    text = json.dumps(environment, indent=2, ensure_ascii=False, allow_nan=False)
     write_whole(path, (text + "\n").encode())
     return changes
 

@@ -135,12 +135,7 @@ def write_json(path: Path, value: Mapping[str, object]) -> Path:
     Raises:
         RunFailure: It could not be written; an earlier file is as it was.
     """
-    text = json.dumps(
-        value,
-        indent=2,
-        ensure_ascii=False,
-        allow_nan=False,
-    )
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     with written(path):
         write_whole(path, (text + "\n").encode())
     return path
@@ -221,13 +216,7 @@ def _git_commit() -> str | None:
     """Ask git for the commit of the current folder, with `+changes` when tracked files differ."""
     command = ("git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*")
     try:
-        result = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return result.stdout.strip()
@@ -270,12 +259,7 @@ class MetricsFile:
         self._seconds_before = 0.0
         self._opened_at = time.monotonic()
 
-    def log(
-        self,
-        phase: str,
-        step: int,
-        metrics: Mapping[str, object],
-    ) -> None:
+    def log(self, phase: str, step: int, metrics: Mapping[str, object]) -> None:
         """Append a row and flush it. A number without a finite value is written as null.
 
         Raises:
@@ -335,13 +319,7 @@ class MetricsFile:
 class RunDirectory:
     """Writes the files of a run; made by `create` or `open`, and locked until `close`."""
 
-    def __init__(
-        self,
-        path: Path,
-        lock: DirectoryLock,
-        *,
-        was_there: bool = True,
-    ) -> None:
+    def __init__(self, path: Path, lock: DirectoryLock, *, was_there: bool = True) -> None:
         self.path = path
         self.metrics_path = path / METRICS
         self.transcripts_path = path / "transcripts"
@@ -457,12 +435,7 @@ class RunDirectory:
             if _step_of(path.name) > state.step:
                 path.unlink()
 
-    def write_transcripts(
-        self,
-        phase: str,
-        step: int,
-        transcripts: Sequence[Transcript],
-    ) -> Path:
+    def write_transcripts(self, phase: str, step: int, transcripts: Sequence[Transcript]) -> Path:
         """Write debates to `transcripts/<phase>-<step>.jsonl`, in place of an earlier file."""
         path = self.transcripts_path / f"{file_name(phase)}-{step:06d}.jsonl"
         with written(path):

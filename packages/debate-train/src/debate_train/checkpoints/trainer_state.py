@@ -111,9 +111,7 @@ class ParameterState:
 
 
 def write_trainer_state(
-    directory: Path,
-    states: Iterable[tuple[str, ParameterState]],
-    counts: Counts,
+    directory: Path, states: Iterable[tuple[str, ParameterState]], counts: Counts
 ) -> None:
     """Write optimizer state by parameter name; `states` is read once, parameter by parameter."""
     write_tensors(directory, TENSORS_STEM, _named_tensors(states))
@@ -143,10 +141,7 @@ class StoredTrainerState:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        shapes: Mapping[str, tuple[int, ...]],
-        layout: StateLayout,
+        self, directory: Path, shapes: Mapping[str, tuple[int, ...]], layout: StateLayout
     ) -> None:
         self._directory = directory
         self._shapes = shapes
@@ -257,9 +252,7 @@ def save_torch_optimizer(
 
 
 def load_torch_optimizer(
-    stored: StoredTrainerState,
-    optimizer: Optimizer,
-    parameters: Mapping[str, nn.Parameter],
+    stored: StoredTrainerState, optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]
 ) -> None:
     """Restore the state of an optimizer of these parameters, with groups alike in type.
 

@@ -132,12 +132,7 @@ def _acquire(path: Path) -> "UnixFileLock | None":
     from filelock import Timeout, UnixFileLock
 
     # Without the fallback: its marker file would stay when the process is killed.
-    lock = UnixFileLock(
-        path,
-        timeout=0,
-        thread_local=False,
-        fallback_to_soft=False,
-    )
+    lock = UnixFileLock(path, timeout=0, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout:

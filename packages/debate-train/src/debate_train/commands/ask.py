@@ -79,9 +79,7 @@ def settings_of(arguments: argparse.Namespace) -> list[str]:
 
 
 def _assign_models(
-    models: Sequence[str],
-    url: str | None,
-    arguments: argparse.Namespace,
+    models: Sequence[str], url: str | None, arguments: argparse.Namespace
 ) -> tuple[dict[str, object], dict[str, object], int | None]:
     """Give each model to a role.
 
@@ -174,10 +172,7 @@ def ask(
     logging.set_verbosity_error()
     seed = zlib.crc32(f"{recipe.seed}/ask".encode())
     debate_run = form.start(
-        question,
-        seed=seed,
-        debate_id="asked",
-        same_answer=partial(same_answer, question),
+        question, seed=seed, debate_id="asked", same_answer=partial(same_answer, question)
     )
 
     def pass_on(replies: list[tuple[Request, Reply]]) -> None:
@@ -215,11 +210,7 @@ def _refuse_decision(recipe: Recipe, decision: str) -> None:
         raise UsageError(f"--decision: found {decision}; expected it with {need}")
 
 
-def summarize(
-    transcript: Transcript,
-    rule: str | None,
-    seed: int,
-) -> dict[str, Any]:
+def summarize(transcript: Transcript, rule: str | None, seed: int) -> dict[str, Any]:
     """Collect a debate's answer, the answers of all rules, votes, tokens and turns.
 
     Raises:
@@ -268,11 +259,7 @@ def summarize(
     }
 
 
-def explain(
-    debate: ReadDebate,
-    rule: str,
-    answer: str | None,
-) -> list[str]:
+def explain(debate: ReadDebate, rule: str, answer: str | None) -> list[str]:
     """Explain how the decision was made, and name the last answers where they differ from it.
 
     In the quickstart's test debates the votes on earlier answers were right more often than a

@@ -146,11 +146,7 @@ def sides_of(texts: Sequence[str]) -> list[Side]:
                 f"{folder}: found no policy {policy!r}; expected {' or '.join(values)}"
                 f"{did_you_mean(policy, values)}"
             )
-        evaluation = FinishedEvaluation(
-            path=path,
-            results=results,
-            values=values,
-        )
+        evaluation = FinishedEvaluation(path=path, results=results, values=values)
         for name in [policy] if policy else values:
             evaluations.setdefault((path, name), evaluation)
 
@@ -163,12 +159,7 @@ def sides_of(texts: Sequence[str]) -> list[Side]:
     return sides
 
 
-def compare_sides(
-    before: Side,
-    after: Side,
-    *,
-    all_: bool = False,
-) -> list[ComparedRow]:
+def compare_sides(before: Side, after: Side, *, all_: bool = False) -> list[ComparedRow]:
     """Compare the common figures of two policies, on the same questions.
 
     Args:
@@ -206,11 +197,7 @@ def compare_sides(
     return rows
 
 
-def _print_comparison(
-    before: Side,
-    after: Side,
-    rows: Sequence[ComparedRow],
-) -> None:
+def _print_comparison(before: Side, after: Side, rows: Sequence[ComparedRow]) -> None:
     table = Table(title=f"{before.label} → {after.label}, the same questions")
     table.add_column("measure")
     for column in (before.label, after.label, "difference [95 %]", "p", "won / lost / of"):

@@ -64,13 +64,7 @@ class Serving:
         recipe_model_only: Whether only the recipe's own model is measured.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        source: DataSource,
-        *,
-        recipe_model_only: bool,
-    ) -> None:
+    def __init__(self, recipe: Recipe, source: DataSource, *, recipe_model_only: bool) -> None:
         self._recipe = recipe
         self._source = source
         self._recipe_model_only = recipe_model_only
@@ -308,11 +302,7 @@ def _describe_policy(policy: NamedPolicy, recipe: Recipe) -> dict[str, str]:
         name = getattr(recipe.model, "name", "")
         if name:
             sha256 = weights_hash(name, "model.name")
-    return {
-        "name": policy.name,
-        "source": policy.source,
-        "sha256": sha256,
-    }
+    return {"name": policy.name, "source": policy.source, "sha256": sha256}
 
 
 def check_evaluating(evaluating: Evaluating) -> CheckReport:

@@ -86,13 +86,7 @@ class ResumableFolder:
         UsageError: The folder has other files, cannot be written, or another process writes.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        mark: str,
-        content: bytes,
-        folders: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, path: Path, mark: str, content: bytes, folders: Sequence[str] = ()) -> None:
         self.path = path
         if not (path / mark).exists():
             refuse_used(path)
@@ -203,12 +197,7 @@ class EvaluationDirectory(ResumableFolder):
     """
 
     def __init__(
-        self,
-        path: Path,
-        plan: Plan,
-        resolved_yaml: str | None = None,
-        *,
-        resume: bool = False,
+        self, path: Path, plan: Plan, resolved_yaml: str | None = None, *, resume: bool = False
     ) -> None:
         if not resume:
             refuse_used(path)
@@ -286,11 +275,7 @@ def _refuse_another_plan(path: Path, plan: Plan) -> None:
         )
 
 
-def policy_results(
-    policy: NamedPolicy,
-    measures: Measures,
-    num_runs: int,
-) -> PolicyResults:
+def policy_results(policy: NamedPolicy, measures: Measures, num_runs: int) -> PolicyResults:
     """Collect figures, values and curves of a policy for the policy's file."""
     figures = {}
     for name, measure in measures_json(measures).items():
@@ -322,10 +307,7 @@ def policy_results(
 
 
 def write_results(
-    directory: EvaluationDirectory,
-    plan: Plan,
-    setup: Setup,
-    results: Sequence[PolicyResults],
+    directory: EvaluationDirectory, plan: Plan, setup: Setup, results: Sequence[PolicyResults]
 ) -> None:
     """Write `results.json`, the last file: with it the evaluation is finished."""
     policies = []
@@ -346,11 +328,7 @@ def write_results(
 
 
 def print_table(
-    setup: Setup,
-    title: str,
-    results: Sequence[PolicyResults],
-    *,
-    all_: bool = False,
+    setup: Setup, title: str, results: Sequence[PolicyResults], *, all_: bool = False
 ) -> None:
     """Print the listed figures, or all figures with a row, with a column for each policy."""
     deviation = " ± deviation between runs" if setup.runs > 1 else ""

@@ -120,11 +120,7 @@ TRAIN_PARTS = {
 """Descriptions of the commands in the place of a recipe."""
 
 
-def plain_parser(
-    program: str,
-    description: str,
-    epilog: str = "",
-) -> argparse.ArgumentParser:
+def plain_parser(program: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
     """Build a parser with the options of all commands."""
     parser = argparse.ArgumentParser(
         prog=program,
@@ -137,21 +133,12 @@ def plain_parser(
     return parser
 
 
-def recipe_parser(
-    program: str,
-    description: str,
-    epilog: str,
-) -> argparse.ArgumentParser:
+def recipe_parser(program: str, description: str, epilog: str) -> argparse.ArgumentParser:
     """Build a parser for RECIPE, key=value and --check."""
     parser = plain_parser(program, description, epilog)
     add = parser.add_argument
     # --explain needs no recipe.
-    add(
-        "recipe",
-        nargs="?",
-        metavar="RECIPE",
-        help="a YAML file, or one of `debate-train recipes`",
-    )
+    add("recipe", nargs="?", metavar="RECIPE", help="a YAML file, or one of `debate-train recipes`")
     add_overrides(parser)
     check = "say what the recipe would do and whether it can, then stop; loads no weights"
     add("--check", action="store_true", help=check)
@@ -175,13 +162,7 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
     """Let a parser take `key=value`."""
     settings = "settings that replace the recipe's"
     # Without a default argparse calls them required.
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="key=value",
-        help=settings,
-    )
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=settings)
 
 
 def _gigabytes(text: str) -> float:
@@ -209,30 +190,15 @@ def train_parser() -> argparse.ArgumentParser:
     add("--resume", action="store_true", help=resume)
     changed = "resume with another recipe than the run was trained with"
     add("--changed", action="store_true", help=changed)
-    add(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="run directory (default: runs/NAME-TIME)",
-    )
+    add("--output", type=Path, metavar="DIR", help="run directory (default: runs/NAME-TIME)")
     data = "read all questions, on hubs too, check that their answers count as right, then stop"
     add("--check-data", action="store_true", help=data)
     add = parser.add_argument_group("several processes (trainer.type: deepspeed)").add_argument
-    add(
-        "--nproc",
-        type=positive,
-        metavar="N",
-        help="processes here, one for each GPU",
-    )
+    add("--nproc", type=positive, metavar="N", help="processes here, one for each GPU")
     add = parser.add_argument_group("planning").add_argument
     plan = "say what memory each rank needs, then stop"
     add("--plan", action="store_true", help=plan)
-    add(
-        "--gpus",
-        type=positive,
-        metavar="N",
-        help=f"in all (default: {PLAN_GPUS})",
-    )
+    add("--gpus", type=positive, metavar="N", help=f"in all (default: {PLAN_GPUS})")
     add(
         "--gpu-memory",
         type=_gigabytes,
@@ -243,21 +209,10 @@ def train_parser() -> argparse.ArgumentParser:
     where = "run as a job: nodes that train, and further ones that serve vLLM, such as 2+2"
     add("--slurm", type=_nodes, metavar="NODES", help=where)
     option = "a line of the job file, such as --sbatch=--partition=gpu; may be repeated"
-    add(
-        "--sbatch",
-        action="append",
-        default=[],
-        metavar="OPTION",
-        help=option,
-    )
+    add("--sbatch", action="append", default=[], metavar="OPTION", help=option)
     add("--dry-run", action="store_true", help="print the job file and submit nothing")
     # Launchers pass these two to each process that they start.
-    parser.add_argument(
-        "--local_rank",
-        type=int,
-        default=-1,
-        help=argparse.SUPPRESS,
-    )
+    parser.add_argument("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--interrupts", type=Path, help=argparse.SUPPRESS)
     return parser
 
@@ -274,25 +229,9 @@ def eval_parser() -> argparse.ArgumentParser:
         help="what is measured, once for each; by default the recipe's own model",
     )
     against = "also measure in each seat among opponents that are this policy"
-    add(
-        "--against",
-        action="append",
-        default=[],
-        metavar="POLICY",
-        help=against,
-    )
-    add(
-        "--split",
-        choices=SPLITS,
-        default="test",
-        help="questions (default: test)",
-    )
-    add(
-        "--questions",
-        type=positive,
-        metavar="N",
-        help="most questions (default: the recipe's)",
-    )
+    add("--against", action="append", default=[], metavar="POLICY", help=against)
+    add("--split", choices=SPLITS, default="test", help="questions (default: test)")
+    add("--questions", type=positive, metavar="N", help="most questions (default: the recipe's)")
     add(
         "--benchmark",
         action="append",
@@ -311,12 +250,7 @@ def eval_parser() -> argparse.ArgumentParser:
 def compare_parser() -> argparse.ArgumentParser:
     """Build the parser of `debate-eval compare`."""
     parser = plain_parser("debate-eval compare", _COMPARE)
-    parser.add_argument(
-        "sides",
-        nargs="+",
-        metavar="FOLDER[:POLICY]",
-        help="what is compared",
-    )
+    parser.add_argument("sides", nargs="+", metavar="FOLDER[:POLICY]", help="what is compared")
     parser.add_argument("--all", action="store_true", help="also figures that tables do not list")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     return parser
@@ -334,46 +268,20 @@ def ask_parser() -> argparse.ArgumentParser:
         "a run directory (its last checkpoint, or RUN@STEP), a checkpoint, a folder or hub id; "
         "given several times, agents have them in turn"
     )
-    add(
-        "--model",
-        action="append",
-        default=[],
-        metavar="MODEL",
-        help=model,
-    )
+    add("--model", action="append", default=[], metavar="MODEL", help=model)
     add("--url", metavar="URL", help="an OpenAI-compatible endpoint that serves the models")
     add("--agents", type=int, metavar="N", help="agents")
-    add(
-        "--rounds",
-        type=int,
-        metavar="R",
-        help="rounds at most, the first answers included",
-    )
+    add("--rounds", type=int, metavar="R", help="rounds at most, the first answers included")
     add(
         "--form",
         choices=tuple(ASK_FORMS),
         help="how they debate; of judged, --agents are the judges",
     )
     add("--topology", metavar="NAME", help="who sees whom: all, ring, sparse, central")
-    add(
-        "--max-tokens",
-        type=int,
-        metavar="T",
-        help="most tokens of a turn",
-    )
-    add(
-        "--seed",
-        type=int,
-        metavar="S",
-        help="of all sampling; 0 by default",
-    )
+    add("--max-tokens", type=int, metavar="T", help="most tokens of a turn")
+    add("--seed", type=int, metavar="S", help="of all sampling; 0 by default")
     add("--kind", choices=KINDS, help="of the answer, which says when two agree (text, or choice)")
-    add(
-        "--choice",
-        action="append",
-        metavar="TEXT",
-        help="one of the answers to choose from",
-    )
+    add("--choice", action="append", metavar="TEXT", help="one of the answers to choose from")
     add("--decision", choices=DECISIONS, help="whose answer counts: by default the peers' vote")
     add("--until-agreed", action="store_true", help="end as soon as all agents agree")
     add("--json", action="store_true", help="print one JSON object")
@@ -384,12 +292,7 @@ def rollout_parser() -> argparse.ArgumentParser:
     """Build the parser of `debate-rollout`."""
     parser = recipe_parser("debate-rollout", _ROLLOUT, _ROLLOUT_NOTES)
     folder = "new or empty folder, or that of an earlier call to go on with"
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help=folder,
-    )
+    parser.add_argument("--output", type=Path, metavar="DIR", help=folder)
     return parser
 
 
@@ -402,20 +305,9 @@ def preflight_parser() -> argparse.ArgumentParser:
     weights = "other weights than the recipe's: RUN_DIR[@STEP] or a checkpoint of its model"
     add("--policy", metavar="POLICY", help=weights)
     count = f"how many questions (default: {PREFLIGHT_QUESTIONS})"
-    add(
-        "--questions",
-        type=positive,
-        default=PREFLIGHT_QUESTIONS,
-        metavar="N",
-        help=count,
-    )
+    add("--questions", type=positive, default=PREFLIGHT_QUESTIONS, metavar="N", help=count)
     split = "whose questions: train (default), or dev, which may have labels that training lacks"
-    add(
-        "--split",
-        choices=("train", "dev"),
-        default="train",
-        help=split,
-    )
+    add("--split", choices=("train", "dev"), default="train", help=split)
     add("--no-update", action="store_true", help="leave out the update")
     gain = "expected gain of verified answers, to count seeds"
     add("--truth-gain", type=float, metavar="D", help=gain)
@@ -423,12 +315,7 @@ def preflight_parser() -> argparse.ArgumentParser:
         "standard deviation over seeds of a difference of two arms (default: of sampling alone)"
     )
     add("--seed-deviation", type=float, metavar="S", help=spread)
-    add(
-        "--json",
-        type=Path,
-        metavar="FILE",
-        help="write all figures to a file",
-    )
+    add("--json", type=Path, metavar="FILE", help="write all figures to a file")
     return parser
 
 
@@ -437,34 +324,14 @@ def part_parser(name: str) -> argparse.ArgumentParser:
     parser = plain_parser(f"{TRAIN} {name}", TRAIN_PARTS[name])
     add = parser.add_argument
     if name == "recipes":
-        add(
-            "word",
-            nargs="?",
-            default="",
-            help="only those that contain this",
-        )
+        add("word", nargs="?", default="", help="only those that contain this")
     elif name == "init":
-        add(
-            "file",
-            type=Path,
-            metavar="FILE",
-            help="the recipe to write, new",
-        )
+        add("file", type=Path, metavar="FILE", help="the recipe to write, new")
         add_overrides(parser)
         like = "the recipe that it is made of (default: quickstart)"
-        add(
-            "--like",
-            default="quickstart",
-            metavar="RECIPE",
-            help=like,
-        )
+        add("--like", default="quickstart", metavar="RECIPE", help=like)
     elif name == "import":
-        add(
-            "file",
-            type=Path,
-            metavar="FILE",
-            help="rollouts, .jsonl or .parquet",
-        )
+        add("file", type=Path, metavar="FILE", help="rollouts, .jsonl or .parquet")
         add("--contract", default="boxed", help="how replies mark answers (boxed)")
         add("--kind", help="how answers are compared (mathematics)")
         add("--answer", metavar="COLUMN", help="with the right answers")

@@ -138,10 +138,7 @@ def _check_line(result: Result) -> str:
 
 
 def _signal_lines(
-    measured: "Measured",
-    phase: "Recipe",
-    truth_gain: float | None,
-    deviation: float | None,
+    measured: "Measured", phase: "Recipe", truth_gain: float | None, deviation: float | None
 ) -> list[str]:
     """Write how far the reward's values follow the truth, and how much text they move."""
     replay = measured.replay

@@ -40,12 +40,7 @@ from debate_train.running.step_metrics import step_metrics
 class SplitQuestions(DataSource):
     """The questions of one split as a single batch: a run without labels may have some there."""
 
-    def __init__(
-        self,
-        source: DataSource,
-        name: Split,
-        num_questions: int,
-    ) -> None:
+    def __init__(self, source: DataSource, name: Split, num_questions: int) -> None:
         self._source = source
         self._questions = source.split(name, num_questions)
         if not self._questions:
@@ -134,12 +129,7 @@ def measure(
     return measured
 
 
-def _phase_seconds(
-    phase: Recipe,
-    num_played: int,
-    play_s: float,
-    train_s: float,
-) -> float:
+def _phase_seconds(phase: Recipe, num_played: int, play_s: float, train_s: float) -> float:
     """Scale the time of some questions, and of their update, to the whole phase."""
     num_played = max(1, num_played)
     if phase.offline is None:
@@ -151,11 +141,7 @@ def _phase_seconds(
 
 
 def _add_direct(
-    measured: Measured,
-    phase: Recipe,
-    source: DataSource,
-    engine: Engine,
-    progress: Progress,
+    measured: Measured, phase: Recipe, source: DataSource, engine: Engine, progress: Progress
 ) -> None:
     """Measure single replies to the same questions, where the recipe's evaluation has them."""
     setup = phase.evaluated()
@@ -171,10 +157,7 @@ def _add_direct(
 
 
 def _score(
-    measured: Measured,
-    phase: Recipe,
-    played: Sequence[Transcript],
-    loaded: LoadedModel,
+    measured: Measured, phase: Recipe, played: Sequence[Transcript], loaded: LoadedModel
 ) -> Step:
     """Score the debates as a step does, or take examples of them; measure their signal."""
     for name, estimate in debate_statistics(played).items():
@@ -205,9 +188,7 @@ def _score(
 
 
 def _take_examples(
-    measured: Measured,
-    offline: OfflineSettings,
-    played: Sequence[Transcript],
+    measured: Measured, offline: OfflineSettings, played: Sequence[Transcript]
 ) -> Step:
     """Take the examples of the debates, and measure their signal."""
     example_set = offline.take(played)
@@ -259,12 +240,7 @@ def signal(
     return num_informative / max(1, len(has_advantage))
 
 
-def _add_update(
-    measured: Measured,
-    phase: Recipe,
-    step: Step,
-    loaded: LoadedModel,
-) -> float | None:
+def _add_update(measured: Measured, phase: Recipe, step: Step, loaded: LoadedModel) -> float | None:
     """Make an update and time it in seconds; None if the phase has no update or memory is short."""
     has_update = phase.loss.learns_from == "samples" or phase.offline is not None
     if not has_update or not step.batch.rows:
@@ -287,11 +263,7 @@ def _add_update(
     return seconds
 
 
-def _add_context(
-    measured: Measured,
-    phase: Recipe,
-    played: Sequence[Transcript],
-) -> None:
+def _add_context(measured: Measured, phase: Recipe, played: Sequence[Transcript]) -> None:
     """Add the longest context, and how many turns overflowed the window."""
     turns: list[Turn] = []
     for transcript in played:

@@ -161,9 +161,7 @@ def collect(recipe: Recipe, resolved_yaml: str, output: Path) -> None:
 
 
 def _play(
-    recipe: Recipe,
-    engine: Engine,
-    steps: Sequence[Sequence[NamedRun]],
+    recipe: Recipe, engine: Engine, steps: Sequence[Sequence[NamedRun]]
 ) -> Iterator[Transcript]:
     """Play step by step in lock-step, for early ends of some debates; else all at once."""
     rollout = recipe.rollout
@@ -181,10 +179,7 @@ def _play(
 
 
 def _write_debates(
-    played: Iterator[Transcript],
-    collection: Collection,
-    progress: Progress,
-    num_debates: int,
+    played: Iterator[Transcript], collection: Collection, progress: Progress, num_debates: int
 ) -> None:
     progress.start("rollout", num_debates, "debates")
     start_s = time.monotonic()

@@ -33,22 +33,13 @@ def submit(arguments: argparse.Namespace, recipe: Recipe) -> None:
     path = Path(arguments.output) / "job.sh"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(job)
-    process = subprocess.run(
-        ["sbatch", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    process = subprocess.run(["sbatch", str(path)], capture_output=True, text=True, check=False)
     if process.returncode:
         raise RunFailure(f"sbatch: {process.stderr.strip()}")
     print(f"{process.stdout.strip()}: {path}")
 
 
-def job_file(
-    arguments: argparse.Namespace,
-    recipe: Recipe,
-    output: Path,
-) -> str:
+def job_file(arguments: argparse.Namespace, recipe: Recipe, output: Path) -> str:
     """Fill in the template of the job file."""
     num_training_nodes, num_server_nodes = arguments.slurm
     num_processes = arguments.nproc or _DEFAULT_PROCESSES
@@ -93,11 +84,7 @@ def job_file(
     return text
 
 
-def _server(
-    recipe: Recipe,
-    num_nodes: int,
-    num_processes: int,
-) -> tuple[list[str], int]:
+def _server(recipe: Recipe, num_nodes: int, num_processes: int) -> tuple[list[str], int]:
     """Build the command of a server, and count its GPUs.
 
     Raises:

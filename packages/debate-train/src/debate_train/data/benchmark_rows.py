@@ -40,20 +40,12 @@ def gsm8k(row: Row) -> Row:
     solution, hashes, answer = str(row.get("answer", "")).rpartition("####")
     if not hashes:
         return row
-    return {
-        **row,
-        "answer": answer.strip().replace(",", ""),
-        "solution": solution.strip(),
-    }
+    return {**row, "answer": answer.strip().replace(",", ""), "solution": solution.strip()}
 
 
 def hendrycks_math(row: Row) -> Row:
     """Read the content of the last box of the solution as the answer."""
-    read = {
-        **row,
-        "subject": row.get("subject", row.get("type")),
-        "kind": "math",
-    }
+    read = {**row, "subject": row.get("subject", row.get("type")), "kind": "math"}
     solution = str(row.get("solution", ""))
     # MATH-500 has a column for the answer; other copies have only the solution's box.
     answer_range = None if "answer" in row else final_box(solution)
@@ -81,12 +73,7 @@ def dapo_math(row: Row) -> Row:
     if isinstance(extra, Mapping):
         problem_id = extra.get("index")
     problem = DAPO_AFTER.sub("", DAPO_BEFORE.sub("", prompt))
-    return {
-        "question": problem.strip(),
-        "answer": answer,
-        "kind": "math",
-        "id": problem_id,
-    }
+    return {"question": problem.strip(), "answer": answer, "kind": "math", "id": problem_id}
 
 
 def boolq(row: Row) -> Row:

@@ -85,13 +85,7 @@ class PublishedBenchmark:
         """Whether it has no rows to train on."""
         return self.splits[0] is None
 
-    def rows(
-        self,
-        path: str | None,
-        split: str,
-        key: str,
-        count: int | None,
-    ) -> Iterator[Row]:
+    def rows(self, path: str | None, split: str, key: str, count: int | None) -> Iterator[Row]:
         """Yield the rows from a file in the place of the hub, or from the hub."""
         if path is not None:
             yield from map(self.read, rows_of(path, self.config, split, key, count))
@@ -292,23 +286,12 @@ class BenchmarkSource(QuestionSource):
         name, path, key = self.config.test_rows
         return self._read(name, path, key, 1)
 
-    def _read(
-        self,
-        name: str,
-        path: str | None,
-        key: str,
-        split_index: int,
-    ) -> list[Question]:
+    def _read(self, name: str, path: str | None, key: str, split_index: int) -> list[Question]:
         published = BENCHMARKS[name]
         split = published.splits[split_index] or "train"
         rows = published.rows(path, split, key, self.config.first_rows)
         # The functions that read a benchmark's rows write its choices as labels.
-        reading = Reading(
-            fields=Fields(),
-            kind=None,
-            answer_pattern=None,
-            choice_answers="label",
-        )
+        reading = Reading(fields=Fields(), kind=None, answer_pattern=None, choice_answers="label")
         questions, notes = read_questions(rows, reading, key, path or published.hub or name)
         self.notes = (*self.notes, *notes)
         return questions

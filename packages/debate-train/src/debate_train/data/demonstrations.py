@@ -112,11 +112,7 @@ def worked_turn(request: TurnRequest, *, errors: bool = True) -> str:
     return "\n".join(f"<{name}>{texts.get(name, 'N/A')}</{name}>" for name in sections)
 
 
-def vote_line(
-    first: int,
-    second: int,
-    is_right: Mapping[int, bool],
-) -> str:
+def vote_line(first: int, second: int, is_right: Mapping[int, bool]) -> str:
     """Write the vote on two agents: right before wrong, else a tie."""
     if is_right[first] == is_right[second]:
         return f"Agent {first} = Agent {second}"
@@ -185,11 +181,7 @@ def _check_claims(request: TurnRequest, answer: str) -> dict[int, _Check]:
     return checks
 
 
-def _feedback(
-    request: TurnRequest,
-    answer: str,
-    checks: Mapping[int, _Check],
-) -> str:
+def _feedback(request: TurnRequest, answer: str, checks: Mapping[int, _Check]) -> str:
     """Write the turn of a critic, or of a judge without comparisons."""
     contract = request.contract
     all_right = bool(checks) and all(check.is_right for check in checks.values())
@@ -276,12 +268,7 @@ class Demonstrations(EngineSettings):
 
         return write_turn_from_accepted
 
-    def open(
-        self,
-        model: Any,
-        tokenizer: Any,
-        template_kwargs: Mapping[str, Any] = {},
-    ) -> Engine:
+    def open(self, model: Any, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}) -> Engine:
         """Refuse to open: the turns come from `script`.
 
         Raises:

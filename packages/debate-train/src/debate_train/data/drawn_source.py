@@ -51,12 +51,7 @@ class DrawnSource(DataSource):
             questions += self.split(name, num_measured)
         return questions
 
-    def _draw_distinct(
-        self,
-        rng: random.Random,
-        split: Split,
-        size: int,
-    ) -> list[Question]:
+    def _draw_distinct(self, rng: random.Random, split: Split, size: int) -> list[Question]:
         question_by_text: dict[str, Question] = {}
         num_fruitless = 0
         while len(question_by_text) < size and num_fruitless < self.patience:

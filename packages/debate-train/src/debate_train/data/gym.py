@@ -89,12 +89,7 @@ class OpenedTask:
     @property
     def origin(self) -> dict[str, Any]:
         """The task as the checker of answers makes it again."""
-        return {
-            "task": self.name,
-            "config": dict(self.settings),
-            "seed": 0,
-            "size": self.size,
-        }
+        return {"task": self.name, "config": dict(self.settings), "seed": 0, "size": self.size}
 
 
 def open_gym_task(name: str, task: GymTask) -> OpenedTask:
@@ -134,21 +129,12 @@ def open_gym_task(name: str, task: GymTask) -> OpenedTask:
     except (AssertionError, TypeError, ValueError) as error:
         raise DataError(f"{key}: refused by reasoning-gym: {error}") from error
     # Rewards make the task again from `origin`, in worker processes: refused here if that fails.
-    opened = OpenedTask(
-        name=name,
-        dataset=dataset,
-        settings=settings,
-        size=size,
-    )
+    opened = OpenedTask(name=name, dataset=dataset, settings=settings, size=size)
     open_task(opened.origin)
     return opened
 
 
-def _level_settings(
-    key: str,
-    name: str,
-    level: int,
-) -> dict[str, Any]:
+def _level_settings(key: str, name: str, level: int) -> dict[str, Any]:
     """List the settings changed by a level of the task's curriculum.
 
     Raises:
@@ -183,12 +169,7 @@ class ReasoningGymSource(DrawnSource):
     salt = "gym"
     patience = 2_000
 
-    def __init__(
-        self,
-        config: ReasoningGym,
-        tasks: Mapping[str, OpenedTask],
-        seeds: Seeds,
-    ) -> None:
+    def __init__(self, config: ReasoningGym, tasks: Mapping[str, OpenedTask], seeds: Seeds) -> None:
         super().__init__(config, seeds)
         self._tasks = tasks
         self._names = list(tasks)
@@ -211,12 +192,7 @@ class ReasoningGymSource(DrawnSource):
         }
         if name == "n_queens":
             meta["accept"] = list(entry["metadata"]["valid_answers"])
-        question = Question(
-            id=f"{name}/{index}",
-            text=entry["question"],
-            answer=answer,
-            meta=meta,
-        )
+        question = Question(id=f"{name}/{index}", text=entry["question"], answer=answer, meta=meta)
         if INTEGER.fullmatch(answer):
             return question  # any other number is a wrong answer
         # A guided debate needs a wrong answer of the right form, such as another question's.

@@ -93,11 +93,7 @@ class RowQuestion:
         if not choices or not question.answer or question.meta.get("kind", "choice") != "choice":
             return None
         answer = question.answer if self.number is None else self.number
-        return ChoiceGold(
-            answer=answer,
-            choices=choices,
-            where=self.where,
-        )
+        return ChoiceGold(answer=answer, choices=choices, where=self.where)
 
 
 def check_pattern(pattern: str) -> str:
@@ -134,11 +130,7 @@ def answer_in(pattern: str, text: str, where: str) -> str | None:
     return str(match.group(1)).strip()
 
 
-def read_question(
-    row: Mapping[str, object],
-    reading: Reading,
-    where: str,
-) -> RowQuestion:
+def read_question(row: Mapping[str, object], reading: Reading, where: str) -> RowQuestion:
     """Read the question of a row; the kind of answer may still be open.
 
     Raises:
@@ -273,11 +265,7 @@ def _optional_value(row: Mapping[str, object], key: str | None) -> object:
     return None if key is None else value_of(row, key)
 
 
-def _read_meta(
-    row: Mapping[str, object],
-    reading: Reading,
-    where: str,
-) -> dict[str, object]:
+def _read_meta(row: Mapping[str, object], reading: Reading, where: str) -> dict[str, object]:
     """Read the fields beside question and answer, each refused if the type does not fit."""
     fields = reading.fields
     meta = {key: row[key] for key in PLAIN_META if row.get(key) is not None}
@@ -320,11 +308,7 @@ def _known_kind(kind: object, where: str) -> str:
     )
 
 
-def _read_choices(
-    choices: object,
-    key: str,
-    where: str,
-) -> list[object] | dict[str, object]:
+def _read_choices(choices: object, key: str, where: str) -> list[object] | dict[str, object]:
     if isinstance(choices, Mapping) and set(choices) == {"text", "label"}:
         # Two lists side by side, as AI2 ARC has them.
         texts = choices["text"]
@@ -340,12 +324,7 @@ def _read_choices(
     return list(choices)  # type: ignore[call-overload, no-any-return]
 
 
-def _answer_text(
-    value: object,
-    meta: Mapping[str, object],
-    key: str,
-    where: str,
-) -> str:
+def _answer_text(value: object, meta: Mapping[str, object], key: str, where: str) -> str:
     """Write an answer as text; an ambiguous value is refused."""
     # Some data sets wrap each answer in a list.
     if isinstance(value, list | tuple) and len(value) == 1:
@@ -372,13 +351,7 @@ def _are_scalars(values: object) -> bool:
     return isinstance(values, list | tuple) and all(map(_is_scalar, values))
 
 
-def _refuse_unless(
-    fits: bool,
-    value: object,
-    expected: str,
-    key: str | None,
-    where: str,
-) -> None:
+def _refuse_unless(fits: bool, value: object, expected: str, key: str | None, where: str) -> None:
     if fits:
         return
     inner_keys: Iterable[object] = ()
@@ -457,11 +430,7 @@ def _with_chosen_labels(rows: Sequence[RowQuestion], usual: Way | None) -> list[
     return labeled
 
 
-def _with_label(
-    row: RowQuestion,
-    gold: ChoiceGold,
-    usual: Way | None,
-) -> RowQuestion:
+def _with_label(row: RowQuestion, gold: ChoiceGold, usual: Way | None) -> RowQuestion:
     question = row.question
     label = gold.label(usual)
     if label is not None:

@@ -205,17 +205,8 @@ class Questions(RowSettings):
             )
         return source
 
-    def _read(
-        self,
-        path: str,
-        split: str,
-        key: str,
-    ) -> tuple[list[Question], list[str]]:
-        reading = Reading(
-            fields=self.fields,
-            kind=self.kind,
-            answer_pattern=self.answer_pattern,
-        )
+    def _read(self, path: str, split: str, key: str) -> tuple[list[Question], list[str]]:
+        reading = Reading(fields=self.fields, kind=self.kind, answer_pattern=self.answer_pattern)
         rows = rows_of(path, self.config, split, key, self.first_rows)
         return read_questions(rows, reading, key, path)
 

@@ -22,11 +22,7 @@ from debate_train.errors import DataError, errors_only
 
 
 def rows_of(
-    path: str,
-    config: str | None,
-    split: str,
-    key: str,
-    count: int | None,
+    path: str, config: str | None, split: str, key: str, count: int | None
 ) -> Iterator[Mapping[str, object]]:
     """Read the rows of a file, or of a split of a hub data set.
 
@@ -79,12 +75,7 @@ def _json_rows(path: str, key: str) -> Iterator[Mapping[str, object]]:
 
 
 def _data_set_rows(
-    path: str,
-    config: str | None,
-    split: str,
-    key: str,
-    *,
-    streaming: bool,
+    path: str, config: str | None, split: str, key: str, *, streaming: bool
 ) -> Iterator[Mapping[str, object]]:
     """Yield the rows of a .parquet file, or of a hub data set, downloaded as they come."""
     try:
@@ -99,12 +90,7 @@ def _data_set_rows(
             yield from datasets.Dataset.from_parquet(path)
         else:
             with errors_only("huggingface_hub"):
-                rows = datasets.load_dataset(
-                    path,
-                    config,
-                    split=split,
-                    streaming=streaming,
-                )
+                rows = datasets.load_dataset(path, config, split=split, streaming=streaming)
             yield from rows
     # The library raises errors of many kinds, for missing sets, networks and formats.
     except Exception as error:
@@ -120,10 +106,7 @@ def _first_line(error: Exception) -> str:
 
 
 def read_questions(
-    rows: Iterable[Mapping[str, object]],
-    reading: Reading,
-    key: str,
-    path: str,
+    rows: Iterable[Mapping[str, object]], reading: Reading, key: str, path: str
 ) -> tuple[list[Question], list[str]]:
     """Read the distinct questions of rows, and describe how they were read.
 

@@ -158,12 +158,7 @@ def _question(text: str) -> Question:
         "wrong_answers": wrong_signs(digits, target),
     }
     # `accept` holds all right answers; the first stands for them where a single one is shown.
-    return Question(
-        id=text,
-        text=text,
-        answer=right[0],
-        meta=meta,
-    )
+    return Question(id=text, text=text, answer=right[0], meta=meta)
 
 
 def demonstration(request: TurnRequest, *, errors: bool = True) -> str:
@@ -242,11 +237,7 @@ def _turn_text(contract: Contract | None, texts: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _check_totals(
-    digits: Sequence[int],
-    solution: str,
-    is_right: bool,
-) -> str:
+def _check_totals(digits: Sequence[int], solution: str, is_right: bool) -> str:
     """Write the running totals of a solution, and `ok` or `no`."""
     signs = solution.split()
     steps = _write_steps(digits, signs, running_totals(digits, signs))
@@ -254,10 +245,7 @@ def _check_totals(
 
 
 def exchange_demonstration(
-    request: TurnRequest,
-    digits: tuple[int, ...],
-    target: int,
-    skill: float,
+    request: TurnRequest, digits: tuple[int, ...], target: int, skill: float
 ) -> str:
     """Write the turn of an actor or a critic.
 
@@ -309,10 +297,7 @@ def is_before_a_judge(request: TurnRequest) -> bool:
 
 
 def judged_demonstration(
-    request: TurnRequest,
-    digits: tuple[int, ...],
-    target: int,
-    skill: float,
+    request: TurnRequest, digits: tuple[int, ...], target: int, skill: float
 ) -> str:
     """Write the turn of a proposer, a critic or a judge, each with at most a single check.
 
@@ -351,12 +336,7 @@ def judged_demonstration(
     return f"<decision> {verdict} </decision>"
 
 
-def _proposal(
-    rng: random.Random,
-    digits: tuple[int, ...],
-    target: int,
-    skill: float,
-) -> str:
+def _proposal(rng: random.Random, digits: tuple[int, ...], target: int, skill: float) -> str:
     is_right = rng.random() < skill
     solution = rng.choice(solutions(digits, target) if is_right else wrong_signs(digits, target))
     signs = solution.split()
@@ -372,11 +352,7 @@ def _proposal(
     return f"<evaluation> {digits[0]} {work} </evaluation>\n<solution> {solution} </solution>"
 
 
-def _write_steps(
-    digits: Sequence[int],
-    signs: Sequence[str],
-    totals: Sequence[int],
-) -> list[str]:
+def _write_steps(digits: Sequence[int], signs: Sequence[str], totals: Sequence[int]) -> list[str]:
     operations = zip(signs, digits[1:], totals, strict=True)
     return [f"{sign} {digit} {total}" for sign, digit, total in operations]
 

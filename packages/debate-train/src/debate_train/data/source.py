@@ -203,10 +203,7 @@ def unread_path(key: str, path: str) -> str | None:
 
 
 def keep_apart(
-    source: DataSource,
-    others: Iterable[DataSource],
-    data: DataSettings,
-    num_measured: int,
+    source: DataSource, others: Iterable[DataSource], data: DataSettings, num_measured: int
 ) -> str | None:
     """Leave out the held-out questions of other sources; describe how many, if any.
 

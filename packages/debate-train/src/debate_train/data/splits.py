@@ -42,9 +42,7 @@ def position(salt: str, text: str) -> float:
 
 
 def hold_out(
-    questions: Sequence[Question],
-    share: float,
-    salt: int,
+    questions: Sequence[Question], share: float, salt: int
 ) -> tuple[list[Question], list[Question]]:
     """Split into (held out, rest); the text of a question decides the side."""
     held_out: list[Question] = []
@@ -59,9 +57,7 @@ def hold_out(
 
 
 def divide(
-    questions: Sequence[Question],
-    shares: Sequence[float],
-    group: Callable[[Question], str],
+    questions: Sequence[Question], shares: Sequence[float], group: Callable[[Question], str]
 ) -> list[list[Question]]:
     """Divide into parts that hold these shares of every group, and last the rest.
 
@@ -92,12 +88,7 @@ def divide(
     return parts
 
 
-def sample(
-    questions: list[Question],
-    count: int | None,
-    seed: int,
-    purpose: str,
-) -> list[Question]:
+def sample(questions: list[Question], count: int | None, seed: int, purpose: str) -> list[Question]:
     """Sample by the questions' texts, the seed and a purpose; the order in the file stays."""
     if count is None or count >= len(questions):
         return questions

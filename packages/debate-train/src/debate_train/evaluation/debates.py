@@ -54,11 +54,7 @@ _EARLIER = "earlier"
 _LATER = "later"
 _OPPONENT = "opponent"
 # The groups that agents hear in `Listening`, with their descriptions.
-_AUDIENCES = {
-    "own": "own peers",
-    "strangers": "peers of another question",
-    "nobody": "nobody",
-}
+_AUDIENCES = {"own": "own peers", "strangers": "peers of another question", "nobody": "nobody"}
 _FLIP_FIGURES = ("flips/right_to_wrong", "flips/wrong_to_right")
 _SWAPPED_ROWS = {
     "judge/accuracy": "judge accuracy over both orders",
@@ -348,10 +344,7 @@ def _add_debate(sums: Sums, answers: AnswersGiven, seat: int) -> None:
 
 
 def _add_judging(
-    sums: Sums,
-    debate: ReadDebate,
-    is_right: Mapping[TurnKey, bool],
-    learned_agents: set[int],
+    sums: Sums, debate: ReadDebate, is_right: Mapping[TurnKey, bool], learned_agents: set[int]
 ) -> None:
     """Add the accuracy of both sides as judges."""
     for key, turn in debate.judges.items():

@@ -136,20 +136,11 @@ def evaluate(
                 values[full_name(mode_name, figure)] = by_question
         for curve, points in mode.curves(_pool_runs(runs)).items():
             curves[full_name(mode_name, curve)] = points
-    return Measures(
-        found=measures,
-        played=played,
-        values=values,
-        curves=curves,
-    )
+    return Measures(found=measures, played=played, values=values, curves=curves)
 
 
 def start_debates(
-    seed: int,
-    plays: Plays,
-    questions: Sequence[Question],
-    name: str,
-    run: int,
+    seed: int, plays: Plays, questions: Sequence[Question], name: str, run: int
 ) -> list[DebateRun]:
     """Start the debates of a run, each seeded by question, run and copy."""
     # The first run has no mark, so that its seeds and ids are those of an evaluation of one run.
@@ -178,9 +169,7 @@ def start_debates(
 
 
 def _measure_mode(
-    mode: EvaluationMode,
-    runs: Sequence[Sequence[Sequence[Transcript]]],
-    figures: Mapping[str, str],
+    mode: EvaluationMode, runs: Sequence[Sequence[Sequence[Transcript]]], figures: Mapping[str, str]
 ) -> Iterator[tuple[str, Measure, Mapping[str, float] | None]]:
     """Yield the mode's figures with their values by question, then the ratios of sums.
 

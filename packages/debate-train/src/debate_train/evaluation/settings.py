@@ -295,12 +295,7 @@ class Evaluation(DebateChanges):
                 )
         return modes
 
-    def setup(
-        self,
-        training: DebateForm,
-        rollout: Rollout,
-        seed: int,
-    ) -> Setup:
+    def setup(self, training: DebateForm, rollout: Rollout, seed: int) -> Setup:
         """Build the inputs of an evaluation.
 
         Args:

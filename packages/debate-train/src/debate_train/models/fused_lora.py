@@ -23,12 +23,7 @@ class _LowRankUpdate(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        layer: nn.Linear,
-        a_RI: Tensor,
-        b_OR: Tensor,
-        scale: float,
+        ctx: Any, x: Tensor, layer: nn.Linear, a_RI: Tensor, b_OR: Tensor, scale: float
     ) -> Tensor:
         """Compute [..., O] for x [..., I]."""
         x_NI = x.reshape(-1, x.shape[-1])

@@ -174,12 +174,7 @@ class GgufFile:
             if key.startswith(prefix)
         }
 
-    def _is_harmless(
-        self,
-        key: str,
-        value: object,
-        config: "PreTrainedConfig",
-    ) -> bool:
+    def _is_harmless(self, key: str, value: object, config: "PreTrainedConfig") -> bool:
         if self.architecture == "gpt-oss" and key.startswith("rope.scaling."):
             return True  # of this architecture alone transformers takes them over
         attribute = ATTRIBUTE_OF_KEY.get(key)
@@ -197,9 +192,7 @@ def begin_with_bos(tokenizer: "PreTrainedTokenizerFast") -> None:
     if token is None or token_id is None or tokenizer.encode("a")[:1] == [token_id]:
         return
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=f"{token} $A",
-        pair=f"{token} $A {token} $B",
-        special_tokens=[(token, token_id)],
+        single=f"{token} $A", pair=f"{token} $A {token} $B", special_tokens=[(token, token_id)]
     )
 
 

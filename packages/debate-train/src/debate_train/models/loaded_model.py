@@ -164,9 +164,7 @@ def export_weights(loaded: LoadedModel, version: int) -> Weights:
 
 
 def adapter_tensors(
-    loaded: LoadedModel,
-    names: Iterable[str],
-    state: "dict[str, Tensor] | None" = None,
+    loaded: LoadedModel, names: Iterable[str], state: "dict[str, Tensor] | None" = None
 ) -> "dict[str, Tensor]":
     """Collect the tensors of adapters under peft's names, each after the adapter's name, if any.
 

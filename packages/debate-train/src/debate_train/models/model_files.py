@@ -145,11 +145,7 @@ def refuse_foreign_code(name: str, config: "PreTrainedConfig") -> None:
             )
 
 
-def refuse_unfitting(
-    name: str,
-    model: "PreTrainedModel",
-    info: Mapping[str, Any],
-) -> None:
+def refuse_unfitting(name: str, model: "PreTrainedModel", info: Mapping[str, Any]) -> None:
     """Refuse weights for another model; transformers fills missing values at random.
 
     Args:
@@ -234,9 +230,7 @@ def not_finite(model: "PreTrainedModel") -> list[str]:
 
 
 def check_template(
-    name: str,
-    tokenizer: "PreTrainedTokenizerFast",
-    template_kwargs: Mapping[str, object],
+    name: str, tokenizer: "PreTrainedTokenizerFast", template_kwargs: Mapping[str, object]
 ) -> None:
     """Refuse a model's own failing chat template.
 
@@ -251,10 +245,7 @@ def check_template(
             messages.append({"role": role, "content": f"text {index}"})
         try:
             tokenizer.apply_chat_template(
-                messages,
-                tokenize=False,
-                add_generation_prompt=True,
-                **template_kwargs,
+                messages, tokenize=False, add_generation_prompt=True, **template_kwargs
             )
         except Exception as error:
             raise ModelError(

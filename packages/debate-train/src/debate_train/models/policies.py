@@ -189,11 +189,7 @@ def brings_model(policy: PolicyConfig, trained: TrainedPolicy) -> bool:
     return policy.sampled_model(trained) is None and "tokens" not in engine.capabilities
 
 
-def open_on(
-    engine: EngineSettings,
-    model: ModelConfig,
-    loaded: LoadedModel,
-) -> Engine:
+def open_on(engine: EngineSettings, model: ModelConfig, loaded: LoadedModel) -> Engine:
     """Open an engine on a loaded model, or on the model's folder where the engine takes folders.
 
     Args:

@@ -106,11 +106,7 @@ def first_answers(metric: str, history: History) -> tuple[float | None, float]:
     return start, sqrt(variance / max(1, history.facts.questions))
 
 
-def change_alarm(
-    detector: "Detector",
-    value: float,
-    history: History,
-) -> str | None:
+def change_alarm(detector: "Detector", value: float, history: History) -> str | None:
     """Compare the figure with the phase's start."""
     start, standard_error = detector.row.start(detector.metric, history)
     if start is None or abs(value - start) <= detector.sigmas * standard_error:
@@ -128,11 +124,7 @@ def change_alarm(
     return None
 
 
-def strength_alarm(
-    detector: "Detector",
-    value: float,
-    history: History,
-) -> str | None:
+def strength_alarm(detector: "Detector", value: float, history: History) -> str | None:
     """Look for a loss of strength hidden by the reward."""
     # At its start the policy is as strong as that start.
     # The comparison is with the reward at the policy's strongest evaluation.
@@ -155,32 +147,20 @@ def strength_alarm(
     return f"{value:+.3g}, at best {best_strength:+.3g}, {rewards}"
 
 
-def still_zero_alarm(
-    detector: "Detector",
-    value: float,
-    history: History,
-) -> str | None:
+def still_zero_alarm(detector: "Detector", value: float, history: History) -> str | None:
     """Look for a KL of 0 although steps move the policy: the reference moves with it."""
     if history.now(detector.metric) == 0 and history.now("optim/grad_norm"):
         return f"0 for {history.window} steps, though each moves the policy"
     return None
 
 
-def no_signal_alarm(
-    detector: "Detector",
-    value: float,
-    history: History,
-) -> str | None:
+def no_signal_alarm(detector: "Detector", value: float, history: History) -> str | None:
     """Look for the reason why no token of the last steps was moved."""
     reason = why_nothing_learned(list(history.last))
     return None if reason is None else f"1 for {history.window} steps: {reason}"
 
 
-def no_growth_alarm(
-    detector: "Detector",
-    value: float,
-    history: History,
-) -> str | None:
+def no_growth_alarm(detector: "Detector", value: float, history: History) -> str | None:
     """Look for a figure without growth since the phase's first steps."""
     start = history.begun(detector.metric)
     if start is None or has_few_steps(history) or value > start:

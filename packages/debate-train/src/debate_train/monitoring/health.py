@@ -96,12 +96,7 @@ class HealthMonitor:
     """
 
     def __init__(
-        self,
-        name: str,
-        health: Health,
-        facts: Facts,
-        rows: Iterable[Row],
-        start: int,
+        self, name: str, health: Health, facts: Facts, rows: Iterable[Row], start: int
     ) -> None:
         self._detectors = {} if facts.imitates else dict(health.chosen())
         self._name = name
@@ -126,12 +121,7 @@ class HealthMonitor:
         """Set the evaluation of the phase's start, as the metrics have no row of it."""
         self._history.start = derived({"step": self._start_step, **measured})
 
-    def see(
-        self,
-        step: int,
-        metrics: Row,
-        due: Due = "step",
-    ) -> tuple[dict[str, float], list[str]]:
+    def see(self, step: int, metrics: Row, due: Due = "step") -> tuple[dict[str, float], list[str]]:
         """Judge a new row.
 
         Args:

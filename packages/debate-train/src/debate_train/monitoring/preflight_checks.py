@@ -246,9 +246,7 @@ class Result:
 
 
 def results(
-    facts: Facts,
-    figures: Mapping[str, float],
-    intervals: Mapping[str, Interval],
+    facts: Facts, figures: Mapping[str, float], intervals: Mapping[str, Interval]
 ) -> Iterator[Result]:
     """Yield the results of checks of the phase with a measured figure."""
     for check in CHECKS:
@@ -259,11 +257,7 @@ def results(
             yield judged(check, figures[metric], intervals.get(metric))
 
 
-def judged(
-    check: Check,
-    value: float,
-    interval: Interval | None = None,
-) -> Result:
+def judged(check: Check, value: float, interval: Interval | None = None) -> Result:
     """Compare a figure with the bounds; amber also where the interval reaches `red`."""
     low, high = interval or (None, None)
     worst = value
@@ -289,13 +283,7 @@ def judged(
                 bound=bound,
                 advice=check.advice,
             )
-    return Result(
-        name=check.name,
-        status="green",
-        value=value,
-        low=low,
-        high=high,
-    )
+    return Result(name=check.name, status="green", value=value, low=low, high=high)
 
 
 def verdict(check_results: Sequence[Result]) -> Status:

@@ -167,12 +167,7 @@ class Progress:
         # Time and number of the last steps, before the first one that of the start.
         self._step_ends: deque[tuple[float, int]] = deque(maxlen=RECENT_STEPS)
 
-    def start(
-        self,
-        phase: str,
-        total: int = 0,
-        unit: str = "steps",
-    ) -> None:
+    def start(self, phase: str, total: int = 0, unit: str = "steps") -> None:
         """Begin a phase of `total` steps, or of another unit; ends the phase before.
 
         A phase of 0 has no steps to count, such as an evaluation.
@@ -199,12 +194,7 @@ class Progress:
         self._task = self._bar.add_task(phase, total=max(1, total), said=self._step_text)
         self._bar.start()
 
-    def watch(
-        self,
-        runs: Sequence[DebateRun],
-        turns: int,
-        what: str,
-    ) -> list[DebateRun]:
+    def watch(self, runs: Sequence[DebateRun], turns: int, what: str) -> list[DebateRun]:
         """Wrap debates to show their number of played turns on the display.
 
         Args:
@@ -274,12 +264,7 @@ class Progress:
             texts = [self._step_text, *self._main_measures, self._turns_text]
             texts += self._other_measures
             line = "  ".join(filter(None, texts))
-            self._bar.update(
-                self._task,
-                total=total,
-                completed=completed,
-                said=line,
-            )
+            self._bar.update(self._task, total=total, completed=completed, said=line)
 
     def note(self, text: str) -> None:
         """Write a separate line, on a terminal above the display."""

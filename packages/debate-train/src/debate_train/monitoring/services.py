@@ -78,11 +78,7 @@ def _without_secrets(text: str, environment: Mapping[str, str]) -> str:
     return text
 
 
-def shareable_page(
-    text: str,
-    resolved: Mapping[str, object],
-    folder: Path,
-) -> str:
+def shareable_page(text: str, resolved: Mapping[str, object], folder: Path) -> str:
     """Replace secrets, paths of the recipe and of the run, and the user's home in a page."""
     text = _without_secrets(text, os.environ)
     replacements = {path: "…/" + path.rsplit("/", 1)[1] for path in _paths(resolved)}
@@ -294,11 +290,7 @@ def _init_settings(wandb: Any, mode: str) -> dict[str, Any]:
     # wandb does not promise the names with x_: leave out names that this version does not know.
     known_names = wandb.Settings.model_fields
     settings = {name: value for name, value in settings.items() if name in known_names}
-    return {
-        "mode": mode,
-        "resume": "allow",
-        "settings": wandb.Settings(**settings),
-    }
+    return {"mode": mode, "resume": "allow", "settings": wandb.Settings(**settings)}
 
 
 class TensorBoardRun(Service):
@@ -319,12 +311,7 @@ class TensorBoardRun(Service):
         folder = str(start.folder / "tensorboard")
         self._writer: Any = SummaryWriter(folder, purge_step=first_step)
         self._last_step = 0
-        recipe = json.dumps(
-            start.recipe,
-            indent=1,
-            ensure_ascii=False,
-            default=str,
-        )
+        recipe = json.dumps(start.recipe, indent=1, ensure_ascii=False, default=str)
         self._writer.add_text("recipe", f"```\n{recipe}\n```")
 
     def log(self, row: Logged) -> None:

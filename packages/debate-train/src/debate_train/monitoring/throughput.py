@@ -78,11 +78,7 @@ class Work:
             last_input = row_input
         # The first token has no prediction before it.
         num_actions = sum(int((row.sampled_positions > 0).sum()) for row in batch.rows)
-        return cls(
-            tokens=num_tokens,
-            pairs=num_pairs,
-            actions=num_actions,
-        )
+        return cls(tokens=num_tokens, pairs=num_pairs, actions=num_actions)
 
 
 @dataclass(frozen=True, slots=True)

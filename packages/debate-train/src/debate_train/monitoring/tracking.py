@@ -59,11 +59,7 @@ class Tracker:
         return [service.name for service in self._services]
 
     def log(
-        self,
-        phase: str,
-        step: int,
-        metrics: Mapping[str, object],
-        made: Step | None = None,
+        self, phase: str, step: int, metrics: Mapping[str, object], made: Step | None = None
     ) -> None:
         """Send a row, with the debates and the advantages of the step, if any."""
         # Counted even without services, because row k of a tracker is row k of metrics.jsonl.
@@ -82,13 +78,7 @@ class Tracker:
         for name, value in metrics.items():
             if value is not None:
                 sent_metrics[grouped(name)] = value
-        row = Logged(
-            number=number,
-            phase=phase,
-            step=step,
-            metrics=sent_metrics,
-            turns=turns,
-        )
+        row = Logged(number=number, phase=phase, step=step, metrics=sent_metrics, turns=turns)
         self._call_all(lambda service: service.log(row))
 
     def summarise(self, values: Mapping[str, object]) -> None:
@@ -164,10 +154,7 @@ class Tracking(Config):
     """Peak of one training device in 10^12 FLOP/s, the base of `time/mfu`; null looks it up."""
 
     def open(
-        self,
-        run_directory: RunDirectory,
-        name: str,
-        resolved: Mapping[str, object],
+        self, run_directory: RunDirectory, name: str, resolved: Mapping[str, object]
     ) -> Tracker:
         """Start the tracked run, or go on with it when the run directory is resumed.
 

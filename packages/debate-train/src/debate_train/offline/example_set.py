@@ -55,12 +55,7 @@ def example_batch(examples: Sequence[Example], seed: int) -> Batch:
     )
 
 
-def _build_row(
-    example: Example,
-    completion: Completion,
-    advantage: float,
-    number: int,
-) -> Row:
+def _build_row(example: Example, completion: Completion, advantage: float, number: int) -> Row:
     start = len(example.prompt_ids)
     length = len(completion.token_ids)
     advantages = np.full(length, advantage, np.float32)
@@ -109,13 +104,7 @@ class PhaseExamples:
     held_out: list[Example] = field(default_factory=list)
     """Pairs of held-out questions."""
 
-    def step(
-        self,
-        number: int,
-        phase_step: int,
-        size: int,
-        run_seed: int,
-    ) -> Step:
+    def step(self, number: int, phase_step: int, size: int, run_seed: int) -> Step:
         """Select the examples of a step, in a shuffled order, epoch after epoch.
 
         Args:
@@ -157,9 +146,7 @@ class PhaseExamples:
 
 
 def parted(
-    transcripts: Iterable[Transcript],
-    share: float,
-    seed: int,
+    transcripts: Iterable[Transcript], share: float, seed: int
 ) -> tuple[list[Transcript], list[Transcript]]:
     """Split debates into debates to learn from and debates of held-out questions.
 
@@ -177,9 +164,7 @@ def parted(
 
 
 def held_out_accuracies(
-    pairs: Sequence[Example],
-    before: Sequence[float],
-    after: Sequence[float],
+    pairs: Sequence[Example], before: Sequence[float], after: Sequence[float]
 ) -> dict[str, float]:
     """Measure a phase's preferences on held-out pairs.
 
@@ -258,10 +243,7 @@ def read_debates(offline: OfflineSettings) -> list[Transcript]:
 
 
 def learned_from(
-    offline: OfflineSettings,
-    sources: Sequence[DataSource],
-    renderer: Renderer,
-    window: int | None,
+    offline: OfflineSettings, sources: Sequence[DataSource], renderer: Renderer, window: int | None
 ) -> tuple[list[Transcript], Counter[str]]:
     """Read the debates of a set's files with token ids, and count the left-out debates, by cause.
 
@@ -296,11 +278,7 @@ def learned_from(
     return debates, left_out
 
 
-def with_tokens(
-    debate: Transcript,
-    renderer: Renderer,
-    window: int | None,
-) -> Transcript:
+def with_tokens(debate: Transcript, renderer: Renderer, window: int | None) -> Transcript:
     """Encode the prompts and texts of a debate's turns as ids of a model's tokenizer.
 
     Turns without a prompt, and turns beyond the window, get no ids.
@@ -323,11 +301,7 @@ def with_tokens(
     return replace(debate, turns=tuple(encode_turn(turn) for turn in debate.turns))
 
 
-def text_ids(
-    text: str,
-    renderer: Renderer,
-    stop: str | None,
-) -> tuple[int, ...]:
+def text_ids(text: str, renderer: Renderer, stop: str | None) -> tuple[int, ...]:
     """Encode a reply, with the end token unless a stop string ends it."""
     ids = renderer.encode(renderer.plain(text))
     end = renderer.tokenizer.eos_token_id

@@ -29,11 +29,7 @@ _VALUE_ORDER = (
     ("guided to a wrong answer", "offline/value_guided_wrong"),
 )
 # Names under which pairs are counted, by the replies that were guided.
-_PAIR_KINDS = {
-    "chosen": "toward_right",
-    "rejected": "away_from_wrong",
-    "both": "right_over_wrong",
-}
+_PAIR_KINDS = {"chosen": "toward_right", "rejected": "away_from_wrong", "both": "right_over_wrong"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +216,7 @@ def _reviewed_turn(transcript: Transcript, turn: Turn) -> Turn | None:
 
 
 def _pair_example(
-    transcript: Transcript,
-    natural: Turn,
-    chosen: _ValuedReply,
-    rejected: _ValuedReply,
+    transcript: Transcript, natural: Turn, chosen: _ValuedReply, rejected: _ValuedReply
 ) -> Example | None:
     # A failed reply may be rejected, but must not be learned.
     if chosen.turn.reply is None or rejected.turn.reply is None:

@@ -198,10 +198,7 @@ class ExampleSet:
 
 
 def example_of(
-    transcript: Transcript,
-    turn: Turn,
-    chosen: Reply,
-    rejected: Reply | None = None,
+    transcript: Transcript, turn: Turn, chosen: Reply, rejected: Reply | None = None
 ) -> Example | None:
     """Build an example under the prompt of a turn without guidance.
 
@@ -346,9 +343,7 @@ class OfflineSettings(Config):
 
 
 def counted(
-    learned: ExampleSet,
-    held_out: ExampleSet,
-    transcripts: Sequence[Transcript],
+    learned: ExampleSet, held_out: ExampleSet, transcripts: Sequence[Transcript]
 ) -> dict[str, Any]:
     """Count a chunk of debates, and collect all values of measures.
 

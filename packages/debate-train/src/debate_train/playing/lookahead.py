@@ -25,11 +25,7 @@ def write_lookahead(directory: Path, played: Mapping[int, Sequence[Transcript]])
     with (directory / _FILE).open("wb") as file:
         for step in sorted(played):
             debates = played[step]
-            head = {
-                "step": step,
-                "debates": len(debates),
-                "metrics": metrics_of(debates),
-            }
+            head = {"step": step, "debates": len(debates), "metrics": metrics_of(debates)}
             file.write(json_line(head))
             for transcript in debates:
                 replies = [turn.reply for turn in transcript.sampled_turns()]

@@ -22,10 +22,7 @@ _WEIGHT_KINDS: frozenset[Capability] = frozenset(("full_weights", "lora"))
 
 
 def start_mode(
-    evaluation: Evaluation,
-    setup: Setup,
-    debate: DebateForm,
-    engine: EngineSettings,
+    evaluation: Evaluation, setup: Setup, debate: DebateForm, engine: EngineSettings
 ) -> Opponents | None:
     """Build the mode in which a phase is measured against its start, `None` where it is not.
 
@@ -67,13 +64,7 @@ class PhaseStart:
     weights: Weights
 
     @classmethod
-    def begun(
-        cls,
-        mode: Opponents,
-        weights: Weights,
-        folder: Path,
-        phase: str,
-    ) -> "PhaseStart":
+    def begun(cls, mode: Opponents, weights: Weights, folder: Path, phase: str) -> "PhaseStart":
         """Copy the weights, into memory and into the run directory."""
         from safetensors.torch import save_file
 
@@ -86,13 +77,7 @@ class PhaseStart:
         return cls(mode, replace(weights, tensors=tensors))
 
     @classmethod
-    def kept(
-        cls,
-        mode: Opponents,
-        like: Weights,
-        folder: Path,
-        phase: str,
-    ) -> "PhaseStart | None":
+    def kept(cls, mode: Opponents, like: Weights, folder: Path, phase: str) -> "PhaseStart | None":
         """Read the file of `begun`; `None` where it is missing, damaged or another phase's.
 
         Args:
@@ -127,12 +112,7 @@ class PhaseStart:
 class _AlternatingEngine(ForwardingEngine):
     """An engine that serves the start to requests for it; else, and afterwards, the policy."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        start: Weights,
-        current: Weights,
-    ) -> None:
+    def __init__(self, engine: Engine, start: Weights, current: Weights) -> None:
         super().__init__(engine)
         self._start = start
         self._current = current

@@ -69,11 +69,7 @@ class Prefetcher:
             self.played[step] = Future()
             self.played[step].set_result((transcripts, 0.0))
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = threading.Thread(
-            target=self._run,
-            name="debate-train-rollouts",
-            daemon=True,
-        )
+        self._thread = threading.Thread(target=self._run, name="debate-train-rollouts", daemon=True)
         self._thread.start()
 
     def complete(self, step: int) -> None:
@@ -137,10 +133,7 @@ class Prefetcher:
             del job  # With its weights.
 
     def _play_with(
-        self,
-        weights: Weights,
-        step: int,
-        played: Future[tuple[Sequence[Transcript], float]],
+        self, weights: Weights, step: int, played: Future[tuple[Sequence[Transcript], float]]
     ) -> None:
         try:
             with self._engine_lock:

@@ -62,11 +62,7 @@ class Rollout(Config):
     @property
     def sampling(self) -> dict[str, float | int]:
         """Sampling settings that cut the distribution; neutral in RL."""
-        return {
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-            "min_p": self.min_p,
-        }
+        return {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
 
     def select_problem(self, gates: Sequence[int], turns: int) -> str | None:
         """Describe the fault of `select` and `oversample`, if any.
@@ -113,10 +109,7 @@ class Rollout(Config):
         return None
 
     def play(
-        self,
-        runs: Sequence[DebateRun],
-        engine: Engine,
-        select: Select | None = None,
+        self, runs: Sequence[DebateRun], engine: Engine, select: Select | None = None
     ) -> list[Transcript]:
         """Run debates to their ends with these settings; `select` answers their gates."""
         return play(

@@ -55,11 +55,7 @@ def metrics_of(debates: Sequence[Transcript]) -> dict[str, float]:
 
 
 def play_step(
-    recipe: StepRecipe,
-    source: DataSource,
-    step: int,
-    engine: Engine,
-    wrap: Wrap = list,
+    recipe: StepRecipe, source: DataSource, step: int, engine: Engine, wrap: Wrap = list
 ) -> StepDebates:
     """Play the debates of a training step.
 
@@ -153,12 +149,7 @@ class _DynamicSampling:
         del self._unplayed[:num_wanted]
         return questions
 
-    def play(
-        self,
-        questions: Sequence[Question],
-        engine: Engine,
-        wrap: Wrap,
-    ) -> None:
+    def play(self, questions: Sequence[Question], engine: Engine, wrap: Wrap) -> None:
         """Play drawn questions, and keep those with a debate that the rule does not drop."""
         rollout = self._recipe.rollout
         named_runs = named_debates(self._recipe, questions, self._name, first=self._num_drawn)
@@ -223,10 +214,7 @@ class _DynamicSampling:
         return StepDebates(debates, metrics)
 
     def _continue_waiting(
-        self,
-        taken: list[list[Transcript]],
-        engine: Engine,
-        wrap: Wrap,
+        self, taken: list[list[Transcript]], engine: Engine, wrap: Wrap
     ) -> list[list[Transcript]]:
         """Play the waiting debates of taken questions to their ends; close all others."""
         waiting: dict[str, WaitingDebate] = {}

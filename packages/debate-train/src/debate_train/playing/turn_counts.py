@@ -8,19 +8,13 @@ Watch = Callable[[Sequence[DebateRun], int, str], list[DebateRun]]
 """Wraps debates to be played: (runs, most turns of a debate, a text for the screen) to runs."""
 
 
-def unwatched(
-    runs: Sequence[DebateRun],
-    turns: int,
-    what: str,
-) -> list[DebateRun]:
+def unwatched(runs: Sequence[DebateRun], turns: int, what: str) -> list[DebateRun]:
     """Pass debates on as they are."""
     return list(runs)
 
 
 def counted(
-    runs: Sequence[DebateRun],
-    turns: int,
-    changed: Callable[[int, int], None],
+    runs: Sequence[DebateRun], turns: int, changed: Callable[[int, int], None]
 ) -> list[DebateRun]:
     """Wrap debates so that `changed` is called with (turns played, turns in total).
 
@@ -41,11 +35,7 @@ def counted(
     return [_counted(run, turns, add) for run in runs]
 
 
-def _counted(
-    run: DebateRun,
-    num_left: int,
-    add: Callable[[int], None],
-) -> DebateRun:
+def _counted(run: DebateRun, num_left: int, add: Callable[[int], None]) -> DebateRun:
     try:
         pending = next(run)
         while True:

@@ -13,11 +13,7 @@ class WaitingDebate:
     gate: Gate
 
 
-def stop_at_gate(
-    run: DebateRun,
-    name: str,
-    waiting: dict[str, WaitingDebate],
-) -> DebateRun:
+def stop_at_gate(run: DebateRun, name: str, waiting: dict[str, WaitingDebate]) -> DebateRun:
     """Wrap a debate so that it ends at its first gate.
 
     A debate with the decision `go_on` enters `waiting` under its name, and its transcript so far

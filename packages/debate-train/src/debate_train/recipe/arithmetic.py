@@ -82,11 +82,7 @@ def phase_lines(name: str, phase: Recipe) -> Iterator[str]:
         yield evaluation_line(phase)
 
 
-def _played_lines(
-    phase: Recipe,
-    counts: StepCounts,
-    all_updates: str,
-) -> Iterator[str]:
+def _played_lines(phase: Recipe, counts: StepCounts, all_updates: str) -> Iterator[str]:
     num_steps = phase.steps
     num_questions = phase.data.batch_size
     rollout = phase.rollout

@@ -43,10 +43,7 @@ class CheckReport:
 
 
 def check(
-    recipe: Recipe,
-    launch: Launch | None = None,
-    *,
-    model: ModelConfig | None = None,
+    recipe: Recipe, launch: Launch | None = None, *, model: ModelConfig | None = None
 ) -> CheckReport:
     """Check a recipe; loads no weights, downloads nothing, writes nothing.
 
@@ -118,11 +115,7 @@ def check(
 
 
 def _check_learning(
-    name: str,
-    phase: Recipe,
-    view: DataView,
-    counter: TokenCounter | None,
-    report: CheckReport,
+    name: str, phase: Recipe, view: DataView, counter: TokenCounter | None, report: CheckReport
 ) -> None:
     """Report obstacles to a phase's learning; `name` is empty in a recipe without phases."""
     has_answers = view.has_answers(phase.data)
@@ -193,11 +186,7 @@ def _identity(data: DataSettings) -> str:
     return cast(BaseModel, data).model_dump_json(exclude={"batch_size"}, fallback=repr)
 
 
-def check_model(
-    model: ModelConfig,
-    report: CheckReport,
-    with_tokenizer: bool = True,
-) -> None:
+def check_model(model: ModelConfig, report: CheckReport, with_tokenizer: bool = True) -> None:
     """Report the model's name and problems of the directory."""
     if model.source is None:
         report.lines.append(f"model: made from scratch, window {model.context_window:,} tokens")

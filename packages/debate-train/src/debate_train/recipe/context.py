@@ -182,9 +182,7 @@ def longest_prompt(
 
 
 def _mark_texts(
-    question: Question | None,
-    contract: Contract,
-    counter: TokenCounter,
+    question: Question | None, contract: Contract, counter: TokenCounter
 ) -> tuple[Question, dict[str, int]]:
     """Replace each text of a question by a mark, and count the tokens of the replaced text.
 

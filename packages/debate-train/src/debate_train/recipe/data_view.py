@@ -58,9 +58,7 @@ def _shown_chars(question: Question) -> int:
 
 
 def overlap_lines(
-    views: Mapping[str, DataView],
-    stages: Mapping[str, DataSettings],
-    num_measured: int,
+    views: Mapping[str, DataView], stages: Mapping[str, DataSettings], num_measured: int
 ) -> list[str]:
     """Describe training questions left out because another stage measures them.
 

@@ -86,11 +86,7 @@ def _descriptions(model: type[BaseModel]) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in descriptions.items()}
 
 
-def explain(
-    key: str,
-    model: type[BaseModel],
-    recipe: Mapping[str, object],
-) -> list[str]:
+def explain(key: str, model: type[BaseModel], recipe: Mapping[str, object]) -> list[str]:
     """Write the lines that explain a dotted key.
 
     Args:
@@ -153,9 +149,7 @@ def _go_below(
 
 
 def _owners_by_facts(
-    schema: Schema,
-    name: str,
-    values: Mapping[str, object],
+    schema: Schema, name: str, values: Mapping[str, object]
 ) -> dict[tuple[str, ...], list[type[BaseModel]]]:
     """Group the models with a field by the facts about it."""
     models = schema.models
@@ -213,11 +207,7 @@ def _child_lines(schema: Schema) -> Iterator[str]:
         yield from _child_lines(schema.values)
 
 
-def facts(
-    model: type[BaseModel],
-    name: str,
-    field: FieldInfo,
-) -> Iterator[str]:
+def facts(model: type[BaseModel], name: str, field: FieldInfo) -> Iterator[str]:
     """Yield a field's description, `type: …`, `range: …` if it has bounds, and `default: …`."""
     yield description(model, name)
     yield f"type: {_type_text(field.annotation)}"
@@ -286,11 +276,7 @@ def _unknown(
     return RecipeError(f"--explain {'.'.join([*parents, name])}: {problem}")
 
 
-def template(
-    shipped: str,
-    name: str,
-    overrides: Sequence[str],
-) -> str:
+def template(shipped: str, name: str, overrides: Sequence[str]) -> str:
     """Write a complete recipe file from a shipped recipe.
 
     Args:

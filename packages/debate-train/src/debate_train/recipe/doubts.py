@@ -175,10 +175,7 @@ def split_warnings(phase: Recipe, source: DataSource) -> list[str]:
 
 
 def private_key_problems(
-    phase: Recipe,
-    questions: Sequence[Question],
-    *,
-    answers: bool,
+    phase: Recipe, questions: Sequence[Question], *, answers: bool
 ) -> tuple[list[str], list[str]]:
     """Compare the keys hidden or needed by forms with the questions' keys.
 

@@ -55,11 +55,7 @@ def figure_warnings(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
             )
 
 
-def measured_figures(
-    setup: Setup,
-    questions: Sequence[Question],
-    max_tokens: int,
-) -> set[str]:
+def measured_figures(setup: Setup, questions: Sequence[Question], max_tokens: int) -> set[str]:
     """Play scripted debates of all modes, and find the figures with values.
 
     Args:

@@ -124,11 +124,7 @@ def load_recipe(
     )
 
 
-def phase_reading(
-    reading: RawRecipe,
-    name: str,
-    schema: Schema,
-) -> RawRecipe:
+def phase_reading(reading: RawRecipe, name: str, schema: Schema) -> RawRecipe:
     """Merge the recipe's raw values with the differences of a phase."""
     difference = reading.values[PHASES][name]
     base = {key: value for key, value in reading.values.items() if key != PHASES}
@@ -145,12 +141,7 @@ def phase_reading(
     return RawRecipe(values, kept | kept_of_phase, reading.environment)
 
 
-def _extend(
-    source: Source,
-    path: Path,
-    schema: Schema,
-    children: tuple[Path, ...],
-) -> Source:
+def _extend(source: Source, path: Path, schema: Schema, children: tuple[Path, ...]) -> Source:
     """Merge the values of a file into the extended file's values.
 
     Args:
@@ -182,12 +173,7 @@ def _extend(
     return _merge_sources(parent, source, schema, [])
 
 
-def _merge_sources(
-    base: Source,
-    change: Source,
-    schema: Schema,
-    dropped: list[str],
-) -> Source:
+def _merge_sources(base: Source, change: Source, schema: Schema, dropped: list[str]) -> Source:
     data = merge_recipes(base.data, change.data, schema, dropped=dropped)
     return Source(data, {**base.origins, **change.origins})
 
@@ -216,10 +202,7 @@ def _validate(
 
 
 def _validate_phases(
-    model: type[M],
-    reading: RawRecipe,
-    origins: dict[KeyPath, Origin],
-    file: Path,
+    model: type[M], reading: RawRecipe, origins: dict[KeyPath, Origin], file: Path
 ) -> dict[str, M]:
     """Validate each phase with the lines of the phase's differences; restore texts as typed."""
     whole_phases: dict[str, M] = {}

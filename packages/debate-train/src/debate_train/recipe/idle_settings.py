@@ -291,11 +291,7 @@ def is_set(settings: BaseModel, key: str) -> bool:
     return bool(getattr(settings, key) != default)
 
 
-def _set_keys(
-    phase: Recipe,
-    path: str,
-    condition: Condition,
-) -> Iterator[str]:
+def _set_keys(phase: Recipe, path: str, condition: Condition) -> Iterator[str]:
     """Yield the keys of a path set by a phase."""
     *parents, last = path.split(".")
     settings: object = phase

@@ -40,9 +40,7 @@ def imitation_errors(phase: Recipe) -> Iterator[str]:
 
 
 def _offline_errors(
-    phase: Recipe,
-    offline: OfflineSettings,
-    is_demonstrated: bool,
+    phase: Recipe, offline: OfflineSettings, is_demonstrated: bool
 ) -> Iterator[str]:
     if offline.path is None:
         problem = offline.problem(phase.debate)
@@ -91,9 +89,7 @@ def examples_text(phase: Recipe, offline: OfflineSettings) -> str:
 
 
 def check_demonstrations(
-    phase: Recipe,
-    source: DataSource,
-    counter: TokenCounter,
+    phase: Recipe, source: DataSource, counter: TokenCounter
 ) -> tuple[str | None, str | None]:
     """Play some debates of demonstrations.
 

@@ -151,11 +151,7 @@ def shape_of(model: ModelConfig, wide_adapters: bool = False) -> Shape:
         ) from error
 
 
-def _shape(
-    config: "PreTrainedConfig",
-    model: ModelConfig,
-    wide_adapters: bool,
-) -> Shape:
+def _shape(config: "PreTrainedConfig", model: ModelConfig, wide_adapters: bool) -> Shape:
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -140,11 +140,7 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
     return lines
 
 
-def _served_policies(
-    recipe: Recipe,
-    shape: Shape,
-    gpu_bytes: float,
-) -> list[ServedPolicy]:
+def _served_policies(recipe: Recipe, shape: Shape, gpu_bytes: float) -> list[ServedPolicy]:
     """List the engines of a run, the trained policy's first; loads no weights."""
     trained = TrainedPolicy(recipe.rollout.engine, recipe.model, recipe.seed)
     served = [
@@ -173,11 +169,7 @@ def _served_policies(
     return served
 
 
-def _divide_gpus(
-    recipe: Recipe,
-    served: Sequence[ServedPolicy],
-    gpus: int,
-) -> GpuShares:
+def _divide_gpus(recipe: Recipe, served: Sequence[ServedPolicy], gpus: int) -> GpuShares:
     """Divide the GPUs among ranks and engines.
 
     Raises:
@@ -255,13 +247,7 @@ def memory(
     )
 
 
-def _rank_memory(
-    phase: Recipe,
-    shape: Shape,
-    stage: int,
-    ranks: int,
-    pack_tokens: int,
-) -> Memory:
+def _rank_memory(phase: Recipe, shape: Shape, stage: int, ranks: int, pack_tokens: int) -> Memory:
     """Compute the bytes of a rank at a stage."""
     trainer = phase.trainer
     sharding = trainer.sharding()
@@ -288,11 +274,7 @@ def _rank_memory(
 
 
 def _stage_lines(
-    phase: Recipe,
-    shape: Shape,
-    ranks: int,
-    pack_tokens: int,
-    free_bytes: float,
+    phase: Recipe, shape: Shape, ranks: int, pack_tokens: int, free_bytes: float
 ) -> Iterator[str]:
     """Yield a table with a line for each ZeRO stage."""
     yield "  stage  weights  gradients  optimizer  CPU: ref.  activations  buffers   total GB"

@@ -311,9 +311,7 @@ def _expected(detail: ErrorDetails) -> str:
 
 
 def _numbers_read_from_booleans(
-    raw: object,
-    validated: object,
-    path: KeyPath = (),
+    raw: object, validated: object, path: KeyPath = ()
 ) -> Iterator[KeyPath]:
     """Yield the paths of true or false read as a number."""
     match raw, validated:

@@ -71,11 +71,7 @@ def _first_line(error: Exception) -> str:
     return first_line[:MAX_SHOWN_CHARS] or type(error).__name__
 
 
-def _origins(
-    node: yaml.Node,
-    name: str,
-    path: KeyPath = (),
-) -> Iterator[tuple[KeyPath, Origin]]:
+def _origins(node: yaml.Node, name: str, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Origin]]:
     """Yield the origin of each value below a node: the line of the key, or of a list's item."""
     children: list[tuple[Any, yaml.Node, yaml.Node]] = []
     if isinstance(node, yaml.MappingNode):
@@ -188,10 +184,7 @@ def resolve(raw: dict[Any, Any]) -> RawRecipe:
 
 
 def _plain_values(
-    config: Any,
-    path: KeyPath,
-    environment: list[tuple[str, str]],
-    kept: dict[KeyPath, object],
+    config: Any, path: KeyPath, environment: list[tuple[str, str]], kept: dict[KeyPath, object]
 ) -> Any:
     """Convert to plain values; record values from the environment in `kept`, as written."""
     if not isinstance(config, DictConfig | ListConfig):

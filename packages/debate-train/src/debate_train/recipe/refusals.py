@@ -135,11 +135,7 @@ def _adapter_errors(recipe: Recipe) -> Iterator[str]:
             )
 
 
-def _shared_key_errors(
-    name: str,
-    phase: Recipe,
-    recipe: Recipe,
-) -> Iterator[str]:
+def _shared_key_errors(name: str, phase: Recipe, recipe: Recipe) -> Iterator[str]:
     shared_keys = list(SHARED_BY_PHASES)
     if phase.rollout.engine.is_sampled:
         shared_keys.append("rollout.engine")

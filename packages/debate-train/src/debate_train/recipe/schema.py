@@ -156,12 +156,7 @@ def _shortens(name: str, key: str) -> bool:
     return len(words) > 1 and (name == initials or name in words)
 
 
-def unknown_key(
-    name: str,
-    place: Schema,
-    data: Mapping[str, object],
-    whole: Schema,
-) -> str:
+def unknown_key(name: str, place: Schema, data: Mapping[str, object], whole: Schema) -> str:
     """Describe an unknown key: with the types that have it, or with the nearest keys.
 
     Args:

@@ -71,12 +71,7 @@ def small_recipe(phase: Recipe) -> Recipe | None:
     return phase.model_copy(update={"debate": debate, "rollout": rollout})
 
 
-def scripted_step(
-    recipe: Recipe,
-    number: int,
-    *,
-    answers: bool,
-) -> list[Transcript]:
+def scripted_step(recipe: Recipe, number: int, *, answers: bool) -> list[Transcript]:
     """Play the debates of a small step.
 
     Agents are right and wrong in a mixture, criticize all shown agents, and compare every allowed
@@ -135,10 +130,7 @@ class ScriptedAgents:
         return Reply(text, token_ids=(0,) * num_tokens, logps=(0.0,) * num_tokens)
 
     def _sections(
-        self,
-        request: TurnRequest,
-        contract: Contract,
-        chance: random.Random,
+        self, request: TurnRequest, contract: Contract, chance: random.Random
     ) -> dict[str, str]:
         compared_keys = set(request.shown)
         if contract.ranks_own:
@@ -168,11 +160,7 @@ class ScriptedAgents:
         }
 
 
-def _verdict(
-    left_is_right: bool,
-    right_is_right: bool,
-    chance: random.Random,
-) -> str:
+def _verdict(left_is_right: bool, right_is_right: bool, chance: random.Random) -> str:
     if left_is_right == right_is_right or chance.random() < 0.2:
         return chance.choice(">=<")
     return ">" if left_is_right else "<"

@@ -35,12 +35,7 @@ def ask_server(recipe: "Recipe") -> tuple[list[str], list[str], list[str]]:
     return [line], [], [error_text]
 
 
-def cost_lines(
-    name: str,
-    phase: "Recipe",
-    num_turns: int,
-    most_rows: tuple[int, int],
-) -> list[str]:
+def cost_lines(name: str, phase: "Recipe", num_turns: int, most_rows: tuple[int, int]) -> list[str]:
     """Bound a phase's tokens on a server, without evaluations.
 
     Args:

@@ -80,9 +80,7 @@ def step_counts(recipe: Recipe, questions: int) -> StepCounts:
 
 
 def _count_segments(
-    form: DebateForm,
-    num_debates: int,
-    rule: GateRule | None,
+    form: DebateForm, num_debates: int, rule: GateRule | None
 ) -> tuple[Segment, ...]:
     """Count the turns between gates; debates without a rule are undivided."""
     if rule is None:

@@ -63,10 +63,7 @@ def credit_mass(recipe: Recipe, transcripts: Sequence[Transcript]) -> dict[Value
 
 
 def stream_share_lines(
-    phase: Recipe,
-    source: DataSource | None,
-    *,
-    answers: bool,
+    phase: Recipe, source: DataSource | None, *, answers: bool
 ) -> tuple[list[str], list[str]]:
     """Estimate the streams' shares of the gradient.
 
@@ -101,12 +98,7 @@ def stream_share_lines(
     return [], []
 
 
-def valued_answers_line(
-    phase: Recipe,
-    source: DataSource | None,
-    *,
-    answers: bool,
-) -> str | None:
+def valued_answers_line(phase: Recipe, source: DataSource | None, *, answers: bool) -> str | None:
     """Say in which rounds answers have no value: their tokens are sampled and teach nothing.
 
     Args:
@@ -141,9 +133,7 @@ def valued_answers_line(
 
 
 def _playable_debates(
-    small: Recipe,
-    source: DataSource | None,
-    answers: bool,
+    small: Recipe, source: DataSource | None, answers: bool
 ) -> Iterator[tuple[str, list[Transcript]]]:
     if source is not None and source.can_demonstrate:
 
@@ -160,11 +150,7 @@ def _playable_debates(
     yield "scripted", scripted
 
 
-def _describe(
-    phase: Recipe,
-    kind: str,
-    by_stream: dict[str, float],
-) -> tuple[list[str], list[str]]:
+def _describe(phase: Recipe, kind: str, by_stream: dict[str, float]) -> tuple[list[str], list[str]]:
     total = sum(by_stream.values())
     shares = {name: mass / total for name, mass in by_stream.items()}
     listed = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())

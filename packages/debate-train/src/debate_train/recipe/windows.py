@@ -44,11 +44,7 @@ class Windows:
         return self._counters[policy]
 
     def compare(
-        self,
-        phase: Recipe,
-        form: DebateForm,
-        question: Question | None,
-        prefix: str = "",
+        self, phase: Recipe, form: DebateForm, question: Question | None, prefix: str = ""
     ) -> None:
         """Compare the longest prompt of each speaking policy of a form with the policy's window.
 
@@ -106,12 +102,7 @@ class Windows:
         return self._longest[key]
 
 
-def _too_long(
-    text: str,
-    question: Question | None,
-    longest: Longest,
-    window: Window,
-) -> str:
+def _too_long(text: str, question: Question | None, longest: Longest, window: Window) -> str:
     """Name the keys to lower, and the longest question if it fills half of the window."""
     culprit = ""
     num_tokens = longest.question_tokens
@@ -126,11 +117,7 @@ def _too_long(
     )
 
 
-def _smaller_window(
-    model: ModelConfig | None,
-    engine: EngineSettings,
-    key: str,
-) -> Window:
+def _smaller_window(model: ModelConfig | None, engine: EngineSettings, key: str) -> Window:
     """Select the smaller window of a model and its engine; their keys begin with `key`."""
     window = Window(None, "unknown here") if model is None else context_window(model)
     if key and window.source.startswith("model."):

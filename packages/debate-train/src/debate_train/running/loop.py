@@ -15,10 +15,7 @@ from debate_train.running.run_records import keep_evaluation
 
 
 def train(
-    run: RunContext,
-    phase: Phase,
-    saving: Saving,
-    examples: PhaseExamples | None = None,
+    run: RunContext, phase: Phase, saving: Saving, examples: PhaseExamples | None = None
 ) -> StopReason:
     """Train a phase from the run's last step until it ends or a signal stops it.
 
@@ -74,11 +71,7 @@ def train(
 
 
 def play_and_score(
-    run: RunContext,
-    phase: Phase,
-    imitation: Imitation | None,
-    number: int,
-    began: float,
+    run: RunContext, phase: Phase, imitation: Imitation | None, number: int, began: float
 ) -> Step:
     """Play the debates of a step, score them and build their rows."""
     rollouts = phase.rollouts
@@ -117,11 +110,7 @@ def why_stop(run: RunContext, phase: Phase) -> StopReason | None:
     return "interrupted" if run.interrupts.asked else phase.ended(run.state)
 
 
-def evaluate_dev(
-    run: RunContext,
-    phase: Phase,
-    saving: Saving,
-) -> bool:
+def evaluate_dev(run: RunContext, phase: Phase, saving: Saving) -> bool:
     """Measure the policy on the dev split and log it; False after a signal."""
     state = run.state
     with phase.rollouts.serving(version=state.step) as serving:

@@ -76,22 +76,14 @@ def open_examples(run: RunContext, phase: Phase) -> PhaseExamples | None:
     return examples
 
 
-def score_start(
-    run: RunContext,
-    phase: Phase,
-    examples: PhaseExamples,
-) -> None:
+def score_start(run: RunContext, phase: Phase, examples: PhaseExamples) -> None:
     """Score the held-out pairs by the untrained policy, at the first step of a phase."""
     if run.state.step == run.state.phase_start:
         held_out = example_batch(examples.held_out, 0)
         run.state.held_out_start = phase.trainer.score(held_out) if held_out.rows else []
 
 
-def measure_held_out(
-    run: RunContext,
-    phase: Phase,
-    examples: PhaseExamples,
-) -> None:
+def measure_held_out(run: RunContext, phase: Phase, examples: PhaseExamples) -> None:
     """Measure, record and print the preferences of an ended phase on the held-out pairs."""
     state = run.state
     scores_before = state.held_out_start
@@ -129,12 +121,7 @@ class _Maker:
     A line of the unfinished file is a chunk; a line of the finished file is an example.
     """
 
-    def __init__(
-        self,
-        run: RunContext,
-        phase: Phase,
-        path: Path,
-    ) -> None:
+    def __init__(self, run: RunContext, phase: Phase, path: Path) -> None:
         self._run = run
         self._phase = phase
         self._path = path
@@ -291,11 +278,7 @@ class _Maker:
                 write_whole(path, _json_lines(rows))
                 hashes[path.name] = self._run.directory.note_record(path)
             # The summary comes last: with it the set counts as made.
-            summary = {
-                MADE_FROM: self._made_from,
-                "metrics": metrics,
-                "files": hashes,
-            }
+            summary = {MADE_FROM: self._made_from, "metrics": metrics, "files": hashes}
             write_json(self._summary_path, with_hash(summary))
             self._unfinished_path.unlink(missing_ok=True)
         counts = ", ".join(

@@ -61,12 +61,7 @@ def run_phases(run: RunContext) -> int:
     return DONE if _finish(run) else _note_interrupt(run)
 
 
-def _run_phase(
-    run: RunContext,
-    name: str,
-    recipe: Recipe,
-    checkpoint: Path | None,
-) -> StopReason:
+def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | None) -> StopReason:
     """Run a phase to the end, from the start or from a checkpoint within the phase."""
     state = run.state
     if _measures_test_split_before(run, name):
@@ -165,11 +160,7 @@ def measure_starts(run: RunContext, phase: Phase) -> bool:
     return True
 
 
-def decide_keeping(
-    run: RunContext,
-    phase: Phase,
-    saving: Saving,
-) -> bool | None:
+def decide_keeping(run: RunContext, phase: Phase, saving: Saving) -> bool | None:
     """Decide by `keep_if` whether an ended phase is kept, and note it; `None` after a signal."""
     state = run.state
     rule = phase.recipe.keep_if
@@ -205,11 +196,7 @@ def _format_mean(means: Mapping[str, float], metric: str) -> str:
     return "no case" if value is None else f"{value:.3f}"
 
 
-def roll_back(
-    run: RunContext,
-    phase: Phase,
-    learner: LoadedModel,
-) -> Phase:
+def roll_back(run: RunContext, phase: Phase, learner: LoadedModel) -> Phase:
     """Load the weights compared by `keep_if`, and open a trainer without other state.
 
     The optimizer may begin again: the next phase opens a new optimizer in any case.
@@ -224,11 +211,7 @@ def roll_back(
     return replace(phase, trainer=recipe.trainer.open(learner, recipe.loss, recipe.steps))
 
 
-def _save_start(
-    run: RunContext,
-    phase: Phase,
-    saving: Saving,
-) -> bool:
+def _save_start(run: RunContext, phase: Phase, saving: Saving) -> bool:
     """Save the start of a phase for a rollback; False after a signal."""
     if not measure_starts(run, phase):
         return False
@@ -240,12 +223,7 @@ def _save_start(
     return True
 
 
-def _open_phase_start(
-    run: RunContext,
-    phase: Phase,
-    *,
-    is_new: bool,
-) -> PhaseStart | None:
+def _open_phase_start(run: RunContext, phase: Phase, *, is_new: bool) -> PhaseStart | None:
     """Write or read the weights for the comparison of self-play; `None` for phases without them."""
     mode = phase.recipe.start_mode()
     folder = run.directory.path
@@ -263,11 +241,7 @@ def _open_phase_start(
     return start
 
 
-def _note_exit(
-    run: RunContext,
-    phase: Phase,
-    stop_reason: StopReason,
-) -> None:
+def _note_exit(run: RunContext, phase: Phase, stop_reason: StopReason) -> None:
     """Record and print whether a phase met the exit criterion."""
     state = run.state
     criterion = phase.recipe.exit_criterion

@@ -88,12 +88,7 @@ def results_table(
         change = changes.get(name, {})
         if change is None:
             continue
-        row = {
-            "measure": measure,
-            "name": name,
-            "before": before[name],
-            "after": after[name],
-        }
+        row = {"measure": measure, "name": name, "before": before[name], "after": after[name]}
         rows.append(row | dict(change))
     return rows
 
@@ -194,9 +189,7 @@ def _flatten(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def print_results(
-    rows: Sequence[Mapping[str, Any]],
-    after: Mapping[str, Any],
-    setup: "Setup",
+    rows: Sequence[Mapping[str, Any]], after: Mapping[str, Any], setup: "Setup"
 ) -> None:
     """Print the first figures before and after the run, and a sentence about all of them.
 

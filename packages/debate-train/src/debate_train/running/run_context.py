@@ -92,12 +92,7 @@ class RunContext:
     """Drops later files than the checkpoint's, once nothing can be refused any more."""
 
     def measured(
-        self,
-        name: str,
-        played: tuple[Setup, Engine],
-        source: DataSource,
-        split: Split,
-        count: int,
+        self, name: str, played: tuple[Setup, Engine], source: DataSource, split: Split, count: int
     ) -> Measures | None:
         """Measure questions of a split and record them by name; `None` after a signal."""
         setup, engine = played
@@ -239,12 +234,7 @@ def cpu_threads(recipe: Recipe) -> Iterator[None]:
         torch.set_num_threads(previous)
 
 
-def open_phase(
-    run: RunContext,
-    name: str,
-    recipe: Recipe,
-    trainer: Trainer,
-) -> Phase:
+def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> Phase:
     """Build a phase of debates played by the run's engine, or demonstrated.
 
     Raises:
@@ -290,11 +280,7 @@ def open_phase(
     return Phase(name, recipe, source, trainer, rollouts, demonstrator=demonstrator)
 
 
-def _open_source(
-    run: RunContext,
-    name: str,
-    recipe: Recipe,
-) -> DataSource:
+def _open_source(run: RunContext, name: str, recipe: Recipe) -> DataSource:
     """Open the questions of a phase, without the held-out questions of other stages."""
     stages = {repr(run.recipe.data): run.recipe}
     for phase in run.recipe.phase_recipes().values():
@@ -449,12 +435,7 @@ class Saving:
         for alarm in alarms:
             self._run.progress.note(alarm)
 
-    def _write(
-        self,
-        metrics: dict[str, float],
-        due: Due,
-        trained: Step | None = None,
-    ) -> list[str]:
+    def _write(self, metrics: dict[str, float], due: Due, trained: Step | None = None) -> list[str]:
         """Write a row with the health monitor's additions; return the new alarms."""
         name = self._phase.name
         step = self._state.step

@@ -71,10 +71,7 @@ def credit_of(
 
 
 def _turn_credit(
-    turn: Turn,
-    score: Score,
-    rows: Sequence[Row],
-    tokenizer: "PreTrainedTokenizerFast",
+    turn: Turn, score: Score, rows: Sequence[Row], tokenizer: "PreTrainedTokenizerFast"
 ) -> dict[str, object]:
     assert turn.reply is not None
     values, token_runs = earned(turn, score, rows)
@@ -92,11 +89,7 @@ def _round(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def write_credit(
-    directory: "RunDirectory",
-    step: int,
-    credit: Mapping[str, object],
-) -> Path:
+def write_credit(directory: "RunDirectory", step: int, credit: Mapping[str, object]) -> Path:
     """Write the result of `credit_of` to `tokens/step-<step>.json` of a run."""
     path = directory.tokens_path / f"step-{step}.json"
     with written(path):
@@ -106,12 +99,7 @@ def write_credit(
 
 
 def keep_evaluation(
-    directory: "RunDirectory",
-    name: str,
-    step: int,
-    measures: "Measures",
-    *,
-    with_debates: bool,
+    directory: "RunDirectory", name: str, step: int, measures: "Measures", *, with_debates: bool
 ) -> None:
     """Write the value of each figure on each question, and the debates.
 

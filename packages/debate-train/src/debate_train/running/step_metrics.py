@@ -26,11 +26,7 @@ _ANSWER_METRICS = ("correct", "pass@k", "avg@k", "cons@k")
 _log = logging.getLogger(__name__)
 
 
-def step_metrics(
-    step: Step,
-    recipe: Recipe,
-    seconds: float,
-) -> tuple[dict[str, float], str | None]:
+def step_metrics(step: Step, recipe: Recipe, seconds: float) -> tuple[dict[str, float], str | None]:
     """Compute all metrics of a step, and describe the problem if some cannot be measured.
 
     Args:
@@ -49,11 +45,7 @@ def step_metrics(
         return metrics | step.metrics, problem
 
 
-def _measure_step(
-    step: Step,
-    recipe: Recipe,
-    seconds: float,
-) -> dict[str, float]:
+def _measure_step(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
     resources = {"time/step_s": seconds, "memory/peak_gib": peak_memory_gib()}
     if recipe.offline is not None and not step.transcripts:  # Of examples: nothing was played.
         return resources | gradient_shares(step.batch, recipe.loss) | step.metrics

@@ -55,12 +55,7 @@ class DeepSpeedTrainer(TrainerSettings):
     deepspeed_args: dict[str, Any] = Field(default_factory=dict)
     """Further settings of DeepSpeed's configuration, such as `zero_optimization`'s buckets."""
 
-    def open(
-        self,
-        loaded: LoadedModel,
-        loss: Loss,
-        total_steps: int,
-    ) -> "DeepSpeedSession":
+    def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "DeepSpeedSession":
         """Open DeepSpeed's engine in every process of the run."""
         from debate_train.trainers.deepspeed_worker import DeepSpeedSession
 

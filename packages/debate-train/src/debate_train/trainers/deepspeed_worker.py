@@ -116,10 +116,7 @@ def without_values(model: nn.Module) -> nn.Module:
 
 
 def shard(
-    model: nn.Module,
-    config: dict[str, object],
-    processes: Processes,
-    whole: nn.Module | None,
+    model: nn.Module, config: dict[str, object], processes: Processes, whole: nn.Module | None
 ) -> None:
     """Replace a model's parameters by shards of rank 0's.
 
@@ -266,12 +263,7 @@ class EngineState:
             # An empty step creates the state; it also decays weights and copies masters to them,
             # but `write` overwrites both afterwards.
             self._engine.eval()
-            tokens = torch.zeros(
-                1,
-                1,
-                dtype=torch.long,
-                device=self._engine.device,
-            )
+            tokens = torch.zeros(1, 1, dtype=torch.long, device=self._engine.device)
             logits = self._engine.module(input_ids=tokens, use_cache=False).logits
             self._engine.backward(logits.sum() * 0, scale_wrt_gas=False)
             self._engine.step()
@@ -285,10 +277,7 @@ class EngineState:
                     state[name] = type(present)(value)
 
     def write(
-        self,
-        parameter: nn.Parameter,
-        value: Tensor | None,
-        moments: dict[str, Tensor] | None,
+        self, parameter: nn.Parameter, value: Tensor | None, moments: dict[str, Tensor] | None
     ) -> None:
         """Write rank 0's value and moments of a parameter to the shards of all ranks."""
         shape = shape_of(parameter)
@@ -313,12 +302,7 @@ class EngineState:
             whole = self.from_rank_0(None if moments is None else moments[moment], shape)
             self._set_share(parameter, whole, moment)
 
-    def _set_share(
-        self,
-        parameter: Any,
-        whole: Tensor,
-        moment: str | None = None,
-    ) -> None:
+    def _set_share(self, parameter: Any, whole: Tensor, moment: str | None = None) -> None:
         """Set this rank's share of a parameter's float32 value, or of a moment."""
         if self._stage < 3:
             parameter.set_full_hp_param(whole, moment)
@@ -366,11 +350,7 @@ class DeepSpeedWorker:
     """
 
     def __init__(
-        self,
-        config: "DeepSpeedTrainer",
-        loaded: LoadedModel,
-        loss: Loss,
-        total_steps: int,
+        self, config: "DeepSpeedTrainer", loaded: LoadedModel, loss: Loss, total_steps: int
     ) -> None:
         self._processes = join()
         import deepspeed
@@ -588,11 +568,7 @@ class DeepSpeedSession:
     """An open `DeepSpeedTrainer` on rank 0; all ranks follow call by call."""
 
     def __init__(
-        self,
-        config: "DeepSpeedTrainer",
-        loaded: LoadedModel,
-        loss: Loss,
-        total_steps: int,
+        self, config: "DeepSpeedTrainer", loaded: LoadedModel, loss: Loss, total_steps: int
     ) -> None:
         dtypes = {str(p.dtype).removeprefix("torch.") for p in loaded.model.parameters()}
         if problem := config.type_problem(dtypes):

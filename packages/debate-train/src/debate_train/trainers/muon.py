@@ -26,10 +26,7 @@ class MuonAndAdamW(CombinedOptimizer):
     """
 
     def __init__(
-        self,
-        parameters: Mapping[str, Parameter],
-        muon: dict[str, Any],
-        adamw: dict[str, Any],
+        self, parameters: Mapping[str, Parameter], muon: dict[str, Any], adamw: dict[str, Any]
     ) -> None:
         matrices = []
         others = []

@@ -265,9 +265,7 @@ def _init_distributed(process: Place) -> None:
     # DeepSpeed calls collectives by names that torch is about to drop, several times a step.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     deepspeed.init_distributed(
-        dist_backend="nccl" if has_gpu else "gloo",
-        auto_mpi_discovery=False,
-        verbose=False,
+        dist_backend="nccl" if has_gpu else "gloo", auto_mpi_discovery=False, verbose=False
     )
 
 

@@ -94,9 +94,7 @@ Reference = AdapterOff | KeptReference
 
 
 def open_reference(
-    policy: "ReferencePolicy | None",
-    model: nn.Module,
-    settle: Callable[[], None] | None = None,
+    policy: "ReferencePolicy | None", model: nn.Module, settle: Callable[[], None] | None = None
 ) -> Reference | None:
     """Open the reference with the model's present values.
 

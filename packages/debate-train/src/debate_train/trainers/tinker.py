@@ -90,12 +90,7 @@ class TinkerTrainer(TrainerSettings):
 
         return TinkerPolicy.of(self, model, seed)
 
-    def open(
-        self,
-        loaded: LoadedModel,
-        loss: Loss,
-        total_steps: int,
-    ) -> Trainer:
+    def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> Trainer:
         """Open a session on the policy of the server."""
         from debate_train.trainers.tinker_session import TinkerSession
 

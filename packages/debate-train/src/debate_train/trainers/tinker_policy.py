@@ -48,11 +48,7 @@ class TinkerPolicy:
     """
 
     def __init__(
-        self,
-        config: "TinkerTrainer",
-        base_models: tuple[str, ...],
-        lora: Lora,
-        seed: int,
+        self, config: "TinkerTrainer", base_models: tuple[str, ...], lora: Lora, seed: int
     ) -> None:
         self.config = config
         self._lora = lora
@@ -74,12 +70,7 @@ class TinkerPolicy:
         self._reduction: Reduction | None = None
 
     @classmethod
-    def of(
-        cls,
-        config: "TinkerTrainer",
-        model: ModelConfig,
-        seed: int,
-    ) -> LoadedModel:
+    def of(cls, config: "TinkerTrainer", model: ModelConfig, seed: int) -> LoadedModel:
         """Build the model of a run without weights in this process."""
         lora = model.lora
         if lora is None:  # A recipe without an adapter was refused before.
@@ -146,9 +137,7 @@ class TinkerPolicy:
 
     def _new_adapter(self) -> "TrainingClient":
         return self.service.create_lora_training_client(
-            base_model=self.base_model,
-            rank=self._rank,
-            seed=self._seed,
+            base_model=self.base_model, rank=self._rank, seed=self._seed
         )
 
     def updated(self) -> None:
@@ -188,12 +177,7 @@ class TinkerPolicy:
             "target_modules": sorted(modules),
             "inference_mode": True,
         }
-        text = json.dumps(
-            config,
-            indent=2,
-            sort_keys=True,
-            default=str,
-        )
+        text = json.dumps(config, indent=2, sort_keys=True, default=str)
         (directory / "adapter_config.json").write_text(text, encoding="utf-8")
         save_file(tensors, directory / "adapter_model.safetensors")
 

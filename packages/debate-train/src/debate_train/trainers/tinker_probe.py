@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 _NUM_TRAINED = 8
 PROBE_ROW = Row.of_tokens(
-    tokens=np.arange(1, 33),
-    mask=np.arange(32) >= 32 - _NUM_TRAINED,
-    agent=0,
-    debate=0,
+    tokens=np.arange(1, 33), mask=np.arange(32) >= 32 - _NUM_TRAINED, agent=0, debate=0
 )
 """A row of 31 targets, 8 of them trained; any model has these ids."""
 _TOLERANCE = 0.02
@@ -75,9 +72,7 @@ def norm_of(metrics: Mapping[str, float] | None) -> float | None:
 
 
 def _norm_after(
-    config: "TinkerTrainer",
-    client: "TrainingClient",
-    passes: Sequence[list[types.Datum]],
+    config: "TinkerTrainer", client: "TrainingClient", passes: Sequence[list[types.Datum]]
 ) -> float:
     """Compute the norm of the gradient of some passes; a step of rate 0 drops it."""
     for rows in passes:

@@ -76,12 +76,7 @@ def datums(rows: Sequence[SentRow], reduction: Reduction) -> list[types.Datum]:
     return built + [_PADDING] * num_padding
 
 
-def datum(
-    sent: SentRow,
-    scale: float,
-    *,
-    with_weights: bool = True,
-) -> types.Datum:
+def datum(sent: SentRow, scale: float, *, with_weights: bool = True) -> types.Datum:
     """Build the datum of a row: input `tokens[:-1]`, targets `tokens[1:]`.
 
     Raises:

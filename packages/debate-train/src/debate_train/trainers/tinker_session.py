@@ -39,11 +39,7 @@ class TinkerSession:
     """An open `TinkerTrainer`."""
 
     def __init__(
-        self,
-        config: "TinkerTrainer",
-        loaded: LoadedModel,
-        loss: Loss,
-        total_steps: int,
+        self, config: "TinkerTrainer", loaded: LoadedModel, loss: Loss, total_steps: int
     ) -> None:
         assert isinstance(loaded.remote, TinkerPolicy)
         self._config = config

@@ -212,9 +212,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def with_trunks(
-    model: nn.Module,
-    packs: Sequence[Pack],
-    backward: Callable[[Tensor], object] | None = None,
+    model: nn.Module, packs: Sequence[Pack], backward: Callable[[Tensor], object] | None = None
 ) -> Iterator[tuple[Pack, TrunkPass | None]]:
     """Yield each pack on the model's device, with the pass over its trunk.
 
@@ -239,11 +237,7 @@ def with_trunks(
             yield pack.to(device), trunk_pass
 
 
-def score(
-    model: nn.Module,
-    packs: Sequence[Pack],
-    loss: Loss,
-) -> Iterator[tuple[Pack, Tensor]]:
+def score(model: nn.Module, packs: Sequence[Pack], loss: Loss) -> Iterator[tuple[Pack, Tensor]]:
     """Yield each pack with the log-probabilities of its actions as a loss takes them, (A,)."""
     for pack, trunk in with_trunks(model, packs):
         with attention_of(model, pack):
@@ -251,11 +245,7 @@ def score(
         yield pack, logps_A.detach()
 
 
-def row_logps(
-    model: nn.Module,
-    packs: Sequence[Pack],
-    loss: Loss,
-) -> dict[int, float]:
+def row_logps(model: nn.Module, packs: Sequence[Pack], loss: Loss) -> dict[int, float]:
     """Sum the log-probabilities of each row's actions, by the row's number."""
     sums: dict[int, float] = {}
     with torch.no_grad():
@@ -454,11 +444,7 @@ class TorchTrainerSession:
     """An open `TorchTrainer`."""
 
     def __init__(
-        self,
-        config: "TrainerSettings",
-        loaded: LoadedModel,
-        loss: Loss,
-        total_steps: int,
+        self, config: "TrainerSettings", loaded: LoadedModel, loss: Loss, total_steps: int
     ) -> None:
         self._config = config
         self._loaded = loaded
@@ -564,11 +550,7 @@ class TorchTrainerSession:
         for adapter, adapter_norm in norms.items():
             if adapter not in (None, ONLY):
                 adapter_norms[adapter] = adapter_norm
-        return Update(
-            grad_norm=norm,
-            is_skipped=not is_finite,
-            adapter_norms=adapter_norms,
-        )
+        return Update(grad_norm=norm, is_skipped=not is_finite, adapter_norms=adapter_norms)
 
     @property
     def completed(self) -> int | None:

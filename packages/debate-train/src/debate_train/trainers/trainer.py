@@ -155,12 +155,7 @@ class TrainerSettings(Config):
     """`prefix`: common beginnings of rows computed once; `rows`: nothing shared; `none`: padded."""
 
     @abstractmethod
-    def open(
-        self,
-        loaded: "LoadedModel",
-        loss: "Loss",
-        total_steps: int,
-    ) -> Trainer:
+    def open(self, loaded: "LoadedModel", loss: "Loss", total_steps: int) -> Trainer:
         """Open a trainer of this model; the reference policy is the model as it is now."""
 
     def load_model(self, model: ModelConfig, seed: int) -> LoadedModel:
@@ -209,12 +204,7 @@ class TrainerSettings(Config):
         """Explain why weights of these types cannot be trained; `None` if they can."""
         return None
 
-    def plan(
-        self,
-        batch: "Batch",
-        loss: "Loss",
-        ranks: int = 1,
-    ) -> "list[list[Packs]]":
+    def plan(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[Packs]]":
         """Pack each minibatch for every rank; the outer list is by rank."""
         plan: list[list[Packs]] = [[] for _ in range(ranks)]
         for minibatch in minibatches(batch, self.minibatch_size):
@@ -223,12 +213,7 @@ class TrainerSettings(Config):
                 rank_plan.append(packs)
         return plan
 
-    def packs(
-        self,
-        batch: "Batch",
-        loss: "Loss",
-        ranks: int = 1,
-    ) -> "list[Packs]":
+    def packs(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[Packs]":
         """Pack the rows of an update for every rank."""
         # Recipes are read without torch, which packs need.
         from debate_train.batches.packs import pack
@@ -305,12 +290,7 @@ class TorchTrainer(TrainerSettings):
             parts.append(self.optimizer.make(adapter_parameters, rate))
         return CombinedOptimizer(parts)
 
-    def open(
-        self,
-        loaded: LoadedModel,
-        loss: Loss,
-        total_steps: int,
-    ) -> "TorchTrainerSession":
+    def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "TorchTrainerSession":
         """Open a session in this process."""
         from debate_train.trainers.torch_session import TorchTrainerSession
 

@@ -38,11 +38,7 @@ def is_healthy(url: str) -> bool:
         return False
 
 
-def wait_until(
-    is_ready: Callable[[], bool],
-    timeout_s: float,
-    url: str,
-) -> None:
+def wait_until(is_ready: Callable[[], bool], timeout_s: float, url: str) -> None:
     """Wait for a server that was not started here.
 
     Raises:
@@ -58,17 +54,9 @@ def wait_until(
 class ServerCalls:
     """The calls of vLLM's trainer side to a server, over HTTP."""
 
-    def __init__(
-        self,
-        url: str,
-        headers: Mapping[str, str],
-        timeout_s: float,
-    ) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
         self._client = httpx.Client(
-            base_url=url,
-            headers=headers,
-            timeout=timeout_s,
-            trust_env=False,
+            base_url=url, headers=headers, timeout=timeout_s, trust_env=False
         )
 
     def init_weight_transfer_engine(self, init_info: dict[str, object]) -> None:
@@ -247,11 +235,7 @@ class ServerControl:
         Raises:
             EndpointError: When the server has ended, cannot be reached, or refuses the prompt.
         """
-        body = {
-            "model": model,
-            "token_ids": list(prompt),
-            "sampling_params": dict(sampling),
-        }
+        body = {"model": model, "token_ids": list(prompt), "sampling_params": dict(sampling)}
         headers = {} if engine is None else {"X-data-parallel-rank": str(engine)}
         return read(await self._call("POST", GENERATE, body, headers))
 
@@ -336,12 +320,7 @@ class ServerControl:
         headers: Mapping[str, str] = {"Connection": "close"},
     ) -> Any:
         try:
-            response = await self._client.request(
-                method,
-                path,
-                json=json,
-                headers=headers,
-            )
+            response = await self._client.request(method, path, json=json, headers=headers)
         except httpx.TransportError as error:
             # A server that dies closes its connections some seconds before its process has ended.
             if self._process is not None:

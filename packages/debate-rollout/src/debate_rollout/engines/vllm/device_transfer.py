@@ -45,11 +45,7 @@ class DeviceTransfer:
     """One meeting with the server's workers, then a transfer a refresh."""
 
     def __init__(
-        self,
-        kind: Literal["nccl", "ipc"],
-        url: str,
-        headers: Mapping[str, str],
-        timeout_s: float,
+        self, kind: Literal["nccl", "ipc"], url: str, headers: Mapping[str, str], timeout_s: float
     ) -> None:
         if not torch.cuda.is_available():
             raise EngineConfigError(

@@ -107,11 +107,7 @@ def free_cache() -> None:
         torch.cuda.empty_cache()
 
 
-def write_weights(
-    folder: Path,
-    label: str,
-    tensors: Mapping[str, Tensor],
-) -> Path:
+def write_weights(folder: Path, label: str, tensors: Mapping[str, Tensor]) -> Path:
     """Write tensors to a safetensors file and return its path."""
     path = folder / f"weights-{label}.safetensors"
     partial = path.with_suffix(".partial")
@@ -242,10 +238,7 @@ class ServedModel:
             del self.versions[next(iter(self.versions))]
 
     def spans(
-        self,
-        found: Sequence[tuple[str, int, int]],
-        began: int | str,
-        length: int,
+        self, found: Sequence[tuple[str, int, int]], began: int | str, length: int
     ) -> list[Span]:
         """Return vLLM's spans with our versions in place of its labels.
 

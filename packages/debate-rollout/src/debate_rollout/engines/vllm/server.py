@@ -232,12 +232,7 @@ class VllmServer(HttpEngine):
             process = cast(ServerProcess, server.process)
             process.wait(partial(is_healthy, server.control.url), self._config.start_timeout_s)
 
-    def _start(
-        self,
-        model: str,
-        key: str,
-        number: int,
-    ) -> tuple[str, ServerProcess]:
+    def _start(self, model: str, key: str, number: int) -> tuple[str, ServerProcess]:
         """Start a server; return the URL and the process, not ready yet."""
         from debate_rollout.engines.vllm.sampler import engine_arguments
 
@@ -268,10 +263,7 @@ class VllmServer(HttpEngine):
         return f"http://127.0.0.1:{port}", ServerProcess(command, environment, log)
 
     def _pooled_server(
-        self,
-        url: str,
-        key: str | None,
-        process: ServerProcess | None = None,
+        self, url: str, key: str | None, process: ServerProcess | None = None
     ) -> PooledServer:
         headers = {"Accept-Encoding": "identity"}
         if key is not None:
@@ -381,12 +373,7 @@ class VllmServer(HttpEngine):
                 _LOG.warning("%s; trying again for up to %g s", problem, patience_s)
                 await asyncio.sleep(pause_s)
 
-    async def _try_once(
-        self,
-        server: PooledServer,
-        engine: int | None,
-        request: Request,
-    ) -> Reply:
+    async def _try_once(self, server: PooledServer, engine: int | None, request: Request) -> Reply:
         # An adapter stays the same until its replies end; full weights may change within them.
         began: int | str = self._version if "lora" in self.capabilities else self._served.label
         model = of_adapter(self._adapters, request.turn_request) or self._model

@@ -23,9 +23,7 @@ _GRACE_S = 10.0
 
 
 def server_command(
-    model: str,
-    arguments: Mapping[str, object],
-    host: str = "127.0.0.1",
+    model: str, arguments: Mapping[str, object], host: str = "127.0.0.1"
 ) -> list[str]:
     """Build the command line of a server, without its port."""
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
@@ -57,11 +55,7 @@ class ServerProcess:
     """A running server and its log."""
 
     def __init__(
-        self,
-        command: list[str],
-        environment: Mapping[str, str],
-        log: Path,
-        mode: str = "wb",
+        self, command: list[str], environment: Mapping[str, str], log: Path, mode: str = "wb"
     ) -> None:
         self.log = log
         self._command = command

@@ -194,10 +194,7 @@ class VllmSettings(EngineSettings):
 
 
 def serving_arguments(
-    settings: VllmSettings,
-    dtype: str,
-    window: int | None,
-    transfer: str = BACKEND,
+    settings: VllmSettings, dtype: str, window: int | None, transfer: str = BACKEND
 ) -> dict[str, object]:
     """List the arguments that this package sets, by the names of vLLM's `EngineArgs`.
 
