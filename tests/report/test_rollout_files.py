@@ -250,6 +250,26 @@ def test_plain_rows_are_read_and_unknown_numbers_are_not_zero(tmp_path: Path) ->
     assert unknown.meta == endless.meta == {}
 
 
+@pytest.mark.parametrize(
+    ("reply", "verdict"),
+    [
+        ("<think>1</think><answer>2</answer>", "right"),
+        ("<think>2</think>\n<Answer> 3", "wrong"),
+        ("<answer>is</answer> \\boxed{2}", "right"),
+        ("2", None),
+    ],
+)
+def test_reply_without_a_box_is_read_by_its_answer_section(
+    tmp_path: Path, reply: str, verdict: str | None
+) -> None:
+    row = {"prompt": "1 + 1?", "completion": reply, "answer": "2"}
+    debates = Debates()
+    debates.add_imported(import_rollouts(written(tmp_path / "plain.jsonl", row)))
+    (recorded,) = debates.found
+    verdicts = [verdict for _, verdict in dict(recorded.decisions).values()]
+    assert verdicts == ([] if verdict is None else [verdict])
+
+
 def test_plain_rows_lose_what_a_template_wrote_and_their_answer_is_no_score(tmp_path: Path) -> None:
     row = {
         "prompt": "<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n",

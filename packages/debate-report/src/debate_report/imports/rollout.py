@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from debate_protocol.command_line import UsageError
+from debate_protocol.contracts import Contract
+from debate_protocol.parsing import final_box
 from debate_protocol.types import TOKENS, Message, Protocol, Question, Transcript, Turn
 from debate_report.imports.values import Record, golds
 
 # Scores that say whether a reply is right, in the order in which they are believed.
 VERDICT_SCORES = ("acc", "accuracy", "accuracy_reward", "correct", "is_correct", "exact_match")
 VERDICTS = {True: "right", False: "wrong"}
+BOXED = "boxed"
+# `<think>…</think><answer>…</answer>`, as many trainers ask for; `parse` unwraps the thinking.
+ANSWER_SECTION = Contract("answer", ("answer",), stop=None)
 # Keys of a transcript's `meta` that are no scores.
 DESCRIBING_KEYS = frozenset(
     {
@@ -192,10 +197,16 @@ def transcript_of(rollout: ImportedReply, settings: ReadSettings, row_number: in
     return Transcript(
         id=f"{question.id}/{step}/{row_number}",
         question=question,
-        protocol=Protocol(1, contract=settings.contract),
+        protocol=Protocol(1, contract=_contract_of(turn.text, settings)),
         turns=(turn,),
         meta=meta_of(rollout),
     )
+
+
+def _contract_of(reply: str, settings: ReadSettings) -> str | Contract:
+    """Choose how a reply is read: where boxes are expected and there is none, by its `<answer>`."""
+    has_no_box = settings.contract == BOXED and final_box(reply) is None
+    return ANSWER_SECTION if has_no_box and "<answer>" in reply.lower() else settings.contract
 
 
 def counted(num_tokens: int | None) -> dict[str, object]:
