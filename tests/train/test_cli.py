@@ -1,6 +1,7 @@
 """The debate-train command: arguments, messages and exit codes."""
 
 import argparse
+import json
 import logging
 import subprocess
 import sys
@@ -409,3 +410,15 @@ def test_explain_of_no_key_names_the_nearest(
     key, *recipe = arguments
     assert main([*recipe, "--explain", key]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_import_ends_well_when_its_reader_has_seen_enough(tmp_path: Path) -> None:
+    row = json.dumps({"prompt": "1 + 1?", "completion": "\\boxed{2}" * 100})
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{row}\n" * 500)
+    command = [sys.executable, "-m", "debate_train", "import", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    assert b"debate-transcript/1" in process.stdout.readline()
+    process.stdout.close()
+    assert (process.wait(timeout=60), process.stderr.read()) == (0, b"")

@@ -81,8 +81,12 @@ def _import(arguments: argparse.Namespace) -> int:
         kind=arguments.kind,
         answer=arguments.answer,
     )
-    for debate in debates:
-        sys.stdout.buffer.write(json_line(to_json(debate)))
+    try:
+        for debate in debates:
+            sys.stdout.buffer.write(json_line(to_json(debate)))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        pass  # A reader such as `head` has seen enough.
     return DONE
 
 
