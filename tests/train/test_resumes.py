@@ -165,6 +165,27 @@ def test_resume_takes_the_runs_own_recipe_and_refuses_another(run, output, capsy
     assert main(["--resume", str(output)]) == 0
 
 
+def test_resume_refuses_questions_that_have_changed(run, output, tmp_path, capsys):
+    shutil.rmtree(output)
+    path = tmp_path / "q.jsonl"
+    rows = [json.dumps({"question": f"What is {n}?", "answer": n}) for n in range(40)]
+    path.write_text("\n".join(rows))
+    data = [f"data={{type: questions, path: {path}, batch_size: 2}}", "reward={type: verifiable}"]
+    assert run("steps=2", *data) == 0
+    damage_checkpoints_after(output, 1)
+    path.write_text("\n".join(rows[:-1]))
+    before = contents(output)
+    assert main(["--resume", str(output)]) == 2
+    message = "data.path: found a file with other content than the run was trained with"
+    assert message in capsys.readouterr().err
+    assert contents(output) == before
+    assert main(["--resume", "--changed", str(output)]) == 0
+    # The file that was agreed to last is the run's own from then on.
+    assert main(["--resume", str(output)]) == 0
+    path.write_text("\n".join(rows))
+    assert main(["--resume", str(output)]) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

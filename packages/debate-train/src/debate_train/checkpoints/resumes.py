@@ -83,6 +83,34 @@ def refuse_changes(directory: RunDirectory, resolved_yaml: str) -> None:
     )
 
 
+def refuse_other_data(directory: RunDirectory, data: Mapping[str, str]) -> None:
+    """Refuse to go on with files of questions that have changed; runs of earlier releases have
+    no hashes of them.
+
+    Raises:
+        RecipeError: A file differs from that of the run's start, or of its last resume.
+    """
+    environment = _read_environment(directory)
+    before: Mapping[str, str] = environment.get("data") or {}
+    for resume in environment.get("resumed", []):
+        before = resume.get("data") or before
+    for key, digest in data.items():
+        if before.get(key, digest) != digest:
+            raise RecipeError(
+                f"{key}: found a file with other content than the run was trained with, so its "
+                "steps and held-out questions would be others; expected the same file, or "
+                "--changed to go on with this one"
+            )
+
+
+def _read_environment(directory: RunDirectory) -> dict[str, Any]:
+    try:
+        return dict(json.loads((directory.path / ENVIRONMENT).read_bytes()))
+    except (OSError, ValueError):
+        # A run that was stopped while its folder was made has none yet.
+        return {}
+
+
 def recipe_changes(before: str, now: str) -> Changes:
     """Compare two resolved recipes.
 
@@ -132,7 +160,9 @@ def _first_step(path: Path) -> int:
     return int(path.stem.rpartition("-")[2])
 
 
-def note_resume(directory: RunDirectory, step: int, resolved_yaml: str) -> Changes:
+def note_resume(
+    directory: RunDirectory, step: int, resolved_yaml: str, data: Mapping[str, str]
+) -> Changes:
     """Record a resume after `step` steps, once the run has gone back there.
 
     `environment.json` gets an entry in `resumed`. A changed recipe is written as
@@ -147,13 +177,9 @@ def note_resume(directory: RunDirectory, step: int, resolved_yaml: str) -> Chang
         recipe_path = directory.path / f"recipe-from-step-{step + 1:06d}.yaml"
         write_whole(recipe_path, resolved_yaml.encode())
         directory.note_record(recipe_path)
-    entry = {**describe_environment(), "from_step": step + 1, "changes": changes}
+    entry = {**describe_environment(), "from_step": step + 1, "changes": changes, "data": data}
     path = directory.path / ENVIRONMENT
-    try:
-        environment: dict[str, Any] = dict(json.loads(path.read_bytes()))
-    except (OSError, ValueError):
-        # A run that was stopped while its folder was made has none yet.
-        environment = describe_environment()
+    environment = _read_environment(directory) or describe_environment()
     environment["resumed"] = [*environment.get("resumed", []), entry]
     text = json.dumps(environment, indent=2, ensure_ascii=False, allow_nan=False)
     write_whole(path, (text + "\n").encode())

@@ -178,8 +178,9 @@ def file_name(phase: str) -> str:
 def file_digest(path: Path) -> str | None:
     """Hash a file (SHA-256); `None` where it cannot be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, ValueError):
         return None
 
 

@@ -26,10 +26,17 @@ from debate_train.checkpoints.resumes import (
     note_resume,
     refuse_another_run,
     refuse_changes,
+    refuse_other_data,
     refuse_other_files,
     shown_changes,
 )
-from debate_train.checkpoints.run_directory import METRICS, MetricsFile, RunDirectory, new_folder
+from debate_train.checkpoints.run_directory import (
+    METRICS,
+    MetricsFile,
+    RunDirectory,
+    file_digest,
+    new_folder,
+)
 from debate_train.checkpoints.trainer_state import seed_all
 from debate_train.errors import RecipeError, UsageError
 from debate_train.interrupts import Interrupts
@@ -76,18 +83,20 @@ def run(
     refuse(recipe, Launch(is_here=True))
     directory = RunDirectory.open(path) if resume else RunDirectory.create(path, recipe_text)
     with cpu_threads(recipe), _cleaning_up(directory, is_new=not resume):
+        data = data_prints(recipe)
         if resume:
             refuse_another_run(directory, recipe_text)
             if not changed:
                 refuse_changes(directory, recipe_text)
+                refuse_other_data(directory, data)
         source = recipe.data.open(recipe.seed)
         loaded = _load_model(recipe)
         hashes = weight_prints(loaded)
         identity = run_hash(directory.recipe, model_print(loaded, hashes.get("frozen", "")))
         checkpoints = Checkpoints(directory.checkpoints_path, identity, recipe.checkpoint.keep_last)
         if not resume:
-            directory.describe({"weights": hashes})
-        start, begin = _plan_start(recipe, directory, checkpoints, recipe_text, resume=resume)
+            directory.describe({"weights": hashes, "data": data})
+        start, begin = _plan_start(recipe, directory, checkpoints, recipe_text, data, resume=resume)
         seed_all(recipe.seed)
         phases = recipe.phase_recipes().values()
         plays_ahead = any(phase.pipeline.max_staleness > 0 for phase in phases)
@@ -135,6 +144,21 @@ def run(
     return code
 
 
+def data_prints(recipe: Recipe) -> dict[str, str]:
+    """Hash the files of questions, by key; data on a hub has none."""
+    stages = {"": recipe}
+    for name, phase in recipe.phase_recipes().items():
+        if phase.data != recipe.data:
+            stages[f"phases.{name}."] = phase
+    prints = {}
+    for prefix, stage in stages.items():
+        for key, path in stage.data.paths().items():
+            digest = file_digest(Path(path))
+            if digest is not None:
+                prints[f"{prefix}{key}"] = digest
+    return prints
+
+
 @contextmanager
 def _cleaning_up(directory: RunDirectory, is_new: bool) -> Iterator[None]:
     """Close the directory in the end; remove a new directory without a complete step."""
@@ -171,6 +195,7 @@ def _plan_start(
     directory: RunDirectory,
     checkpoints: Checkpoints,
     recipe_text: str,
+    data: Mapping[str, str],
     *,
     resume: bool,
 ) -> tuple[Checkpoint | None, Callable[[], None]]:
@@ -193,7 +218,7 @@ def _plan_start(
 
     def begin() -> None:
         directory.begin(state)
-        changes = note_resume(directory, state.step, recipe_text)
+        changes = note_resume(directory, state.step, recipe_text, data)
         if changes:
             print(f"warning: {shown_changes(changes, state.step)}", file=sys.stderr)
         # A finished run has its results, unless they would be measured in another way now.
