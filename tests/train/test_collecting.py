@@ -88,3 +88,19 @@ def test_main_refuses_to_mix_debates_of_two_recipes(
     assert main([recipe, change, *output]) == 2
     assert f"debate-rollout: {change.split('=')[0].split('.max_r')[0]}" in capsys.readouterr().err
     assert (tmp_path / "out" / "transcripts.jsonl").read_bytes() == before
+
+
+def test_main_refuses_to_mix_debates_of_files_that_differ(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f'{{"question": "What is {n}?"}}\n' for n in range(20)]
+    path = tmp_path / "q.jsonl"
+    path.write_text("".join(rows))
+    data = f"data={{type: questions, path: {path}, batch_size: 2}}"
+    arguments = [recipe, data, "--output", str(tmp_path / "out")]
+    assert main([*arguments, "steps=1"]) == 0
+    assert main([*arguments, "steps=2"]) == 0
+    path.write_text("".join(rows[1:]))
+    assert main([*arguments, "steps=3"]) == 2
+    assert "data.path: found a file with other content than" in capsys.readouterr().err
+    assert len(found(tmp_path / "out")) == 8

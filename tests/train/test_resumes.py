@@ -176,7 +176,7 @@ def test_resume_refuses_questions_that_have_changed(run, output, tmp_path, capsy
     path.write_text("\n".join(rows[:-1]))
     before = contents(output)
     assert main(["--resume", str(output)]) == 2
-    message = "data.path: found a file with other content than the run was trained with"
+    message = "data.path: found a file with other content than "
     assert message in capsys.readouterr().err
     assert contents(output) == before
     assert main(["--resume", "--changed", str(output)]) == 0

@@ -83,29 +83,34 @@ def refuse_changes(directory: RunDirectory, resolved_yaml: str) -> None:
     )
 
 
-def refuse_other_data(directory: RunDirectory, data: Mapping[str, str]) -> None:
-    """Refuse to go on with files of questions that have changed; runs of earlier releases have
-    no hashes of them.
+def refuse_other_data(folder: Path, data: Mapping[str, str], way_out: str) -> None:
+    """Refuse to go on with files of questions that have changed.
+
+    Folders of earlier releases have no hashes of them.
+
+    Args:
+        folder: Of the run.
+        data: The hashes of the files, by key.
+        way_out: What else to expect than the same file.
 
     Raises:
-        RecipeError: A file differs from that of the run's start, or of its last resume.
+        RecipeError: A file differs from that of the start, or of the last resume.
     """
-    environment = _read_environment(directory)
+    environment = _read_environment(folder)
     before: Mapping[str, str] = environment.get("data") or {}
     for resume in environment.get("resumed", []):
         before = resume.get("data") or before
     for key, digest in data.items():
         if before.get(key, digest) != digest:
             raise RecipeError(
-                f"{key}: found a file with other content than the run was trained with, so its "
-                "steps and held-out questions would be others; expected the same file, or "
-                "--changed to go on with this one"
+                f"{key}: found a file with other content than {folder} was made with; expected "
+                f"the same file, or {way_out}"
             )
 
 
-def _read_environment(directory: RunDirectory) -> dict[str, Any]:
+def _read_environment(folder: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads((directory.path / ENVIRONMENT).read_bytes()))
+        return dict(json.loads((folder / ENVIRONMENT).read_bytes()))
     except (OSError, ValueError):
         # A run that was stopped while its folder was made has none yet.
         return {}
@@ -179,7 +184,7 @@ def note_resume(
         directory.note_record(recipe_path)
     entry = {**describe_environment(), "from_step": step + 1, "changes": changes, "data": data}
     path = directory.path / ENVIRONMENT
-    environment = _read_environment(directory) or describe_environment()
+    environment: dict[str, Any] = _read_environment(directory.path) or describe_environment()
     environment["resumed"] = [*environment.get("resumed", []), entry]
     text = json.dumps(environment, indent=2, ensure_ascii=False, allow_nan=False)
     write_whole(path, (text + "\n").encode())

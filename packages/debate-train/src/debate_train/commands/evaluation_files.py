@@ -102,10 +102,10 @@ class ResumableFolder:
         except OSError as error:
             raise not_writable(path, error) from error
 
-    def record_environment(self, *, resumed: bool) -> None:
-        """Write versions and device of the first call; append calls with `resumed`."""
+    def record_environment(self, *, resumed: bool, facts: Mapping[str, object] = {}) -> None:
+        """Write versions, device and facts of the first call; append calls with `resumed`."""
         path = self.path / ENVIRONMENT
-        environment = describe_environment()
+        environment = {**describe_environment(), **facts}
         if not path.exists():
             write_json(path, environment)
         elif resumed:

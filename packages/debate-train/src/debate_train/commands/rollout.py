@@ -4,14 +4,14 @@ import argparse
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from debate_protocol.transcripts.files import json_line, to_json
 from debate_protocol.types import DebateRun, Transcript
 from debate_rollout.drivers import play_each
 from debate_rollout.engine import Engine, streaming
-from debate_train.checkpoints.resumes import recipe_changes
+from debate_train.checkpoints.resumes import recipe_changes, refuse_other_data
 from debate_train.checkpoints.whole_files import cut_torn_line
 from debate_train.commands.evaluation_files import RECIPE, ResumableFolder
 from debate_train.commands.options import rollout_parser
@@ -28,6 +28,7 @@ from debate_train.monitoring.progress import Progress
 from debate_train.playing import check_of, named_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check_collecting
+from debate_train.recipe.data_view import data_prints
 from debate_train.recipe.refusals import refuse_absent_devices
 from debate_train.running.open_engines import open_sampling
 
@@ -50,13 +51,14 @@ class Collection(ResumableFolder):
     Args:
         path: A new or empty folder, or the folder of an earlier call with the same recipe.
         resolved_yaml: The recipe as the folder has it.
+        data: Hashes of the files of questions, by key.
 
     Raises:
-        UsageError: The folder cannot be used, holds debates of another recipe, or another process
-            writes there.
+        UsageError: The folder cannot be used, holds debates of another recipe or of other
+            questions, or another process writes there.
     """
 
-    def __init__(self, path: Path, resolved_yaml: str) -> None:
+    def __init__(self, path: Path, resolved_yaml: str, data: Mapping[str, str]) -> None:
         super().__init__(path, TRANSCRIPTS, b"")
         self.file = path / TRANSCRIPTS
         try:
@@ -68,8 +70,9 @@ class Collection(ResumableFolder):
             # Without any debate, another recipe may simply take the folder.
             if self.ids and recipe_path.is_file():
                 _refuse_another_recipe(recipe_path, resolved_yaml)
+                refuse_other_data(path, data, "another --output")
             self.write(RECIPE, resolved_yaml)
-            self.record_environment(resumed=True)
+            self.record_environment(resumed=True, facts={"data": data})
             self._file = self.file.open("ab")
         except BaseException:
             # `with` has not begun, so nothing else would release the folder.
@@ -137,7 +140,10 @@ def collect(recipe: Recipe, resolved_yaml: str, output: Path) -> None:
         name = f"rollout/{number}"
         steps.append(named_debates(recipe, questions, name, check_proposal=check_of(source)))
     num_debates = sum(map(len, steps))
-    with Collection(output, resolved_yaml) as collection, Progress() as progress:
+    with (
+        Collection(output, resolved_yaml, data_prints(recipe)) as collection,
+        Progress() as progress,
+    ):
         missing = []
         for step in steps:
             missing.append([named for named in step if named[0] not in collection.ids])

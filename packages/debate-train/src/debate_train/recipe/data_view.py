@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from debate_protocol.types import Question
+from debate_train.checkpoints.run_directory import file_digest
 from debate_train.data import DataSettings, DataSource
 from debate_train.data.source import keep_apart
 from debate_train.errors import UsageError
 from debate_train.recipe.context import ASSUMED_QUESTION_TOKENS
+from debate_train.recipe.recipe import Recipe
 
 # Keys of a question's meta that prompts show.
 SHOWN_KEYS = ("passage", "choices")
@@ -78,3 +81,18 @@ def overlap_lines(
         if line:
             lines.append(line)
     return lines
+
+
+def data_prints(recipe: Recipe) -> dict[str, str]:
+    """Hash the files of questions, by key; data on a hub has none."""
+    stages = {"": recipe}
+    for name, phase in recipe.phase_recipes().items():
+        if phase.data != recipe.data:
+            stages[f"phases.{name}."] = phase
+    prints = {}
+    for prefix, stage in stages.items():
+        for key, path in stage.data.paths().items():
+            digest = file_digest(Path(path))
+            if digest is not None:
+                prints[f"{prefix}{key}"] = digest
+    return prints

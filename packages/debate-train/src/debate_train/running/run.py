@@ -30,13 +30,7 @@ from debate_train.checkpoints.resumes import (
     refuse_other_files,
     shown_changes,
 )
-from debate_train.checkpoints.run_directory import (
-    METRICS,
-    MetricsFile,
-    RunDirectory,
-    file_digest,
-    new_folder,
-)
+from debate_train.checkpoints.run_directory import METRICS, MetricsFile, RunDirectory, new_folder
 from debate_train.checkpoints.trainer_state import seed_all
 from debate_train.errors import RecipeError, UsageError
 from debate_train.interrupts import Interrupts
@@ -44,6 +38,7 @@ from debate_train.models.loaded_model import LoadedModel
 from debate_train.monitoring.progress import Progress
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
+from debate_train.recipe.data_view import data_prints
 from debate_train.recipe.files import load_recipe
 from debate_train.recipe.reading import Overrides
 from debate_train.recipe.refusals import Launch, refuse
@@ -88,7 +83,7 @@ def run(
             refuse_another_run(directory, recipe_text)
             if not changed:
                 refuse_changes(directory, recipe_text)
-                refuse_other_data(directory, data)
+                refuse_other_data(path, data, "--changed to go on with this one")
         source = recipe.data.open(recipe.seed)
         loaded = _load_model(recipe)
         hashes = weight_prints(loaded)
@@ -142,21 +137,6 @@ def run(
     if report is not None:
         print(f"report: {report}")
     return code
-
-
-def data_prints(recipe: Recipe) -> dict[str, str]:
-    """Hash the files of questions, by key; data on a hub has none."""
-    stages = {"": recipe}
-    for name, phase in recipe.phase_recipes().items():
-        if phase.data != recipe.data:
-            stages[f"phases.{name}."] = phase
-    prints = {}
-    for prefix, stage in stages.items():
-        for key, path in stage.data.paths().items():
-            digest = file_digest(Path(path))
-            if digest is not None:
-                prints[f"{prefix}{key}"] = digest
-    return prints
 
 
 @contextmanager
