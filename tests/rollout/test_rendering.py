@@ -104,6 +104,17 @@ GEMMA2 = (
     "{{ m.content | trim }}<end_of_turn>\n{% endfor %}"
     "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
 )  # fmt: skip
+# A reply is several messages, of which only the last ends in the end token.
+HARMONY = (
+    "{% for m in messages %}<|start|>{{ m.role }}"
+    "{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>{{ m.content }}"
+    "{% if m.role == 'assistant' and loop.last and not add_generation_prompt %}<|return|>"
+    "{% else %}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+HARMONY_MARKS = (
+    "<|startoftext|>", "<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>",
+)  # fmt: skip
 CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 BLOCK = "<think>\n\n</think>\n\n"
 LLAMA_MARKS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
@@ -379,6 +390,7 @@ FAMILIES = {
     ),
     "plain": Family(None, ("<s>", "</s>"), "</s>"),
 }
+ENDED = FAMILIES | {"gpt-oss": Family(HARMONY, HARMONY_MARKS, "<|return|>")}
 
 
 each_family = pytest.mark.parametrize("name", FAMILIES)
@@ -387,7 +399,7 @@ each_family = pytest.mark.parametrize("name", FAMILIES)
 @cache
 def renderer_of(name: str) -> Renderer:
     """A byte-level BPE with the family's special tokens; thinking tags are plain added tokens."""
-    family = FAMILIES[name]
+    family = ENDED[name]
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -409,6 +421,13 @@ def renderer_of(name: str) -> Renderer:
         chat_template=family.template,
     )
     return Renderer(tokenizer, family.kwargs)
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_replies_end_where_the_family_ends_the_last_one(name: str) -> None:
+    renderer = renderer_of(name)
+    ends = set(renderer.tokenizer.convert_ids_to_tokens(renderer.end_ids))
+    assert ends == {ENDED[name].closing, renderer.tokenizer.eos_token}
 
 
 @st.composite
@@ -575,6 +594,25 @@ def test_token_text_strips_the_first_space_when_sentencepiece_does(
 def test_token_text_refuses_tokens_without_bytes(word_piece: Any) -> None:
     with pytest.raises(EngineConfigError, match="decodes by WordPiece; expected a fast tokenizer"):
         token_text(word_piece, [0])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        pytest.param(
+            "{% for m in messages %}User: {% for part in m.content %}{{ part.text }}{% endfor %}"
+            "{% endfor %}",
+            id="writes nothing",
+        ),
+        pytest.param(
+            "{% for m in messages %}{{ m.content[0]['text'] | trim }}{% endfor %}{{ fail() }}",
+            id="fails",
+        ),
+    ],
+)
+def test_renderer_refuses_templates_that_lose_texts(templated: Templated, template: str) -> None:
+    with pytest.raises(EngineConfigError, match="does not write the text of a user message"):
+        Renderer(templated(template))
 
 
 def test_render_starts_afresh_when_the_template_rewrites_earlier_text(templated: Templated) -> None:

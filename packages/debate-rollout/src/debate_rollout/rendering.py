@@ -261,6 +261,9 @@ class Renderer:
     Args:
         tokenizer: A Hugging Face tokenizer.
         template_kwargs: Handed to the chat template, such as `{"enable_thinking": False}`.
+
+    Raises:
+        EngineConfigError: The chat template does not write texts.
     """
 
     def __init__(
@@ -272,6 +275,12 @@ class Renderer:
             self._kwargs.setdefault("chat_template", plain_template(tokenizer))
         self._special = special_ids(tokenizer)
         self._special_names = {str(tokenizer.convert_ids_to_tokens(i)) for i in self._special}
+        # Templates of image models take lists of parts: of a text they write nothing, or fail.
+        if not self._accepts(_placeholders("user")):
+            raise EngineConfigError(
+                "tokenizer: found a chat template that does not write the text of a user message; "
+                "expected one of a text model"
+            )
         self._has_system_role = self._keeps_system_role()
         self._merges_neighbors = not self._accepts(_placeholders("user", "user"))
         self._marks = self._mark_pattern()
@@ -444,12 +453,25 @@ class Renderer:
         """Find the ids that end a reply: the end token, and the template's end of a message."""
         end_ids = {self.tokenizer.eos_token_id} - {None}
         (next_message,) = _placeholders("user")
-        text = self._after_reply(("user",), [next_message])
-        if text is not None:
-            closing_ids = self.encode(text.partition(next_message["content"])[0])
-            # Further special tokens open the next message.
-            end_ids.update([i for i in closing_ids if i in self._special][:1])
+        text_between = self._after_reply(("user",), [next_message]) or ""
+        text_between = text_between.partition(next_message["content"])[0]
+        # The last reply goes first: gpt-oss ends it otherwise, and thoughts as earlier replies.
+        for text in (self._after_last_reply(), text_between):
+            closing_ids = [i for i in self.encode(text) if i in self._special]
+            if closing_ids:
+                # Further special tokens open the next message.
+                end_ids.add(closing_ids[0])
+                break
         return tuple(sorted(end_ids))
+
+    def _after_last_reply(self) -> str:
+        """Render the text from the end of a conversation's last reply on."""
+        (question,) = _placeholders("user")
+        reply: Message = {"role": "assistant", "content": _REPLY}
+        try:
+            return self._template([question, reply], False).partition(_REPLY)[2]
+        except Exception:  # the template takes no conversation that ends in a reply
+            return ""
 
     def all_end_ids(self, model: "PreTrainedModel") -> list[int]:
         """List the ids that end a reply, with the ids of the model's generation config."""
