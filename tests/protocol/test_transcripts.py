@@ -1,6 +1,7 @@
 """Transcript files: what is kept, what is derived, what is refused and where it stands."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -401,3 +402,19 @@ def test_a_transcript_is_read_when_it_is_as_large_as_it_may_be() -> None:
         max_rounds=MAX_ROUNDS,
     )
     assert from_json(data).turns[0].round == MAX_ROUNDS - 1
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (("q", 5), "question 'q': text: found 5, expected text"),
+        (("q", "?", 4), "question 'q': answer: found 4, expected text, or None"),
+        (("q", "?", ["4"]), "question 'q': answer: found ['4'], expected text, or None"),
+        (("q", "?", "4", None), "question 'q': meta: found None, expected a mapping"),
+    ],
+)
+def test_question_of_other_types_is_refused_where_it_is_made(
+    values: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Question(*values)

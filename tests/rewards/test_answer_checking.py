@@ -515,6 +515,13 @@ def test_verify_judges_lists_in_order() -> None:
         verify(["5"], [])
 
 
+@pytest.mark.parametrize("choices", ["A) red B) blue", 5, {"red"}])
+def test_choices_that_are_no_list_are_refused(choices: Any) -> None:
+    question = Question("q7", "?", "A", {"kind": "choice", "choices": choices})
+    with pytest.raises(ValueError, match=r"question 'q7', meta.choices: found .*, expected a list"):
+        check(question, "A")
+
+
 @pytest.mark.parametrize("accept", ["17", 17, {"a": "17"}, [["17"]], [None], [float("inf")]])
 def test_accepted_answers_that_are_no_list_of_texts_are_refused(accept: Any) -> None:
     question = Question("q7", "?", "42", {"accept": accept})

@@ -4,6 +4,7 @@ Agents and rounds count from 0. A turn is an agent speaking in a round.
 """
 
 import re
+import reprlib
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,12 +48,28 @@ class Question:
 
     `meta` may hold `kind` (math, choice, yes_no, number, text), `choices` and `passage`;
     further keys are kept as they are.
+
+    Raises:
+        ValueError: A value has another type, such as a number as the answer.
     """
 
     id: str
     text: str
     answer: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        is_answer = self.answer is None or isinstance(self.answer, str)
+        for name, fits, expected in (
+            ("text", isinstance(self.text, str), "text"),
+            ("answer", is_answer, "text, or None for an open question"),
+            ("meta", isinstance(self.meta, Mapping), "a mapping"),
+        ):
+            if not fits:
+                found = reprlib.repr(getattr(self, name))
+                raise ValueError(
+                    f"question {self.id!r}: {name}: found {found}, expected {expected}"
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ so answers with the same meaning for the question have the same key.
 
 import functools
 import re
-from collections.abc import Hashable, Mapping
+import reprlib
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_uppercase
 from typing import NamedTuple
@@ -239,6 +240,12 @@ class _FormKey(NamedTuple):
 def _form_key(question: Question) -> _FormKey:
     kind: Kind = question.meta.get("kind", "math")
     choices = question.meta.get("choices") if kind == "choice" else None
+    is_list = isinstance(choices, Sequence) and not isinstance(choices, str)
+    if choices is not None and not is_list and not isinstance(choices, Mapping):
+        raise ValueError(
+            f"question {question.id!r}, meta.choices: found {reprlib.repr(choices)}, expected a "
+            "list of texts, or an object of label and text"
+        )
     is_mathematical = kind in ("math", "number")
     return _FormKey(
         kind=kind,
