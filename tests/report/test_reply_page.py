@@ -85,9 +85,9 @@ def test_seeded_fault_is_found_alone(
 def test_figures_are_those_by_hand(tmp_path: Path) -> None:
     later = row(3, 9, 4, step=2, completion_tokens=30)
     page = page_of(tmp_path, [*healthy_rows(), later])
-    # Groups of 2 right of 4 twice, and 1 of 1: pass@1 = (1/2 + 1/2 + 1) / 3; the k that half of
-    # the groups have go on to 4: pass@2 = 1 - C(2,2)/C(4,2) = 5/6, pass@3 = pass@4 = 1.
-    assert pass_curve(page) == pytest.approx({1: 2 / 3, 2: 5 / 6, 3: 1.0, 4: 1.0})
+    # Groups of 2 right of 4 twice, and 1 of 1, which has no pass@4 and so counts nowhere:
+    # pass@1 = 1/2, pass@2 = 1 - C(2,2)/C(4,2) = 5/6, pass@3 = pass@4 = 1.
+    assert pass_curve(page) == pytest.approx({1: 1 / 2, 2: 5 / 6, 3: 1.0, 4: 1.0})
     head, rows = step_table(page)
     columns = [dict(zip(head, cells, strict=True)) for cells in rows]
     assert [column["replies"] for column in columns] == ["8", "1"]

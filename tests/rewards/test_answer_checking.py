@@ -451,24 +451,39 @@ def test_answer_reward_reads_texts_and_chats() -> None:
         boxed("5"),
         [{"role": "user", "content": "4?"}, {"role": "assistant", "content": boxed("5")}],
         [{"role": "assistant", "content": blocks}],
+        # What the model says, not what a tool or an environment answers it.
+        [
+            {"role": "assistant", "content": "I ask."},
+            {"role": "tool", "content": boxed("5")},
+        ],
+        [{"role": "assistant", "content": boxed("5")}, {"role": "user", "content": "Sure?"}],
         [{"role": "assistant", "content": None}],
         [],
         "",
     ]
-    assert answer_reward(completions=completions, answer=[5] * 6) == [1, 1, 1, 0, 0, 0]
+    assert answer_reward(completions=completions, answer=[5] * 8) == [1, 1, 1, 0, 1, 0, 0, 0]
     with pytest.raises(ValueError, match="2 completions and 1 of answer"):
         answer_reward(completions=["a", "b"], answer=["a"])
 
 
 def test_answer_reward_reads_the_columns_of_a_data_set() -> None:
     rewards = answer_reward(
-        completions=["blue", "Answer: 6", "Answer: 6"],
-        answer=["B", 5, float("nan")],
-        kind=["choice", "number", "number"],
-        choices=[["red", "blue"], None, None],
-        accept=[None, ["6"], None],
+        completions=["blue", "Answer: 6", "Answer: 6", "blue", "blue", "Answer: 6"],
+        answer=["B", 5, float("nan"), "B", "B", 6],
+        kind=["choice", "number", "number", "choice", None, None],
+        choices=[
+            ["red", "blue"],
+            None,
+            None,
+            {"text": ["red", "blue"], "label": ["A", "B"]},
+            ["red", "blue"],
+            None,
+        ],
+        accept=[None, ["6"], None, None, None, None],
     )
-    assert rewards == [1, 1, None]
+    assert rewards == [1, 1, None, 1, 1, 1]
+    choices = [["red", "blue"]]
+    assert answer_reward(completions=["blue"], answer=["B"], choices=choices) == [1]
     with pytest.raises(ValueError, match="2 completions and 1 of accept"):
         answer_reward(completions=["a", "b"], answer=["a", "b"], accept=[None])
 

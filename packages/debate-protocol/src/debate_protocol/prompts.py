@@ -123,8 +123,12 @@ def without_comparison(text: str) -> str:
 
 
 def question_kind(question: Question) -> str:
-    """Read `meta["kind"]`; by default math with a known answer, text without."""
-    return str(question.meta.get("kind") or ("text" if question.answer is None else "math"))
+    """Read `meta["kind"]`; by default choice with choices, math with an answer, text without."""
+    if question.meta.get("choices"):
+        default = "choice"
+    else:
+        default = "text" if question.answer is None else "math"
+    return str(question.meta.get("kind") or default)
 
 
 def question_text(view: View) -> str:
@@ -163,9 +167,24 @@ def question_values(view: View) -> dict[str, str]:
     }
 
 
+def by_label(choices: object) -> object:
+    """Map labels to texts where choices are two lists side by side, as AI2 ARC has them."""
+    if isinstance(choices, Mapping) and set(choices) == {"text", "label"}:
+        texts = choices["text"]
+        labels = choices["label"]
+        if isinstance(texts, list) and isinstance(labels, list) and len(texts) == len(labels):
+            return dict(zip(map(str, labels), texts, strict=True))
+    return choices
+
+
 def labelled_choices(question: Question) -> list[tuple[str, str]]:
     """List the choices with their labels, as they are; letters where they bring no labels."""
-    choices = question.meta.get("choices")
+    return with_labels(question.meta.get("choices"))
+
+
+def with_labels(choices: object) -> list[tuple[str, str]]:
+    """List choices with their labels: those of an object, else letters, and numbers from 27 on."""
+    choices = by_label(choices)
     if isinstance(choices, Mapping):
         return [(str(label), str(choice)) for label, choice in choices.items()]
     if isinstance(choices, Sequence) and not isinstance(choices, str):

@@ -136,10 +136,11 @@ def pass_curve(page: PageReplies) -> Mapping[int, float]:
     sizes = sorted(size for _, size in counts)
     median_size = sizes[len(sizes) // 2]
     largest = min(median_size, MOST_SAMPLES)
+    # All points are over the same groups: the curve would fall where small ones end.
+    compared_counts = [(right, size) for right, size in counts if size >= largest]
     curve = {}
     for k in range(1, largest + 1):
-        group_values = [pass_at(right, size, k) for right, size in counts if size >= k]
-        curve[k] = fmean(group_values)
+        curve[k] = fmean([pass_at(right, size, k) for right, size in compared_counts])
     return curve
 
 

@@ -11,7 +11,13 @@ from typing import Any, Literal
 
 from debate_protocol.plugins import did_you_mean
 from debate_protocol.types import Question
-from debate_rewards.answers.questions import answer_id, form_of, read_accepted, read_answer
+from debate_rewards.answers.questions import (
+    answer_id,
+    form_of,
+    read_accepted,
+    read_answer,
+    stated_kind,
+)
 from debate_rewards.answers.reply import KINDS, Kind, Unreadable, final_answer
 from debate_rewards.answers.types import Answer, List, Text
 from debate_rewards.math_pool import TASK, AnswerComparison, TaskJob, shared_pool
@@ -54,7 +60,7 @@ class Verdict:
 
 
 def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_S) -> Verdict:
-    """Judge a prediction by the question's kind (`meta["kind"]`, default `math`).
+    """Judge a prediction by the question's kind (`meta["kind"]`, see `kind_of`).
 
     The prediction's own final answer is read once, against the question's answer, and their keys
     are compared (see `debate_rewards.answers`); Math-Verify compares only formulas without a key.
@@ -211,12 +217,12 @@ def is_texts(value: object) -> bool:
 
 
 def kind_of(question: Question) -> Kind:
-    """Look up the question's kind of answer, `math` by default.
+    """Look up the question's kind of answer, by default `choice` with choices, else `math`.
 
     Raises:
         ValueError: `meta["kind"]` is no known kind.
     """
-    kind = question.meta.get("kind", "math")
+    kind = stated_kind(question)
     for known_kind in KINDS:
         if kind == known_kind:
             return known_kind
@@ -389,7 +395,7 @@ def answer_reward(
     completions: Sequence[Completion] = (),
     *,
     answer: Sequence[Gold],
-    kind: Kind | Sequence[Kind] = "math",
+    kind: Kind | Sequence[Kind | None] | None = None,
     choices: Sequence[object] | None = None,
     accept: Sequence[object] | None = None,
     **columns: object,
@@ -403,7 +409,7 @@ def answer_reward(
         prompts: Not read.
         completions: Responses, as text or as chat messages.
         answer: The gold answer of each completion.
-        kind: The kind of all answers, or of each.
+        kind: The kind of all answers, or of each; by default as `kind_of` says.
         choices: The choices of each question.
         accept: Further right answers to each question.
         columns: Not read.
@@ -416,7 +422,7 @@ def answer_reward(
     nothing = [None] * len(completions)
     columns_used = {
         "answer": answer,
-        "kind": [kind] * len(completions) if isinstance(kind, str) else kind,
+        "kind": [kind] * len(completions) if kind is None or isinstance(kind, str) else kind,
         "choices": nothing if choices is None else choices,
         "accept": nothing if accept is None else accept,
     }
@@ -455,7 +461,9 @@ def _gold_text(gold: Gold) -> str | None:
 def _completion_text(completion: Completion) -> str:
     if isinstance(completion, str):
         return completion
-    content = completion[-1].get("content") if completion else None
+    # Behind the last reply may stand what a tool or an environment said to it.
+    replies = [message for message in completion if message.get("role") == "assistant"]
+    content = replies[-1].get("content") if replies else None
     if isinstance(content, Sequence) and not isinstance(content, str):
         return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
     return content or ""

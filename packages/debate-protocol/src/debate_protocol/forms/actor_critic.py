@@ -21,6 +21,7 @@ from debate_protocol.prompts import (
     View,
     insertable,
     labelled_choices,
+    question_kind,
 )
 from debate_protocol.types import (
     TOKENS,
@@ -191,7 +192,7 @@ def _other_choices(
 
 
 def _changed(question: Question, right: str) -> list[str]:
-    kind = question.meta.get("kind") or "math"
+    kind = question_kind(question)
     if kind == "choice" and _LETTER.match(right):
         return ["B" if "A" in right.upper() else "A"]
     digits = list(re.finditer("[0-9]", right))

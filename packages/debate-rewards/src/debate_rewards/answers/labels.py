@@ -1,11 +1,10 @@
 """The choice named by a text: by label, or by repeating the choice's own text."""
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from string import ascii_uppercase
 
+from debate_protocol.prompts import with_labels
 from debate_rewards.answers.folding import plain_text, text_form
 from debate_rewards.answers.reply import Unreadable
 
@@ -82,12 +81,7 @@ class _Mention:
 
 def choice_texts(choices: object) -> dict[str, str]:
     """Map labels to the choices' texts: A, B, … and numbers from 27 on for a list."""
-    if isinstance(choices, Mapping):
-        return {str(label).strip().upper(): str(text) for label, text in choices.items()}
-    if isinstance(choices, Sequence) and not isinstance(choices, str):
-        labels = itertools.chain(ascii_uppercase, map(str, itertools.count(27)))
-        return {label: str(text) for label, text in zip(labels, choices, strict=False)}
-    return {}
+    return {label.strip().upper(): text for label, text in with_labels(choices)}
 
 
 def chosen_label(

@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_uppercase
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from debate_protocol.types import Question
 from debate_rewards.answers.amounts import number_in_words
@@ -57,6 +57,7 @@ __all__ = [
     "read_answer",
     "read_element",
     "read_gold",
+    "stated_kind",
 ]
 
 MAX_COMPARED_FORMULAS = 8
@@ -237,8 +238,14 @@ class _FormKey(NamedTuple):
     asks_percent: bool
 
 
+def stated_kind(question: Question) -> Any:
+    """Read `meta["kind"]`; by default `choice` for a question with choices, else `math`."""
+    default = "choice" if question.meta.get("choices") else "math"
+    return question.meta.get("kind") or default
+
+
 def _form_key(question: Question) -> _FormKey:
-    kind: Kind = question.meta.get("kind", "math")
+    kind: Kind = stated_kind(question)
     choices = question.meta.get("choices") if kind == "choice" else None
     is_list = isinstance(choices, Sequence) and not isinstance(choices, str)
     if choices is not None and not is_list and not isinstance(choices, Mapping):

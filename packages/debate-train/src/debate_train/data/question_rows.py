@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import regex
 
 from debate_protocol.plugins import Config, did_you_mean
+from debate_protocol.prompts import by_label
 from debate_protocol.types import Question
 from debate_rewards.answers.reply import KINDS
 from debate_train.data.choice_golds import ChoiceGold, Way, usual_way
@@ -309,12 +310,7 @@ def _known_kind(kind: object, where: str) -> str:
 
 
 def _read_choices(choices: object, key: str, where: str) -> list[object] | dict[str, object]:
-    if isinstance(choices, Mapping) and set(choices) == {"text", "label"}:
-        # Two lists side by side, as AI2 ARC has them.
-        texts = choices["text"]
-        labels = choices["label"]
-        if isinstance(texts, list) and isinstance(labels, list) and len(texts) == len(labels):
-            choices = dict(zip(map(str, labels), texts, strict=True))
+    choices = by_label(choices)
     expected = "a list of texts, or an object of label and text"
     if isinstance(choices, Mapping):
         texts = list(choices.values())
