@@ -175,6 +175,8 @@ def test_consensus_is_yes_or_no(word: str, consensus: bool | None) -> None:
         ("answer_line", "work\nAnswer: 42", "42"),
         ("answer_line", "Answer: 1\nmore\n**answer:** 2 \n", "2"),
         ("answer_line", "**Final Answer: 7**\r\n", "7"),
+        ("answer_line", "Answer: \\[\n 42\n\\]\n", "42"),
+        ("answer_line", "**Answer:** $$\n42\n$$", "42"),
         ("answer_line", "the Answer: 42", None),
         ("answer_line", "Answer:", None),
     ],

@@ -293,6 +293,14 @@ right | math | \text{Evelyn} | Answer: Evelyn
 right | math | \text{Evelyn} | The final answer is $\text{Evelyn}$. I hope it is correct.
 wrong | math | \text{Evelyn} | Answer: It is not $\text{Evelyn}$.
 right | math | f is odd | Answer: $f$ is odd
+right | math | 72 | The final answer is⏎\[⏎72⏎\]
+right | math | 72 | **Final Answer:**⏎⏎$$⏎72⏎$$
+right | number | 72 | So it is⏎```⏎72⏎```
+wrong | math | 72 | \[⏎72⏎\]⏎Answer: 7
+right | math | f(x) = x^2 + 1 | \boxed{x^2+1}
+right | math | f(x) = x^2 + 1 | \boxed{g(x)=1+x^2}
+wrong | math | f(x) = x^2 + 1 | \boxed{x^2-1}
+right | math | a_n = 2n+1 | \boxed{2n+1}
 right | math | \frac{1}{2} | The answer is $\frac12$.
 wrong | math | 42 | \boxed{42}⏎Answer: it cannot be known
 right | math | 3000000 | \boxed{3 million}

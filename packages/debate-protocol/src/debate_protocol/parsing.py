@@ -46,6 +46,11 @@ _MAX_NAMED_STRAY_TAGS = 3
 # An escaped brace, as in `\{1, 2\}`, is read as one sign and opens nothing.
 _BRACES = re.compile(r"\\boxed\s*+\{|\\.|[{}]", re.DOTALL)
 _SPACE = re.compile(r"\s*+")
+DISPLAYED = re.compile(
+    r"(?P<opening>\\\[|\$\$|```\w*)[ \t]*+\n\s*+(?P<inner>[^\n]*\S)"
+    r"[ \t]*+\n\s*+(?P<closing>\\\]|\$\$|```)"
+)
+"""A formula, or a line of code, between its marks on lines of their own."""
 # Perhaps quoted, a heading, an item of a list, or in bold.
 _ANSWER_LINE = re.compile(
     r"^[^\S\n]*+[*_#>-]*+[^\S\n]*+(?ai:(?:final )?answer)[^\S\n]*+[*_]*+[^\S\n]*+[:：]",
@@ -353,7 +358,9 @@ def answer_line(text: str) -> Range | None:
         start += 1
     while start < end and text[end - 1] == "*":
         end -= 1
-    return _stripped(text, start, end)
+    start, end = _stripped(text, start, end)
+    displayed = DISPLAYED.match(text, start)
+    return (start, end) if displayed is None else displayed.span("inner")
 
 
 def _skip_space(text: str, start: int) -> int:

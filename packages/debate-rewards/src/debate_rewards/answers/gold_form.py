@@ -26,7 +26,10 @@ from debate_rewards.answers.units import LETTER_UNITS
 
 _PERCENT_RANGE = 10
 """A number is read as a percentage up to this multiple of the gold percentage."""
-_ONE_NAME = re.compile(r"\s*(\\?[a-zA-Z]+)\s*=(?!=)")
+# `y`, `a_n` or `f(x)` before the sign.
+_ONE_NAME = re.compile(
+    r"\s*(\\?[a-zA-Z]+(?:_(?:\w|\{\w+\}))?'*(?:\([a-z](?:,\s*[a-z])*\))?)\s*=(?!=)"
+)
 _DIGITS = re.compile(r"\(?([0-9A-Za-z]+)")
 
 

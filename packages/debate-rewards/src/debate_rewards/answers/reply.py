@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from debate_protocol.parsing import answer_line, final_box, parse
+from debate_protocol.parsing import DISPLAYED, answer_line, final_box, parse
 
 Kind = Literal["math", "choice", "yes_no", "number", "text"]
 KINDS: tuple[Kind, ...] = ("math", "choice", "yes_no", "number", "text")
@@ -67,6 +67,8 @@ def final_answer(reply: str, kind: Kind, *, holds_braces: bool = False) -> Final
     text = text if section is None else section
     if not text.strip():
         return None
+    # Lines are read, and a displayed formula takes three.
+    text = DISPLAYED.sub(r"\g<opening>\g<inner>\g<closing>", text)
 
     span = _marked_span(text)
     if span is not None:
