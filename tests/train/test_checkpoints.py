@@ -341,6 +341,17 @@ def test_policy_comes_back_as_it_was_and_is_read_by_transformers(
     assert AutoTokenizer.from_pretrained(tmp_path).get_vocab() == loaded.tokenizer.get_vocab()
 
 
+def test_policy_keeps_suggested_sampling_that_transformers_does_not_write(tiny, tmp_path):
+    loaded = tiny()
+    # As many checkpoints of hubs have it: without do_sample.
+    loaded.model.generation_config.temperature = 0.6
+    with pytest.raises(ValueError, match="GenerationConfig is invalid"):
+        loaded.model.save_pretrained(tmp_path / "refused")
+    save_policy(tmp_path, loaded)
+    read_again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert read_again.generation_config.to_dict() == loaded.model.generation_config.to_dict()
+
+
 @pytest.mark.numeric
 def test_adapter_is_read_by_peft(tiny, random_batch, tmp_path):
     loaded = tiny(lora_rank=2)

@@ -1,7 +1,8 @@
 """Putting a trainer's weights into a served Hugging Face model."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -93,6 +94,25 @@ def blank_model(config: object) -> "PreTrainedModel":
     """Build a model of this configuration without values."""
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+
+
+def save_model(model: "PreTrainedModel", directory: Path, **settings: Any) -> None:
+    """Write a model as transformers reads it, with the sampling that its authors suggest.
+
+    transformers reads a temperature without `do_sample`, but refuses to write it.
+
+    Args:
+        model: A whole model, without adapters.
+        directory: The folder to write.
+        settings: Of `save_pretrained`.
+    """
+    suggested = model.generation_config
+    model.generation_config = type(suggested)()
+    try:
+        model.save_pretrained(directory, **settings)
+    finally:
+        model.generation_config = suggested
+    suggested.to_json_file(directory / "generation_config.json", keys_to_pop=["compile_config"])
 
 
 def base_tensors(model: "PreTrainedModel") -> dict[str, Tensor]:

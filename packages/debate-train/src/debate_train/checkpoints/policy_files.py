@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from debate_rollout.engines.weights import save_model
 from debate_train.errors import ModelError
 from debate_train.models.loaded_model import LoadedModel, adapter_of, adapter_tensors
 
@@ -120,7 +121,10 @@ def save_policy(directory: Path, loaded: LoadedModel, file_size: str = FILE_SIZE
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    loaded.model.save_pretrained(directory, max_shard_size=file_size)
+    if loaded.lora is None:
+        save_model(loaded.model, directory, max_shard_size=file_size)
+    else:
+        loaded.model.save_pretrained(directory, max_shard_size=file_size)
     loaded.tokenizer.save_pretrained(directory)
     for name in _adapter_folders(loaded):
         if name:

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from debate_protocol.plugins import install_command
+from debate_rollout.engines.weights import save_model
 from debate_train.errors import ModelError, UsageError
 from debate_train.models.gguf_file import GgufFile
 from debate_train.models.model_files import (
@@ -169,7 +170,7 @@ def convert(file: Path, folder: Path) -> None:
         model.load_state_dict(read_model.state_dict())
         # The folder gets its name when it is complete: a stop leaves none that looks whole.
         new_folder = Path(temporary) / "model"
-        model.save_pretrained(new_folder)
+        save_model(model, new_folder)
         tokenizer.save_pretrained(new_folder)
         new_folder.replace(folder)
 

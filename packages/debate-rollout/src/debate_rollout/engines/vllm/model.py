@@ -34,6 +34,7 @@ from debate_rollout.engines.weights import (
     blank_model,
     check_complete,
     check_fits,
+    save_model,
     with_tied,
 )
 from debate_rollout.rendering import Renderer
@@ -344,7 +345,7 @@ class ServedModel:
         # What peft would save is the adapter alone; vLLM needs the base under its own names.
         has_adapter = hasattr(model, "peft_config")
         base = model.get_base_model() if has_adapter else model
-        base.save_pretrained(path, state_dict=base_tensors(model) if has_adapter else None)
+        save_model(base, path, state_dict=base_tensors(model) if has_adapter else None)
         self.renderer.tokenizer.save_pretrained(path)
         return str(path)
 
