@@ -129,7 +129,7 @@ def test_check_looks_up_nothing_on_the_hub() -> None:
     [
         ("empty.jsonl", "is empty"),
         ("gone.jsonl", "found no file"),
-        ("q.txt", "expected one that ends in .jsonl, .json or .parquet"),
+        ("q.txt", "expected a file that ends in .jsonl, .json or .parquet"),
     ],
 )
 def test_check_refuses_data_that_cannot_be_read(tmp_path: Path, name: str, message: str) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from debate_protocol.plugins import install_command
-from debate_rollout.engines.weights import save_model
 from debate_train.errors import ModelError, UsageError
 from debate_train.models.gguf_file import GgufFile
 from debate_train.models.model_files import (
@@ -139,6 +138,8 @@ def convert(file: Path, folder: Path) -> None:
         )
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    from debate_rollout.engines.weights import save_model
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
