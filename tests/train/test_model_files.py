@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -261,6 +262,34 @@ def test_checkpoint_of_an_adapter_is_a_model_with_its_policy(whole, adapter):
 
 
 @pytest.mark.parametrize(
+    "settings",
+    [
+        {"target_modules": ["q_proj", "v_proj"], "layers_to_transform": [0]},
+        {"target_modules": ["q_proj", "v_proj"], "exclude_modules": ["v_proj"]},
+        {"target_modules": "all-linear", "init_lora_weights": "orthogonal"},
+    ],
+)
+def test_adapter_by_peft_has_its_policy(settings, whole, tmp_path):
+    loaded = model_at(whole).load(0)
+    config = peft.LoraConfig(r=2, lora_alpha=8, task_type="CAUSAL_LM", **settings)
+    adapted = peft.get_peft_model(loaded.model, config)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    adapted.save_pretrained(tmp_path)
+    loaded.tokenizer.save_pretrained(tmp_path)
+    change_json(SETTINGS, base_model_name_or_path=str(whole))(tmp_path)
+    merged = model_at(tmp_path).load(0)
+    ids = torch.arange(1, 9)[None]
+    with torch.no_grad():
+        expected = adapted(ids).logits
+        merged_logits = merged.model(ids).logits
+    torch.testing.assert_close(merged_logits, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
     ("dtype", "change", "num_unchanged", "level"),
     [
         ("float32", 2.0**-10, 0, logging.INFO),
@@ -306,6 +335,12 @@ def name_itself(folder):
         (change_json(SETTINGS, base_model_name_or_path=None), "names the base None, which is not"),
         (name_itself, "lead back to"),
         (change_json(SETTINGS, target_modules="(a+)+$"), "not merged here: target_modules"),
+        (change_json(SETTINGS, exclude_modules="(a+)+$"), "not merged here: exclude_modules"),
+        (change_json(SETTINGS, init_lora_weights="olora"), "not merged here: init_lora_weights"),
+        (change_json(SETTINGS, init_lora_weights="pissa_niter_4"), "here: init_lora_weights"),
+        (change_json(SETTINGS, alora_invocation_tokens=[3, 4]), "here: alora_invocation_tokens"),
+        (change_json(SETTINGS, arrow_config={"top_k": 2}), "not merged here: arrow_config"),
+        (change_json(SETTINGS, of_a_later_peft=1), "not merged here: of_a_later_peft"),
         (change_json(SETTINGS, r=3), "is not one of its base"),
         (lambda folder: (folder / SETTINGS).write_text("[]"), "holds a list; expected the"),
         (

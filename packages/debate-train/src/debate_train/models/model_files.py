@@ -29,13 +29,6 @@ MAX_CHAIN = 8
 """Adapters that may be trained each on the one before."""
 TEMPLATE_ROLES = (("user",), ("user", "assistant", "user"))
 """Roles of the conversations on which a chat template is tried."""
-# Settings that change an adapter in ways that are not merged here, with their neutral values.
-NEUTRAL_SETTINGS: dict[str, tuple[object, ...]] = {
-    "peft_type": ("LORA",),
-    "bias": ("none", None),
-    "modules_to_save": (None, []),
-    "use_dora": (False, None),
-}
 MERGED_SETTINGS = (
     "r",
     "lora_alpha",
@@ -43,7 +36,35 @@ MERGED_SETTINGS = (
     "rank_pattern",
     "alpha_pattern",
     "target_modules",
+    "exclude_modules",
+    "layers_to_transform",
 )
+# Of training, or of the file itself: a trained adapter adds the same product whatever they say.
+DESCRIPTIVE_SETTINGS = frozenset(
+    (
+        "auto_mapping",
+        "base_model_name_or_path",
+        "ensure_weight_tying",
+        "eva_config",
+        "fan_in_fan_out",
+        "inference_mode",
+        "lora_dropout",
+        "megatron_config",
+        "megatron_core",
+        "peft_version",
+        "qalora_group_size",
+        "revision",
+        "runtime_config",
+        "task_type",
+    )
+)
+# All other settings change what is added, or the base itself: olora and pissa take a part out of
+# its weights, an activated adapter works behind certain tokens alone.
+NEUTRAL_SETTINGS: dict[str, tuple[object, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none", None),
+    "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva", "mica"),
+}
 
 
 @contextmanager
@@ -380,10 +401,17 @@ def _lora_settings(name: str) -> dict[str, object]:
     file = Path(name) / ADAPTER
     config = read_json(file, "the configuration of an adapter")
     check_files(name, {ADAPTER_WEIGHTS: "an adapter's weights"})
-    unmerged = [key for key, neutral in NEUTRAL_SETTINGS.items() if config.get(key) not in neutral]
+    known_settings = {*MERGED_SETTINGS, *DESCRIPTIVE_SETTINGS, *NEUTRAL_SETTINGS}
+    # peft writes every setting, and those that do nothing are empty.
+    unmerged = [key for key in config if key not in known_settings and config[key]]
+    for key, neutral_values in NEUTRAL_SETTINGS.items():
+        if config.get(key) not in neutral_values:
+            unmerged.append(key)
     layers = config.get("target_modules")
     if not isinstance(layers, list) and layers != "all-linear":
         unmerged.append("target_modules")
+    if not isinstance(config.get("exclude_modules") or [], list):
+        unmerged.append("exclude_modules")
     if unmerged:
         raise ModelError(
             f"model.name: {str(file)!r} has settings that are not merged here: "
