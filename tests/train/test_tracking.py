@@ -3,6 +3,7 @@
 import getpass
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -23,10 +24,11 @@ from debate_train.monitoring.services import (
     COLUMNS,
     Logged,
     _is_online,
+    _records,
     shareable,
     shareable_page,
 )
-from debate_train.monitoring.tracking import Tracker, Tracking
+from debate_train.monitoring.tracking import Tracker, Tracking, grouped
 from debate_train.running import loop
 from train.small_runs import RECIPE, at_call
 
@@ -51,7 +53,8 @@ class FakeRun:
     url = "https://example.org/run"
     settings = SimpleNamespace(_offline=False)
 
-    def __init__(self):
+    def __init__(self, starting_step=0):
+        self.starting_step = starting_step
         self.metrics = []
         self.rows = []
         self.summary = {}
@@ -82,6 +85,18 @@ def test_an_outage_ends_tracking_and_not_the_run(run, monkeypatch, capfd):
     assert fake.rows == [(row, 0)]
     assert fake.summary == {}
     assert capfd.readouterr().err == f"{OFF}no route); metrics.jsonl has all rows\n"
+
+
+def test_a_server_gets_the_rows_that_it_does_not_have(run, monkeypatch):
+    for step in (1, 2, 3, 4):
+        run.metrics.log("p", step, {"loss": step / 4, "a/b": None})
+    fake = FakeRun(starting_step=2)
+    monkeypatch.setattr("wandb.init", lambda **_: fake)
+    Tracking().open(run, "recipe", {})
+    assert fake.rows == [
+        ({"optim/loss": 0.75, "phase": "p", "step": 3}, 2),
+        ({"optim/loss": 1.0, "phase": "p", "step": 4}, 3),
+    ]
 
 
 def test_a_folder_that_cannot_be_made_costs_one_warning(run, capfd):
@@ -215,27 +230,6 @@ TRACKED = (
 )
 
 
-def read_records(path):
-    """Yield the records of a file: LevelDB's log, blocks of 32 KiB after a header of 7 bytes."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    data = path.read_bytes()
-    offset = 7
-    content = b""
-    while offset < len(data):
-        room = 32768 - offset % 32768
-        if room < 7:
-            offset += room
-            continue
-        size = int.from_bytes(data[offset + 4 : offset + 6], "little")
-        kind = data[offset + 6]
-        content += data[offset + 7 : offset + 7 + size]
-        offset += 7 + size
-        if kind in (1, 4):  # A whole record, or the end of one.
-            yield Record.FromString(content)
-            content = b""
-
-
 @pytest.fixture(scope="module")
 def tracked(tmp_path_factory):
     """Track a run; keep its folder, its rows, and the records of its two starts."""
@@ -263,7 +257,7 @@ def tracked(tmp_path_factory):
     return SimpleNamespace(
         folder=folder / "run",
         rows=[json.loads(line) for line in lines],
-        starts=[list(read_records(file)) for file in files],
+        starts=[list(_records(file.read_bytes())) for file in files],
     )
 
 
@@ -298,6 +292,30 @@ def test_a_resumed_run_goes_on_as_the_same_one_without_a_repeat(tracked):
         top_level = {name for name in sent if "/" not in name}
         assert top_level <= {"step", "phase", "_step", "_runtime", "_timestamp", "_wandb"}
     assert [record.exit_code for record in records_of(tracked, "exit")] == [1, 0]
+
+
+@pytest.mark.usefixtures("no_login")
+def test_rows_that_a_killed_process_did_not_write_are_written_by_the_next(tracked, tmp_path):
+    shutil.copytree(tracked.folder, tmp_path / "run")
+    first, second = sorted((tmp_path / "run/wandb").glob("offline-run-*"))
+    shutil.rmtree(second)
+    (file,) = first.glob("*.wandb")
+    # The file ends within its second row.
+    content = file.read_bytes()
+    length = len(content)
+    while len(read_history(_records(content[:length]))) >= 2:
+        length -= 1
+    file.write_bytes(content[:length])
+    run_directory = RunDirectory.open(tmp_path / "run")
+    Tracking().open(run_directory, "recipe", {}).close()
+    run_directory.close()
+    wandb.teardown()
+    (file,) = set(file.parent.parent.glob("offline-run-*/*.wandb")) - {file}
+    rows = read_history(_records(file.read_bytes()))
+    assert [(number, values["step"]) for number, values in rows] == [(1, 2), (2, 2), (3, 3)]
+    sent = {name for name in rows[0][1] if not name.startswith("_")}
+    names = {grouped(name) for name, value in tracked.rows[1].items() if value is not None}
+    assert sent == names - {"train/time_s", "train/phase", "train/step"} | {"phase", "step"}
 
 
 def test_the_summary_has_the_results_with_their_intervals(tracked):

@@ -117,7 +117,11 @@ def weight_prints(loaded: LoadedModel) -> dict[str, str]:
 
 
 def save_policy(directory: Path, loaded: LoadedModel, file_size: str = FILE_SIZE) -> None:
-    """Write model and tokenizer as transformers (or peft) reads them."""
+    """Write model and tokenizer as transformers (or peft) reads them.
+
+    Not so for a LoRA on a model that is a base and an adapter itself: transformers and peft read
+    one adapter a folder, and drop the inner one or refuse. A recipe's `model.name` reads both.
+    """
     from transformers.utils import logging
 
     logging.disable_progress_bar()

@@ -43,6 +43,11 @@ WANDB_HOST = "api.wandb.ai"
 WANDB_START_S = 4
 # Longest wait of a run's end for unsent data, in seconds.
 WANDB_FINISH_S = 120
+# Files of wandb: bytes of their header, of a block and of a piece's header; kinds of last pieces.
+LOG_HEADER = 7
+LOG_BLOCK = 32_768
+PIECE_HEADER = 7
+LAST_PIECES = (1, 4)
 # Folders of wandb's copies until they are sent, in the run's folder unless the user names others.
 WANDB_FOLDERS = {
     "WANDB_DATA_DIR": "data",
@@ -129,6 +134,7 @@ class Start:
     Attributes:
         folder: The run directory.
         resolved: The recipe as it is.
+        rows: The rows of earlier parts of a resumed run, without tables of turns.
         recipe: The same without secrets and places on the disk.
         shown: Name, project, group, entity and tags.
         checkpoints: Whether the last checkpoint is sent.
@@ -136,6 +142,7 @@ class Start:
 
     folder: Path
     resolved: Mapping[str, object] = field(default_factory=dict)
+    rows: Sequence[Logged] = ()
     recipe: Mapping[str, object] = field(default_factory=dict)
     shown: Mapping[str, Any] = field(default_factory=dict)
     checkpoints: bool = False
@@ -175,13 +182,10 @@ class WandbRun(Service):
         self._start = start
         folder = start.folder / "wandb"
         folder.mkdir(exist_ok=True)
-        # A resumed run continues under its ID, after the rows that were sent.
+        # A resumed run continues under its ID.
         id_file = folder / "run-id.txt"
         self.id = id_file.read_text().strip() if id_file.exists() else secrets.token_hex(4)
         id_file.write_text(self.id + "\n")
-        self._count_file = folder / "rows-sent.txt"
-        has_sent_rows = self._count_file.exists()
-        self._num_sent = int(self._count_file.read_text()) if has_sent_rows else 0
         for variable, name in WANDB_FOLDERS.items():
             os.environ.setdefault(variable, str(folder.resolve() / name))
         mode = "online" if _is_online() else "offline"
@@ -202,8 +206,13 @@ class WandbRun(Service):
             print(f"W&B cannot be reached ({reason}): the run is kept offline", file=sys.stderr)
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
-        if not self.offline:
+        if self.offline:
+            self._num_sent = _num_rows_on_disk(folder)
+        else:
+            self._num_sent = self._run.starting_step  # The server says what it has.
             print(f"W&B: {self._run.url}", file=sys.stderr)
+        for row in start.rows:
+            self.log(row)
 
     @property
     def offline(self) -> bool:
@@ -219,8 +228,6 @@ class WandbRun(Service):
             turns = [list(turn) for turn in row.turns]
             values[TURNS] = self._library.Table(columns=list(COLUMNS), data=turns)
         self._run.log(values, step=row.number)
-        self._num_sent = row.number + 1
-        self._count_file.write_text(f"{self._num_sent}\n")
 
     def summarise(self, values: Mapping[str, object]) -> None:
         """Set final values of the run."""
@@ -253,6 +260,46 @@ class WandbRun(Service):
         if self.offline:
             folder = shlex.quote(str(self._start.folder / "wandb"))
             print(f"W&B: to send the run: wandb sync {folder}/offline-run-*", file=sys.stderr)
+
+
+def _num_rows_on_disk(folder: Path) -> int:
+    """Count the rows that earlier parts of a run have written.
+
+    wandb writes blocks of 32 KiB: a process that is killed leaves fewer rows than it logged.
+    """
+    num_rows = 0
+    for file in folder.glob("*run-*/*.wandb"):
+        for record in _records(file.read_bytes()):
+            if record.HasField("history"):
+                num_rows = max(num_rows, record.history.step.num + 1)
+    return num_rows
+
+
+def _records(content: bytes) -> Iterator[Any]:
+    """Yield the whole records of a file of wandb, which is a log of LevelDB.
+
+    After a header of 7 bytes come blocks. A record is one piece in a block, or several; a piece
+    is a checksum (4 bytes), a length (2), a kind (1) and the data.
+    """
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    offset = LOG_HEADER
+    data = b""
+    while offset + PIECE_HEADER <= len(content):
+        room = LOG_BLOCK - offset % LOG_BLOCK
+        if room < PIECE_HEADER:
+            offset += room
+            continue
+        length = int.from_bytes(content[offset + 4 : offset + 6], "little")
+        kind = content[offset + 6]
+        offset += PIECE_HEADER
+        data += content[offset : offset + length]
+        offset += length
+        if offset > len(content):
+            return  # The file ends within this piece.
+        if kind in LAST_PIECES:
+            yield Record.FromString(data)
+            data = b""
 
 
 def _is_online() -> bool:

@@ -26,6 +26,8 @@ from debate_train.monitoring.services import (
 
 # Names of metrics that trackers show in another group.
 RENAMED = {"loss": "optim/loss", "tokens_per_s": "time/tokens_per_s"}
+# Keys of a row of metrics.jsonl that are no metrics.
+ROW_LABELS = ("phase", "step", "time_s")
 # Most characters of a turn in the table.
 MOST_TEXT = 8_000
 # The first step has a table, too.
@@ -74,11 +76,7 @@ class Tracker:
             except Exception as error:  # Debates of other packages may raise anything.
                 self._shows_turns = False
                 _warn(f"no turns are tracked from here on ({_reason(error)})")
-        sent_metrics = {}
-        for name, value in metrics.items():
-            if value is not None:
-                sent_metrics[grouped(name)] = value
-        row = Logged(number=number, phase=phase, step=step, metrics=sent_metrics, turns=turns)
+        row = Logged(number, phase, step, grouped_metrics(metrics), turns)
         self._call_all(lambda service: service.log(row))
 
     def summarise(self, values: Mapping[str, object]) -> None:
@@ -115,6 +113,20 @@ def _warn(text: str) -> None:
 
 def _reason(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def earlier_rows(rows: Sequence[Mapping[str, Any]]) -> list[Logged]:
+    """Build what trackers get from rows of `metrics.jsonl`."""
+    logged = []
+    for number, row in enumerate(rows):
+        metrics = {name: row[name] for name in row if name not in ROW_LABELS}
+        logged.append(Logged(number, row["phase"], row["step"], grouped_metrics(metrics)))
+    return logged
+
+
+def grouped_metrics(metrics: Mapping[str, object]) -> dict[str, object]:
+    """Rename metrics to their names in trackers; leave out those without a value."""
+    return {grouped(name): value for name, value in metrics.items() if value is not None}
 
 
 def grouped(name: str) -> str:
@@ -175,14 +187,15 @@ class Tracking(Config):
             "tags": self.tags,
         }
         shared: Any = shareable({"shown": labels, "recipe": dict(resolved)}, os.environ)
+        rows: list[Any] = run_directory.metrics.rows()
         start = Start(
             folder=run_directory.path,
             resolved=resolved,
+            rows=earlier_rows(rows),
             recipe=shared["recipe"],
             shown=shared["shown"],
             checkpoints=self.checkpoints,
         )
-        rows = run_directory.metrics.rows()
 
         def due_turns(phase: str, step: Step) -> list[list[Cell]]:
             number = step.number + 1
