@@ -27,6 +27,7 @@ def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
 def write(
     path: Path,
     *,
+    architecture: str = "llama",
     left_out: tuple[str, ...] = (),
     extra_keys: Mapping[str, str | int | float | bool] = {},
     extra_tensors: Mapping[str, np.ndarray] = {},
@@ -50,7 +51,7 @@ def write(
         if gguf_name in ("attn_q", "attn_k"):
             weight = interleaved(weight, 4 if gguf_name == "attn_q" else 2)
         tensors[f"blk.0.{gguf_name}.weight"] = weight
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(128)
     writer.add_embedding_length(64)
     writer.add_feed_forward_length(96)

@@ -7,6 +7,7 @@ import pty
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM
 
 from benchmarks.robustness.gguf_files import write
 from debate_train.checkpoints.policy_files import save_policy
 from debate_train.errors import ModelError, UsageError
 from debate_train.models import PretrainedModel
 from debate_train.models import gguf as ours
+from debate_train.models.gguf_file import GgufFile
 from debate_train.models.loaded_model import Lora
 from debate_train.models.model_files import check_template
 from debate_train.models.scratch import word_tokenizer
@@ -405,6 +407,33 @@ def test_file_that_transformers_would_make_another_model_is_refused(
         PretrainedModel(name=str(file)).load(0)
     assert named in str(refusal.value)
     assert not any((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "refusal"),
+    [
+        # Of 64 values and 4 heads: 16 a head. An expert of Qwen3 has 768 by default.
+        ("phi3", {"rope.dimension_count": 16}, None),
+        ("phi3", {"rope.dimension_count": 12}, "rope.dimension_count = 12"),
+        ("starcoder2", {"rope.freq_base": 20_000.0}, r"rope.freq_base = 20000\.0"),
+        ("qwen3moe", {"expert_feed_forward_length": 768}, None),
+        ("qwen3moe", {"expert_feed_forward_length": 1536}, "expert_feed_forward_length = 1536"),
+        ("gpt-oss", {"expert_feed_forward_length": 96}, None),
+        ("gemma3", {"attention.key_length": 256, "rope.freq_base_swa": 10_000.0}, None),
+        ("gemma3", {"rope.freq_base_swa": 20_000.0}, r"rope.freq_base_swa = 20000\.0"),
+        # Of 27B: the file does not say that queries are divided by the root of 168.
+        ("gemma3", {"attention.key_length": 128}, "heads of 128, .* by the root of 256"),
+    ],
+)
+def test_keys_that_transformers_drops_are_harmless_when_its_defaults_have_their_values(
+    architecture: str, keys: dict[str, Any], refusal: str | None, tmp_path: Path
+) -> None:
+    named = {f"{architecture}.{key}": value for key, value in keys.items()}
+    write(tmp_path / "tiny.gguf", architecture=architecture, extra_keys=named)
+    config = AutoConfig.from_pretrained(tmp_path, gguf_file="tiny.gguf")
+    refused = pytest.raises(ModelError, match=refusal) if refusal else nullcontext()
+    with refused:
+        GgufFile(tmp_path / "tiny.gguf").refuse_dropped_keys(config)
 
 
 def test_rule_to_split_text_of_smollm_is_that_of_its_training(tmp_path: Path) -> None:

@@ -23,14 +23,13 @@ CONFIG_NAMES = {
     "gpt-oss": "gpt_oss",
     "minimax-m2": "minimax_m2",
 }
-# Keys that transformers drops, but whose value its configuration has by another way.
+# Keys that transformers drops, but whose value its configuration may have as a default.
 ATTRIBUTE_OF_KEY = {
-    "attention.key_length": "head_dim",
-    "attention.value_length": "head_dim",
-    "rope.dimension_count": "head_dim",
     "attention.sliding_window": "sliding_window",
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
 # Keys that transformers drops, and the value that changes nothing.
 NEUTRAL_VALUES: dict[str, object] = {
@@ -89,16 +88,26 @@ class GgufFile:
 
         name = CONFIG_NAMES.get(self.architecture, self.architecture)
         attributes = GGUF_CONFIG_MAPPING.get(name, {})
+        configured = configured_values(config)
         dropped = [
             f"{key} = {value!r:.40}"
             for key, value in self._model_keys().items()
-            if attributes.get(key) is None and not self._is_harmless(key, value, config)
+            if attributes.get(key) is None and not self._is_harmless(key, value, configured)
         ]
         if dropped:
             raise ModelError(
                 f"model.name: {self.name!r} has keys that transformers drops: "
                 f"{first_names(dropped)}; expected a file whose model does not depend on them, or "
                 "the folder that it was made of"
+            )
+        # Files have no key for it: llama.cpp knows Gemma 2 and 3 of 27B by their number of layers,
+        # and transformers gives every Gemma the number of the smaller ones.
+        query_scale = getattr(config, "query_pre_attn_scalar", None)
+        head_dim = configured.get("attention.key_length")
+        if query_scale not in (None, head_dim):
+            raise ModelError(
+                f"model.name: {self.name!r} has heads of {head_dim}, but transformers divides "
+                f"queries by the root of {query_scale}; expected the folder that it was made of"
             )
 
     def refuse_dropped_tensors(self, model: "PreTrainedModel") -> None:
@@ -174,13 +183,39 @@ class GgufFile:
             if key.startswith(prefix)
         }
 
-    def _is_harmless(self, key: str, value: object, config: "PreTrainedConfig") -> bool:
+    def _is_harmless(self, key: str, value: object, configured: Mapping[str, object]) -> bool:
         if self.architecture == "gpt-oss" and key.startswith("rope.scaling."):
             return True  # of this architecture alone transformers takes them over
-        attribute = ATTRIBUTE_OF_KEY.get(key)
-        if attribute is not None and getattr(config, attribute, None) == value:
+        if configured.get(key) == value:
             return True
         return key in NEUTRAL_VALUES and value == NEUTRAL_VALUES[key]
+
+
+def configured_values(config: "PreTrainedConfig") -> dict[str, object]:
+    """Collect what a configuration has for keys that transformers may have dropped."""
+    values: dict[str, object] = {
+        key: getattr(config, attribute)
+        for key, attribute in ATTRIBUTE_OF_KEY.items()
+        if hasattr(config, attribute)
+    }
+    if config.model_type == "gpt_oss":
+        values["expert_feed_forward_length"] = config.intermediate_size
+    num_heads = getattr(config, "num_attention_heads", None)
+    if num_heads is None:
+        return values  # without attention
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_heads
+    rotary = getattr(config, "rope_parameters", None) or {}
+    # Gemma 3 has a base for layers that see everything, and a base for those with a window.
+    global_rotary = rotary.get("full_attention", rotary)
+    local_rotary = rotary.get("sliding_attention", rotary)
+    rotary_share = global_rotary.get("partial_rotary_factor", 1.0)
+    return values | {
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "rope.dimension_count": int(head_dim * rotary_share),
+        "rope.freq_base": global_rotary.get("rope_theta"),
+        "rope.freq_base_swa": local_rotary.get("rope_theta"),
+    }
 
 
 def begin_with_bos(tokenizer: "PreTrainedTokenizerFast") -> None:
