@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import wandb
 import yaml
+from tensorboard.backend.event_processing import event_accumulator
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
@@ -23,6 +24,8 @@ from debate_train.monitoring import tracking
 from debate_train.monitoring.services import (
     COLUMNS,
     Logged,
+    Start,
+    TensorBoardRun,
     _is_online,
     _records,
     shareable,
@@ -368,6 +371,20 @@ def test_no_host_user_path_or_secret_is_sent(tracked):
         assert text not in sent
     for name in (socket.gethostname(), getpass.getuser()):
         assert f'"{name}"' not in sent
+
+
+def test_readers_of_event_files_get_steps_that_were_played_again_once(tmp_path):
+    for last, losses in ((None, {1: 4.0, 2: 3.0, 3: 2.0}), (1, {2: 3.5, 3: 2.5})):
+        events = TensorBoardRun(Start(tmp_path), last)
+        for step, loss in losses.items():
+            events.log(Logged(step - 1, "train", step, {"optim/loss": loss}))
+        events.close(False)
+    folder = str(tmp_path / "tensorboard")
+    of_scripts = event_accumulator.EventAccumulator(folder).Reload().Scalars("optim/loss")
+    of_page = EventAccumulator(folder).Reload().Tensors("optim/loss")
+    values = [(1, 4.0), (2, 3.5), (3, 2.5)]
+    assert [(event.step, event.value) for event in of_scripts] == values
+    assert [(event.step, make_ndarray(event.tensor_proto)) for event in of_page] == values
 
 
 def test_tensorboard_draws_each_step_once(tracked):

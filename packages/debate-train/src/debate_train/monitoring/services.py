@@ -366,7 +366,9 @@ class TensorBoardRun(Service):
         self._last_step = row.step
         for name, value in row.metrics.items():
             if isinstance(value, int | float):
-                self._writer.add_scalar(name, value, row.step, new_style=True)
+                # Of the new style, which is a tensor, `EventAccumulator` finds no scalars, and it
+                # purges none.
+                self._writer.add_scalar(name, value, row.step)
         if row.turns:
             # Indented lines are code, which TensorBoard shows as it is.
             lines = []
