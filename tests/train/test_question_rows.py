@@ -78,6 +78,7 @@ def test_key_that_is_named_is_in_some_row(tmp_path, fields, message):
         ({"answer": {"value": "3"}}, "data.fields can name what is inside, such as answer.value"),
         ({"answer": True}, "found true; expected a text or a number, or data.kind=yes_no"),
         ({"passage": ["a"]}, "passage: found ['a']; expected a text"),
+        ({"worked_checks": ["up"]}, "worked_checks: found ['up']; expected an object from answers"),
         ({"choices": "A) 1 B) 2"}, "choices: found 'A) 1 B) 2'; expected a list of texts"),
         ({"level": float("nan")}, "level: found nan, which JSON in UTF-8 cannot hold"),
         ({"tools": [{"type": "function"}]}, "tools: found"),

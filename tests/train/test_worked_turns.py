@@ -12,11 +12,12 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from debate_protocol.contracts import Contract
 from debate_protocol.forms import ActorCritic, Checked, Conl, Direct, Judged, Simultaneous
 from debate_protocol.forms.settings import OwnContract
 from debate_protocol.parsing import parse
 from debate_protocol.transcripts.files import write_transcripts
-from debate_protocol.types import Question, Reply, TurnRequest, parse_turn
+from debate_protocol.types import VERDICT, Question, Reply, TurnRequest, parse_turn
 from debate_rewards import debate_metrics
 from debate_rewards.answer_checking import check
 from debate_rewards.judged import true_decision
@@ -216,6 +217,31 @@ def test_solutions_are_those_of_the_rows_and_end_in_the_answer(tmp_path):
     debate = play_worked(Direct(), question, 0, lambda r: source.demonstrate(r, errors=False))
     answer = parse(debate.turns[0].text, "three_section").answer
     assert answer == f"Add one.\nThe answer is \\boxed{{{question.answer}}}."
+
+
+def test_checks_are_those_of_the_rows_where_they_have_one(tmp_path):
+    row = {
+        "question": "Sort 3 1 2",
+        "answer": "1 2 3",
+        "kind": "text",
+        "wrong_answers": ["1 3 2"],
+        "worked_checks": {"1 3 2": "1 3 up 2 down", "1 2 3": "all up"},
+    }
+    path = tmp_path / "q.jsonl"
+    path.write_text("".join(json.dumps({**row, "id": n}) + "\n" for n in range(40)))
+    (question,) = Questions(path=str(path), holdout=0.01).open().batch(0)[:1]
+    contract = Contract("check", ("evaluation", VERDICT), answers=False)
+    texts = []
+    for claim in ("1 2 3", "1 3 2", "2 1 3"):
+        claims = {0: f"\\boxed{{{claim}}}"}
+        request = TurnRequest(question, 1, 1, (), contract=contract, claims=claims, answers=False)
+        texts.append(worked_turn(request))
+    assert texts == [
+        "<evaluation>Agent 0: all up, right.</evaluation>\n<verdict>right</verdict>",
+        "<evaluation>Agent 0: 1 3 up 2 down, wrong.</evaluation>\n<verdict>wrong</verdict>",
+        "<evaluation>Agent 0: 2 1 3, it is 1 2 3, wrong.\nThe answer is \\boxed{1 2 3}."
+        "</evaluation>\n<verdict>wrong</verdict>",
+    ]
 
 
 def test_accepted_replies_of_the_model_are_what_is_demonstrated(tmp_path):

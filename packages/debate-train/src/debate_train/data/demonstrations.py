@@ -34,10 +34,14 @@ MAX_REPEATED = 60
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """A sentence and a verdict about an agent's answer."""
+    """A sentence and a verdict about an agent's answer.
+
+    `is_worked` says that the sentence comes with the question.
+    """
 
     text: str
     is_right: bool
+    is_worked: bool
 
 
 def worked_turn(request: TurnRequest, *, errors: bool = True) -> str:
@@ -45,10 +49,10 @@ def worked_turn(request: TurnRequest, *, errors: bool = True) -> str:
 
     With errors, the first answer of an agent is right with a chance drawn once for each question,
     evenly from 0 to 1: judges then meet right and wrong answers in every mixture. Later turns
-    check each shown answer against the right one, compare the others' answers pair by pair (`=`
-    for two right or two wrong answers), and answer rightly. A guided reply gives
-    the guide's answer; a critic confirms a right answer, or names the right one; a judge decides
-    for the right agent.
+    check each shown answer by its text in `meta["worked_checks"]`, else against the right one;
+    compare the others' answers pair by pair (`=` for two right or two wrong answers), and answer
+    rightly. A guided reply gives the guide's answer; a critic confirms a right answer, or names the
+    right one, which a check by text leaves out; a judge decides for the right agent.
 
     The reasoning is `meta["solution"]`, where the question has one and the answer is right; an
     equation at the end of the question, as in `Find 3 + 4 =`, is repeated before the answer.
@@ -163,12 +167,13 @@ def _check_claims(request: TurnRequest, answer: str) -> dict[int, _Check]:
     if answer != question.answer:
         # A guided turn, or a mistaken critic: other ways to recognize the right answer go.
         meta = dict(question.meta)
-        meta.pop("accept", None)
-        meta.pop(TASK, None)
+        for key in ("accept", "worked_checks", TASK):
+            meta.pop(key, None)
         question = replace(question, answer=answer, meta=meta)
     # The two are side by side: a small model learns to compare what is near.
     truth = f" it is {answer}," if len(answer) <= MAX_REPEATED else ""
     verdicts = check_many([(question, claim) for claim in request.claims.values()])
+    worked_checks = question.meta.get("worked_checks", {})
     checks = {}
     for (agent, claim), verdict in zip(request.claims.items(), verdicts, strict=True):
         claimed = final_answer(claim, kind_of(question))
@@ -176,8 +181,12 @@ def _check_claims(request: TurnRequest, answer: str) -> dict[int, _Check]:
         if claimed is not None and len(claimed.text) <= MAX_REPEATED:
             repeated = f" {claimed.text},"
         is_right = verdict.verdict == "right"
-        text = f"Agent {agent}:{repeated}{truth} {'right' if is_right else 'wrong'}."
-        checks[agent] = _Check(text=text, is_right=is_right)
+        reason = f"{repeated}{truth}"
+        is_worked = claimed is not None and claimed.text in worked_checks
+        if claimed is not None and is_worked:
+            reason = f" {worked_checks[claimed.text]},"
+        text = f"Agent {agent}:{reason} {'right' if is_right else 'wrong'}."
+        checks[agent] = _Check(text, is_right, is_worked)
     return checks
 
 
@@ -186,8 +195,9 @@ def _feedback(request: TurnRequest, answer: str, checks: Mapping[int, _Check]) -
     contract = request.contract
     all_right = bool(checks) and all(check.is_right for check in checks.values())
     feedback = " ".join(check.text for check in checks.values())
-    if not all_right:
-        # A critic that rejects an answer names the right one.
+    is_worked = bool(checks) and all(check.is_worked for check in checks.values())
+    if not all_right and not is_worked:
+        # A critic that rejects an answer names the right one, which a worked check does not need.
         feedback = f"{feedback}\n{_mark(request, answer)}".strip()
     if contract is None or not contract.sections:
         return feedback

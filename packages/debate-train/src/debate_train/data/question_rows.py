@@ -49,6 +49,9 @@ class Fields(Config):
     """Key of a text that the question is about; None as for `kind`."""
     wrong_answers: str | None = "wrong_answers"
     """Key of a list of answers that are wrong and look right, to guide debates to (ACC-Debate)."""
+    worked_checks: str | None = "worked_checks"
+    """Key of an object from an answer, right or wrong, to the text of a check that shows which; a
+    warm-start imitates it. Rows may lack it."""
     labelled: str | None = "labelled"
     """Key of whether the answer may be trained on, true or false; rows may lack it."""
     id: str = "id"
@@ -291,6 +294,12 @@ def _read_meta(row: Mapping[str, object], reading: Reading, where: str) -> dict[
     if wrong or wrong is False:
         _refuse_unless(_are_scalars(wrong), wrong, "a list of texts", fields.wrong_answers, where)
         meta["wrong_answers"] = list(map(str, wrong))  # type: ignore[call-overload]
+    checks = _optional_value(row, fields.worked_checks)
+    if checks or checks is False:
+        is_object = isinstance(checks, Mapping) and _are_scalars(list(checks.values()))
+        expected = "an object from answers to texts"
+        _refuse_unless(is_object, checks, expected, fields.worked_checks, where)
+        meta["worked_checks"] = {str(key): str(checks[key]) for key in checks}  # type: ignore[attr-defined, index]
     labelled = _optional_value(row, fields.labelled)
     if labelled or labelled is False:
         is_boolean = isinstance(labelled, bool)

@@ -133,9 +133,9 @@ def unlabelled(questions: Sequence[Question], labelled: Sequence[Question]) -> l
     for question in questions:
         if question.answer is not None and identity(question) not in labelled_identities:
             meta = {"kind": "math", **question.meta, "labelled": False}
-            # A worked solution and known wrong answers would give the answer away.
-            meta.pop("solution", None)
-            meta.pop("wrong_answers", None)
+            # What is known of right and wrong answers would give the answer away.
+            for key in ("solution", "wrong_answers", "worked_checks"):
+                meta.pop(key, None)
             question = replace(question, answer=None, meta=meta)
         hidden.append(question)
     return hidden
