@@ -16,7 +16,7 @@ from debate_rewards import check
 def compute_score(
     data_source: str,
     solution_str: str,
-    ground_truth: str | None,
+    ground_truth: str | float | None,
     extra_info: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> dict[str, float]:
@@ -27,7 +27,8 @@ def compute_score(
     """
     meta = {key: (extra_info or {}).get(key) for key in ("kind", "choices", "accept")}
     known = {key: value for key, value in meta.items() if value is not None}
-    found = check(Question(data_source, "", ground_truth, known), solution_str)
+    gold = None if ground_truth is None else str(ground_truth)
+    found = check(Question(data_source, "", gold, known), solution_str)
     return {
         "score": float(found.verdict == "right"),
         "unverifiable": float(found.verdict == "unverifiable"),
@@ -39,6 +40,7 @@ def main() -> None:
     """Print what verl would be given."""
     print(compute_score("math500", r"So it is \boxed{90}.", r"90^\circ"))
     print(compute_score("arc", "The answer is (B).", "A", {"kind": "choice"}))
+    print(compute_score("aime24", r"\boxed{204}", 204))
     print(compute_score("math500", r"\boxed{5}", None))
 
 

@@ -150,6 +150,7 @@ def test_verl_reward_prints_scores_and_what_they_rest_on(run: Run) -> None:
     assert run("verl_reward.py") == [
         "{'score': 1.0, 'unverifiable': 0.0, 'timeout': 0.0}",
         "{'score': 0.0, 'unverifiable': 0.0, 'timeout': 0.0}",
+        "{'score': 1.0, 'unverifiable': 0.0, 'timeout': 0.0}",
         "{'score': 0.0, 'unverifiable': 1.0, 'timeout': 0.0}",
     ]
 
