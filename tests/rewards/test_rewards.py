@@ -16,15 +16,18 @@ from tests.rewards.debates import (
     numbers,
     round_values,
     score_of,
+    span_values,
     turn_credits,
     turn_values,
 )
 
 from debate_protocol.plugins import VariantNotLoadedWarning, Variants
 from debate_protocol.transcripts.files import json_line, to_json
+from debate_protocol.types import Transcript
 from debate_rewards import (
     REWARDS,
     V2,
+    Credit,
     Labelled,
     Mixed,
     Overlong,
@@ -32,6 +35,7 @@ from debate_rewards import (
     RewardChoice,
     RewardConfig,
     RewardContext,
+    Score,
     Verifiable,
     get_reward,
 )
@@ -142,6 +146,48 @@ def test_components_may_own_a_stream_each() -> None:
     )
     judges = [credit for credit in apart.credits if credit.stream == "judge"]
     assert {credit.component for credit in judges} == {"judge"}
+
+
+def test_raw_values_of_a_range_join_the_turns_values_of_other_components() -> None:
+    end = len(VOTED.turns[0].text)
+
+    def steps(debate: Transcript) -> Score:
+        values = {(0, 10): 2.0, (5, end): -1.0}
+        return Score(
+            tuple(Credit(0, 0, "generator", value, span) for span, value in values.items())
+        )
+
+    components = {
+        "steps": {"reward": steps, "weight": 0.5},
+        "truth": {"reward": {"type": "verifiable"}, "weight": 0.25},
+    }
+    score = score_of(mixed(components=components, mix="rewards"), VOTED)
+    values = {c.span: c.value for c in score.credits if (c.agent, c.round) == (0, 0)}
+    # The turn is wrong: −¼. Where both ranges hold, the shorter one counts: ½ · 2 − ¼.
+    assert values == {None: -0.25, (0, 5): 0.75, (5, 10): 0.75, (10, end): -0.75}
+
+
+def test_raw_values_of_judges_lines_join_those_of_their_turns() -> None:
+    components = {
+        "peers": {"reward": {"type": "v2", "judge_credit": "segment"}, "weight": 1.0},
+        "truth": {"reward": {"type": "truth_judge"}, "weight": 0.5},
+    }
+    debate = judged_debate(
+        "| | A0>A1 | A0>A1 | A0>A1; A2>A3",
+        solutions=["abcde"],
+        gold="a",
+        evaluations={(4, 1): "Agent 0 is right. Agent 2 is right."},
+    )
+    score = score_of(mixed(components=components, mix="rewards"), debate)
+    # Agent 4 agrees with both other judges of agents 0 and 1, and the truth says so, too: ½ for its
+    # turn. Nobody else compares 2 with 3, it leaves pairs out, and its evaluation is beside that.
+    assert span_values(score, debate, 4, 1) == [
+        ("Agent 0 is right. ", 1.0),
+        ("Agent 2 is right.", None),
+        ("Agent 0>Agent 1", 1.0 + 0.5),
+        ("Agent 2>Agent 3", 0.5),
+        ("\n</comparison>", -0.5 + 0.5),
+    ]
 
 
 def test_a_fading_weight_is_that_of_the_step() -> None:

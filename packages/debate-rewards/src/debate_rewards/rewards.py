@@ -4,12 +4,13 @@ import hashlib
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
 from debate_protocol.plugins import Config, Variants
-from debate_protocol.types import Transcript
+from debate_protocol.types import Transcript, TurnKey, parse_turn
 from debate_rewards.answer_checking import answer_classes
 from debate_rewards.answer_rewards import (
     Majority,
@@ -38,7 +39,7 @@ from debate_rewards.reward import (
 from debate_rewards.turn_rewards import Certainty, Overlong, PartialTrajectory, Persuasion
 from debate_rewards.v2 import V2
 from debate_rewards.vote_rewards import BradleyTerry, WinMinusLoss, WinRate
-from debate_rewards.votes import all_votes, ballots, by_pair
+from debate_rewards.votes import JUDGE, all_votes, ballots, by_pair
 
 # Rewards that can be a part of a mixed one.
 SINGLE_REWARDS: Variants[RewardConfig] = Variants(
@@ -87,7 +88,8 @@ class Mixed(RewardConfig):
 
     `mix: advantages` keeps the components apart: each credit carries its component's name and
     weight, to be centred over that component's values and then summed. `mix: rewards` adds the
-    weighted raw values per turn and stream; `None` adds 0, and all `None` stays `None`.
+    weighted raw values per turn and stream; `None` adds 0, and all `None` stays `None`. The value
+    of a range takes the place of its own component's value of the turn, and of no other's.
 
     A weight `{start: 0.5, end: 0, steps: 100}` fades: `at` makes the reward of a step, whose scores
     have that weight as the metric `reward/weight/NAME`. Without `at` it is the reward of step 0.
@@ -159,10 +161,10 @@ class Mixed(RewardConfig):
         mixed_scores = []
         for index in range(len(transcripts)):
             scores = {name: scores[index] for name, scores in scores_by_component.items()}
-            mixed_scores.append(self._combine(scores))
+            mixed_scores.append(self._combine(transcripts[index], scores))
         return mixed_scores
 
-    def _combine(self, scores: Mapping[str, Score]) -> Score:
+    def _combine(self, transcript: Transcript, scores: Mapping[str, Score]) -> Score:
         """Combine the scores of one debate, by component."""
         weights = {name: self.components[name].weight_at(0) for name in scores}
         num_agents = max(len(score.agents) for score in scores.values())
@@ -174,7 +176,7 @@ class Mixed(RewardConfig):
             if any(credit.stream == "return" for credit in score.credits):
                 returns[name] = score.returns_of()
         if self.mix == "rewards":
-            credits = _add_raw(credits)
+            credits = _add_raw(transcript, credits)
             # All components are one reward now. Its returns are also of agents that never spoke.
             returns = {"": _weighted_returns(returns, weights, num_agents)}
         all_returns = {name: score.agents for name, score in scores.items()}
@@ -209,26 +211,78 @@ def _weighted_returns(
     return tuple(sums)
 
 
-def _add_raw(credits: Sequence[Credit]) -> list[Credit]:
-    """Add the weighted values of the same turn, stream and span."""
-    groups: dict[tuple[object, ...], list[Credit]] = {}
+def _add_raw(transcript: Transcript, credits: Sequence[Credit]) -> list[Credit]:
+    """Add the weighted values that components have on the same turn, stream and characters."""
+    by_target: dict[tuple[TurnKey, str], list[Credit]] = {}
     for credit in credits:
-        target = (credit.agent, credit.round, credit.stream, credit.span)
-        groups.setdefault(target, []).append(credit)
+        target = (TurnKey(credit.agent, credit.round), credit.stream)
+        by_target.setdefault(target, []).append(credit)
+    turns = {turn.key: turn for turn in transcript.turns}
     summed_credits = []
-    for group in groups.values():
-        summed_credits.append(
-            replace(
-                group[0],
-                value=weighted_sum([(credit.value, credit.weight) for credit in group]),
-                penalty=any(credit.penalty for credit in group),
-                expected=any(credit.expected for credit in group),
-                centred=all(credit.centred for credit in group),
-                component="",
-                weight=1.0,
+    for (key, stream), group in by_target.items():
+        whole_credits = [credit for credit in group if credit.span is None]
+        if whole_credits:
+            summed_credits.append(_summed(whole_credits, None))
+        ranged_credits = [credit for credit in group if credit.span is not None]
+        if not ranged_credits:
+            continue
+        evaluation = parse_turn(transcript, turns[key]).sections.get("evaluation")
+        for start, end in _cut_ranges(ranged_credits):
+            # A judge's turn is paid on its comparisons: only parts that `segment` names reach here.
+            is_beside_turn = (
+                stream == JUDGE
+                and evaluation is not None
+                and evaluation.span[0] <= start < evaluation.span[1]
             )
-        )
+            counted = _counted_within(
+                start, end, [] if is_beside_turn else whole_credits, ranged_credits
+            )
+            summed_credits.append(_summed(counted, (start, end)))
     return summed_credits
+
+
+def _cut_ranges(credits: Sequence[Credit]) -> list[tuple[int, int]]:
+    """Cut the ranges of credits at each other's ends, so that none overlap."""
+    spans = {credit.span for credit in credits if credit.span is not None}
+    bounds = sorted({bound for span in spans for bound in span})
+    ranges = []
+    for start, end in pairwise(bounds):
+        if any(first <= start and end <= last for first, last in spans):
+            ranges.append((start, end))
+    return ranges
+
+
+def _counted_within(
+    start: int, end: int, whole_credits: Sequence[Credit], ranged_credits: Sequence[Credit]
+) -> list[Credit]:
+    """Select what holds between two characters: of each component the shortest range, or the turn.
+
+    A component's range takes the place of its own value of the turn, and of no other's.
+    """
+    ranges_by_component: dict[str, list[tuple[int, Credit]]] = {}
+    for credit in ranged_credits:
+        first, last = credit.span or (0, 0)
+        if first <= start and end <= last:
+            ranges_by_component.setdefault(credit.component, []).append((last - first, credit))
+    counted = [c for c in whole_credits if c.component not in ranges_by_component]
+    for ranges in ranges_by_component.values():
+        shortest_length = min(length for length, _ in ranges)
+        counted += [credit for length, credit in ranges if length == shortest_length]
+    return counted
+
+
+def _summed(credits: Sequence[Credit], span: tuple[int, int] | None) -> Credit:
+    """Add up credits of one turn and stream."""
+    return replace(
+        credits[0],
+        value=weighted_sum([(credit.value, credit.weight) for credit in credits]),
+        span=span,
+        penalty=any(credit.penalty for credit in credits),
+        expected=any(credit.expected for credit in credits),
+        centred=all(credit.centred for credit in credits),
+        component="",
+        weight=1.0,
+    )
 
 
 def _merge_metrics(scores: Mapping[str, Score]) -> dict[str, float]:
