@@ -113,7 +113,7 @@ def test_finished_evaluation_is_shown_again_and_another_is_refused(
         (["rollout.max_tokens=3"], "another recipe"),
         (["--questions", "1"], "another recipe"),
         (["--split", "dev"], "another split"),
-        (["--policy", str(home / "run")], "another policies"),
+        (["--policy", str(home / "run")], "other policies"),
     ):
         assert main([*again, *change, "--resume"]) == 2
         assert difference in capsys.readouterr().err
@@ -137,7 +137,7 @@ def test_evaluation_goes_on_only_with_the_models_that_it_began_with(
             flip_last_byte(model / name)
         capsys.readouterr()
         assert main([*arguments, "--resume"]) == 2
-        message = "found another policies than the one that it was begun with"
+        message = "found other policies than it was begun with"
         assert message in capsys.readouterr().err
         (model / name).write_bytes(content)
     for text in (a_text, b_text.replace('"mean": 0', '"mean": 1', 1), "[]"):
@@ -147,6 +147,12 @@ def test_evaluation_goes_on_only_with_the_models_that_it_began_with(
     results["b"].unlink()
     assert main([*arguments, "--resume"]) == 0
     assert results["b"].read_text() == b_text
+    # The same files in another place are the same policy.
+    moved = shutil.copytree(model, tmp_path / "moved")
+    results["a"].unlink()
+    elsewhere = command(home, recipe_model, *policies(f"a={moved}", "b=recipe"), output="models")
+    assert main([*elsewhere, "--resume"]) == 0
+    assert json.loads(results["a"].read_text())["figures"] == json.loads(a_text)["figures"]
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,8 @@ SCHEMA = "debate-eval/1"
 NAME = r"[\w@+][\w.@+-]{0,59}"
 """Pattern of a policy's name, which is also a file's."""
 _FOLDERS = ("policies", "transcripts", "replies")
+# Parts of a plan that are several.
+_ANOTHER = {"policies": "other", "questions": "other", "modes": "other", "runs": "other"}
 _JOURNAL_LINE = TypeAdapter(dict[str, Reply])
 # Curves that look at the gold answer: no way to answer that a user could choose.
 _ORACLES = ("pass@k", "cons@k")
@@ -265,14 +267,27 @@ def read_policy_results(path: Path, name: str) -> PolicyResults:
 def _refuse_another_plan(path: Path, plan: Plan) -> None:
     try:
         earlier = json.loads((path / PLAN).read_text(encoding="utf-8"))
-        changed = [key for key in plan if earlier.get(key) != plan[key]]
+        begun, resumed = _decisive_parts(earlier), _decisive_parts(plan)
+        changed = [key for key in resumed if begun.get(key) != resumed[key]]
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"cannot resume {path}: {PLAN} cannot be read: {error}") from error
     if changed:
         raise UsageError(
-            f"cannot resume {path}: found another {changed[0]} than the one that it was begun "
-            "with; expected the same call with --resume, or another --output"
+            f"cannot resume {path}: found {_ANOTHER.get(changed[0], 'another')} {changed[0]} than "
+            "it was begun with; expected the same call with --resume, or another --output"
         )
+
+
+def _decisive_parts(plan: Plan) -> Plan:
+    """Leave out where policies are: a folder may have been moved since, and its hash knows it."""
+    parts = dict(plan)
+    for key in ("policies", "against"):
+        policies = []
+        for policy in plan.get(key, []):
+            has_hash = bool(policy.get("sha256"))
+            policies.append({k: v for k, v in policy.items() if k != "source" or not has_hash})
+        parts[key] = policies
+    return parts
 
 
 def policy_results(policy: NamedPolicy, measures: Measures, num_runs: int) -> PolicyResults:
