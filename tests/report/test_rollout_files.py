@@ -256,10 +256,14 @@ def test_plain_rows_are_read_and_unknown_numbers_are_not_zero(tmp_path: Path) ->
         ("<think>1</think><answer>2</answer>", "right"),
         ("<think>2</think>\n<Answer> 3", "wrong"),
         ("<answer>is</answer> \\boxed{2}", "right"),
+        ("It is 3.\nAnswer: 2", "right"),
+        ("It is 3. #### 2\n", "right"),
+        ("#### 2\n#### 3", "wrong"),
+        ("#### 2\nIt is 2", None),
         ("2", None),
     ],
 )
-def test_reply_without_a_box_is_read_by_its_answer_section(
+def test_reply_without_a_box_is_read_by_its_own_mark(
     tmp_path: Path, reply: str, verdict: str | None
 ) -> None:
     row = {"prompt": "1 + 1?", "completion": reply, "answer": "2"}

@@ -8,7 +8,10 @@ from typing import Literal, cast, get_args
 
 from debate_protocol.suggestions import did_you_mean
 
-ContractKind = Literal["xml", "boxed", "answer_line"]
+AskedKind = Literal["xml", "boxed", "answer_line"]
+"""How debates may ask for answers."""
+ContractKind = Literal["xml", "boxed", "answer_line", "hash_line"]
+"""How answers are read, those of files included: replies to GSM8K end with `#### …`."""
 MAX_SECTIONS = 100
 """Most sections of a contract: each tag of a response is compared with all of them."""
 _SECTION_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
@@ -19,8 +22,9 @@ _RESERVED = ("think", "turn")
 class Contract:
     r"""The form that a response must have.
 
-    `xml` responses consist of the named sections as tags, in order. `boxed` and `answer_line`
-    responses are free text that ends with `\boxed{…}` or with a last line `Answer: …`.
+    `xml` responses consist of the named sections as tags, in order. The others are free text that
+    ends with `\boxed{…}` (`boxed`), a last line `Answer: …` (`answer_line`) or `#### …`
+    (`hash_line`, in files of other programs).
 
     Args:
         name: The contract's name in recipes and transcripts.
@@ -105,6 +109,8 @@ class Contract:
             return f"\\boxed{{{answer}}}"
         if self.kind == "answer_line":
             return f"Answer: {answer}"
+        if self.kind == "hash_line":
+            return f"#### {answer}"
         texts = {"consensus": "NO", **(sections or {}), self.answer_section or "": answer}
         return "\n".join(
             f"<{name}>\n{texts.get(name) or 'N/A'}\n</{name}>" for name in self.sections

@@ -56,6 +56,13 @@ _ANSWER_LINE = re.compile(
     r"^[^\S\n]*+[*_#>-]*+[^\S\n]*+(?ai:(?:final )?answer)[^\S\n]*+[*_]*+[^\S\n]*+[:：]",
     re.MULTILINE,
 )
+HASHES = "####"
+# How the messages about a reply without an answer name the missing mark.
+_ANSWER_MARKS = {
+    "boxed": r"\boxed{…}",
+    "answer_line": "line 'Answer: …'",
+    "hash_line": "last line '#### …'",
+}
 _YES_NO = re.compile(r"[\W_]*+(?ai:(yes)|no)(?![^\W_])")
 # The word boundary follows the name: before it, the check costs as much as the rest of the search.
 _MENTION = re.compile(r"(?i:agent)(?<!\w.{5})\s+(\d{1,9})\b")
@@ -363,6 +370,21 @@ def answer_line(text: str) -> Range | None:
     return (start, end) if displayed is None else displayed.span("inner")
 
 
+def hash_line(text: str) -> Range | None:
+    """Find the text after the last `####` of the last line, `None` without it."""
+    end = len(text.rstrip())
+    line_start = text.rfind("\n", 0, end) + 1
+    mark = text.rfind(HASHES, line_start, end)
+    return None if mark < 0 else _stripped(text, mark + len(HASHES), end)
+
+
+def free_answer(text: str, kind: ContractKind) -> Range | None:
+    """Find the answer of a reply without sections, as contracts of this kind mark it."""
+    if kind == "answer_line":
+        return answer_line(text)
+    return hash_line(text) if kind == "hash_line" else final_box(text)
+
+
 def _skip_space(text: str, start: int) -> int:
     match = _SPACE.match(text, start) if start >= 0 else None
     return match.end() if match else start
@@ -409,14 +431,9 @@ def parse(
 
 def _parse_free_text(text: str, rules: Contract, holes: list[Range]) -> Parsed:
     visible_text = blanked(text, 0, len(text), holes)
-    if rules.kind == "boxed":
-        span = final_box(visible_text)
-        expected = r"\boxed{…}"
-    else:
-        span = answer_line(visible_text)
-        expected = "line 'Answer: …'"
+    span = free_answer(visible_text, rules.kind)
     if span is None or span[0] == span[1]:
-        return Parsed({}, problems=(f"answer: no {expected} with content",))
+        return Parsed({}, problems=(f"answer: no {_ANSWER_MARKS[rules.kind]} with content",))
     return Parsed({}, answer=_without_holes(text, span, holes))
 
 

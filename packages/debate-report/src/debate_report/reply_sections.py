@@ -102,8 +102,8 @@ def _verdicts(page: PageReplies) -> str:
     if both:
         num_equal = sum(reply.file_verdict == reply.our_verdict for reply in both)
         sentences.append(
-            f"We can check {len(both):,} of the file's verdicts, by the last \\boxed{{}} or "
-            f"<answer> and the right answer, and agree with {num_equal:,}."
+            f"We can check {len(both):,} of the file's verdicts, by the last \\boxed{{}}, "
+            f"<answer>, Answer: or #### and the right answer, and agree with {num_equal:,}."
         )
     # All replies of a format share its caveats: each is written once, in the file's order.
     caveats: dict[str, None] = {}

@@ -185,8 +185,8 @@ def import_rollouts(
 
     Args:
         path: The file.
-        contract: How answers are read: `boxed` (in a reply without a box by its `<answer>`) or
-            `answer_line`.
+        contract: How answers are read: `boxed` (in a reply without a box by its `<answer>`,
+            its line `Answer: …` or its `#### …`) or `answer_line`.
         kind: Kind of the questions, as in `Question.meta`; `None` is mathematics.
         answer: The column with the right answer; `None` takes the format's own. Rows without one
             have no right answer, and only figures that need none.

@@ -15,10 +15,10 @@ from pydantic import (
     model_validator,
 )
 
+from debate_protocol.contracts import AskedKind
 from debate_protocol.parsing import (
     CONTRACTS,
     Contract,
-    ContractKind,
     ThinkMode,
     final_box,
     get_contract,
@@ -118,7 +118,7 @@ class OwnContract(Config):
     sections: tuple[str, ...] = ()
     """Tags of the sections that a reply has, in order."""
     stop: str | None = Field(default_factory=_stop_after_the_last)
-    kind: ContractKind = "xml"
+    kind: AskedKind = "xml"
     """How a reply is read: XML tags, a boxed answer, or a last line with the answer."""
     instructions: dict[str, str] = Field(default_factory=dict)
 

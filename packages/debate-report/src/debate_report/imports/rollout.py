@@ -8,7 +8,7 @@ from pathlib import Path
 
 from debate_protocol.command_line import UsageError
 from debate_protocol.contracts import Contract
-from debate_protocol.parsing import final_box
+from debate_protocol.parsing import answer_line, final_box, hash_line
 from debate_protocol.types import TOKENS, Message, Protocol, Question, Transcript, Turn
 from debate_report.imports.values import Record, golds
 
@@ -16,6 +16,8 @@ from debate_report.imports.values import Record, golds
 VERDICT_SCORES = ("acc", "accuracy", "accuracy_reward", "correct", "is_correct", "exact_match")
 VERDICTS = {True: "right", False: "wrong"}
 BOXED = "boxed"
+ANSWER_LINE = "answer_line"
+HASH_LINE = Contract("hash_line", kind="hash_line")
 # `<think>…</think><answer>…</answer>`, as many trainers ask for; `parse` unwraps the thinking.
 ANSWER_SECTION = Contract("answer", ("answer",), stop=None)
 # Keys of a transcript's `meta` that are no scores.
@@ -204,9 +206,17 @@ def transcript_of(rollout: ImportedReply, settings: ReadSettings, row_number: in
 
 
 def _contract_of(reply: str, settings: ReadSettings) -> str | Contract:
-    """Choose how a reply is read: where boxes are expected and there is none, by its `<answer>`."""
-    has_no_box = settings.contract == BOXED and final_box(reply) is None
-    return ANSWER_SECTION if has_no_box and "<answer>" in reply.lower() else settings.contract
+    """Choose how a reply is read: where boxes are expected and there is none, by its own mark.
+
+    Trainers ask for `<answer>…</answer>`, for a line `Answer: …` (DAPO), or for `#### …` (GSM8K).
+    """
+    if settings.contract != BOXED or final_box(reply) is not None:
+        return settings.contract
+    if "<answer>" in reply.lower():
+        return ANSWER_SECTION
+    if answer_line(reply) is not None:
+        return ANSWER_LINE
+    return HASH_LINE if hash_line(reply) is not None else settings.contract
 
 
 def counted(num_tokens: int | None) -> dict[str, object]:

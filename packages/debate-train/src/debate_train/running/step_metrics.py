@@ -6,7 +6,7 @@ from statistics import fmean, pstdev
 
 import numpy as np
 
-from debate_protocol.parsing import answer_line, final_box, get_contract
+from debate_protocol.parsing import free_answer, get_contract
 from debate_protocol.prompts import answer_form
 from debate_protocol.types import Transcript, Turn, roles_by_agent
 from debate_rewards.answer_rewards import turn_verdicts
@@ -170,7 +170,7 @@ def _replies_have_format(debate: ReadDebate) -> list[bool]:
             continue
         # A contract of sections asks for the box inside its answer section.
         text = (turn.parsed.answer or "") if kind == "xml" else turn.turn.text
-        span = answer_line(text) if kind == "answer_line" else final_box(text)
+        span = free_answer(text, kind)
         is_empty = span is None or span[0] == span[1]
         has_format.append(not is_empty)
     return has_format
