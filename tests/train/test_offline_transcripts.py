@@ -130,3 +130,15 @@ def test_rollouts_of_others_are_learned_from(tmp_path, capsys):
     assert questions == ["0", "1"]
     counts = read_counts(folder)
     assert counts["left_out/other_answer"] == counts["left_out/more_than_wanted"] == 1
+
+
+def test_replies_of_others_end_unless_they_were_cut(tmp_path):
+    row = {"prompt": "make 6 Q 2 4", "completion": "\\boxed{+}", "answer": "+"}
+    rows = [row | {"finish_reason": reason} for reason in ("stop", "length")]
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    offline = {"type": "chosen_replies", "path": str(path), "imported": {"kind": "text"}}
+    folder = tmp_path / "run"
+    assert read_run(folder, offline | {"round": "every", "batch_size": 2}) == 0
+    ended, cut = (example["sampled"]["completion"] for example in read_examples(folder))
+    assert ended[:-1] == cut

@@ -281,8 +281,11 @@ def learned_from(
 def with_tokens(debate: Transcript, renderer: Renderer, window: int | None) -> Transcript:
     """Encode the prompts and texts of a debate's turns as ids of a model's tokenizer.
 
-    Turns without a prompt, and turns beyond the window, get no ids.
+    Turns without a prompt, and turns beyond the window, get no ids. A last turn that was cut at its
+    token limit, as other programs note it, gets no end token.
     """
+    is_cut_off = debate.turns and debate.meta.get("finish") == "length"
+    cut_turn = debate.turns[-1] if is_cut_off else None
 
     def encode_turn(turn: Turn) -> Turn:
         branches = []
@@ -293,21 +296,24 @@ def with_tokens(debate: Transcript, renderer: Renderer, window: int | None) -> T
             request = TurnRequest(debate.question, turn.agent, turn.round, tuple(turn.prompt))
             prompt_ids = renderer.render(request).prompt_ids
             stop = debate.protocol.contract_of(turn.round).stop
-            ids = text_ids(turn.text, renderer, stop)
+            is_cut = turn is cut_turn
+            ids = text_ids(turn.text, renderer, stop, is_cut=is_cut)
             if window is None or len(prompt_ids) + len(ids) <= window:
-                reply = Reply(turn.text, "end", prompt_ids, ids)
+                reply = Reply(turn.text, "length" if is_cut else "end", prompt_ids, ids)
         return replace(turn, reply=reply, branches=tuple(branches))
 
     return replace(debate, turns=tuple(encode_turn(turn) for turn in debate.turns))
 
 
-def text_ids(text: str, renderer: Renderer, stop: str | None) -> tuple[int, ...]:
-    """Encode a reply, with the end token unless a stop string ends it."""
+def text_ids(
+    text: str, renderer: Renderer, stop: str | None, *, is_cut: bool = False
+) -> tuple[int, ...]:
+    """Encode a reply, with the end token unless a stop string ends it, or it was cut."""
     ids = renderer.encode(renderer.plain(text))
     end = renderer.tokenizer.eos_token_id
     # An engine stops at the string: the policy never samples an end token there.
     ends_with_stop = stop is not None and text.endswith(stop)
-    if end is not None and not ends_with_stop:
+    if end is not None and not ends_with_stop and not is_cut:
         ids.append(int(end))
     return tuple(ids)
 
