@@ -465,6 +465,10 @@ def test_what_holds_no_model_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(ModelError, match="no model could be loaded from"):
         PretrainedModel(name=str(held / "a.gguf")).load(0)
     assert not any((tmp_path / "cache").iterdir())
+    for step in ("000009", "000040"):
+        (tmp_path / f"run/checkpoints/step-{step}").mkdir(parents=True)
+    with pytest.raises(ModelError, match=r"last checkpoint of this run is .*/step-000040$"):
+        PretrainedModel(name=str(tmp_path / "run")).load(0)
     monkeypatch.setattr(ours, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"package gguf; .*'gguf<"):
         PretrainedModel(name=str(held / "b.gguf")).load(0)

@@ -114,12 +114,21 @@ def check_files(name: str, descriptions: Mapping[str, str]) -> None:
     folder = Path(name)
     for file, description in descriptions.items():
         if not (folder / file).is_file():
-            adapters = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{ADAPTER}")))
-            hint = f", or one of its adapters ({adapters}), each a policy of its own"
             raise ModelError(
                 f"model.name: {name!r} holds no {file}; expected {description} beside the weights, "
-                f"as save_pretrained writes it{hint if adapters else ''}"
+                f"as save_pretrained writes it{_hint_inside(folder)}"
             )
+
+
+def _hint_inside(folder: Path) -> str:
+    """Name what a folder has inside that is a policy of its own: adapters, or checkpoints."""
+    adapters = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{ADAPTER}")))
+    if adapters:
+        return f", or one of its adapters ({adapters}), each a policy of its own"
+    checkpoints = sorted(map(str, folder.glob("checkpoints/step-*")))
+    if checkpoints:
+        return f"; the last checkpoint of this run is {checkpoints[-1]}"
+    return ""
 
 
 def is_folder(name: str) -> bool:
