@@ -26,6 +26,7 @@ from debate_train.monitoring.services import (
     Logged,
     Start,
     TensorBoardRun,
+    WandbRun,
     _is_online,
     _records,
     shareable,
@@ -319,6 +320,24 @@ def test_rows_that_a_killed_process_did_not_write_are_written_by_the_next(tracke
     sent = {name for name in rows[0][1] if not name.startswith("_")}
     names = {grouped(name) for name, value in tracked.rows[1].items() if value is not None}
     assert sent == names - {"train/time_s", "train/phase", "train/step"} | {"phase", "step"}
+
+
+@pytest.mark.usefixtures("no_login")
+def test_steps_are_sent_once_when_a_run_goes_on_with_fewer_evaluations(tmp_path):
+    # Rows of steps 1, 2 and 3, the last two with evaluations; the checkpoint was before those of 3.
+    rows = {"first": (1, 2, 2, 3, 3), "second": (1, 2, 3, 4, 5)}
+    for name, steps in rows.items():
+        earlier = [Logged(number, "p", step, {}) for number, step in enumerate(steps[:2])]
+        service = WandbRun(Start(tmp_path, rows=() if name == "first" else earlier))
+        for number, step in enumerate(steps):
+            if name == "first" or number >= len(earlier):
+                service.log(Logged(number, "p", step, {}))
+        service.close(False)
+        wandb.teardown()
+    sent = []
+    for file in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb")):
+        sent += [(number, row["step"]) for number, row in read_history(_records(file.read_bytes()))]
+    assert sorted(sent) == [(0, 1), (1, 2), (2, 2), (3, 3), (4, 3), (5, 4), (6, 5)]
 
 
 def test_the_summary_has_the_results_with_their_intervals(tracked):

@@ -10,6 +10,7 @@ import re
 import secrets
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -206,10 +207,14 @@ class WandbRun(Service):
             print(f"W&B cannot be reached ({reason}): the run is kept offline", file=sys.stderr)
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
+        # Rows that were sent already, by step; a server says only how many it has.
+        self._unseen_by_step: Counter[int] | None = None
         if self.offline:
-            self._num_sent = _num_rows_on_disk(folder)
+            step_of_rows = _rows_on_disk(folder)
+            self._unseen_by_step = Counter(step_of_rows.values())
+            self._num_sent = max(step_of_rows, default=-1) + 1
         else:
-            self._num_sent = self._run.starting_step  # The server says what it has.
+            self._num_sent = self._run.starting_step
             print(f"W&B: {self._run.url}", file=sys.stderr)
         for row in start.rows:
             self.log(row)
@@ -221,13 +226,24 @@ class WandbRun(Service):
 
     def log(self, row: Logged) -> None:
         """Send a row, unless an earlier part of this run has sent it."""
-        if row.number < self._num_sent:
+        if self._was_sent(row):
             return
         values: dict[str, object] = {**row.metrics, "phase": row.phase, "step": row.step}
         if row.turns:
             turns = [list(turn) for turn in row.turns]
             values[TURNS] = self._library.Table(columns=list(COLUMNS), data=turns)
-        self._run.log(values, step=row.number)
+        # A run that goes on with fewer evaluations has lower numbers than rows that were sent.
+        number = max(row.number, self._num_sent)
+        self._num_sent = number + 1
+        self._run.log(values, step=number)
+
+    def _was_sent(self, row: Logged) -> bool:
+        if self._unseen_by_step is None:
+            return row.number < self._num_sent
+        if not self._unseen_by_step[row.step]:
+            return False
+        self._unseen_by_step[row.step] -= 1
+        return True
 
     def summarise(self, values: Mapping[str, object]) -> None:
         """Set final values of the run."""
@@ -262,17 +278,19 @@ class WandbRun(Service):
             print(f"W&B: to send the run: wandb sync {folder}/offline-run-*", file=sys.stderr)
 
 
-def _num_rows_on_disk(folder: Path) -> int:
-    """Count the rows that earlier parts of a run have written.
+def _rows_on_disk(folder: Path) -> dict[int, int]:
+    """Read the number and the step of each row that earlier parts of a run have written.
 
     wandb writes blocks of 32 KiB: a process that is killed leaves fewer rows than it logged.
     """
-    num_rows = 0
+    step_of_rows: dict[int, int] = {}
     for file in folder.glob("*run-*/*.wandb"):
         for record in _records(file.read_bytes()):
             if record.HasField("history"):
-                num_rows = max(num_rows, record.history.step.num + 1)
-    return num_rows
+                for item in record.history.item:
+                    if item.key == "step" or list(item.nested_key) == ["step"]:
+                        step_of_rows[record.history.step.num] = json.loads(item.value_json)
+    return step_of_rows
 
 
 def _records(content: bytes) -> Iterator[Any]:
