@@ -132,6 +132,36 @@ def test_rollouts_of_others_are_learned_from(tmp_path, capsys):
     assert counts["left_out/other_answer"] == counts["left_out/more_than_wanted"] == 1
 
 
+@pytest.mark.parametrize(
+    ("offline", "expected"),
+    [
+        # The majority of the first prompt is +, though - is right; the second has one reply.
+        ({"type": "chosen_replies", "by": "majority"}, ["+", "+", "+ +"]),
+        ({"type": "answer_pairs", "by": "majority"}, [("+", "-")]),
+        ({"type": "answer_pairs", "by": "answer"}, [("-", "+"), ("-", "+")]),
+    ],
+)
+def test_lone_replies_to_one_prompt_are_compared(offline, expected, tmp_path):
+    replies = [("first", "+"), ("first", "-"), ("second", "+ +"), ("first", "+")]
+    rows = [
+        {"prompt": prompt, "completion": f"Answer: {answer}", "answer": "-"}
+        for prompt, answer in replies
+    ]
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    loss = ["loss={type: dpo}"] if offline["type"] == "answer_pairs" else []
+    settings = {"path": str(path), "imported": {"kind": "text"}, "batch_size": 1}
+    assert read_run(tmp_path / "run", offline | settings, *loss) == 0
+    answers = []
+    for example in read_examples(tmp_path / "run"):
+        if offline["type"] == "answer_pairs":
+            texts = [example[side][0]["content"] for side in ("chosen", "rejected")]
+            answers.append(tuple(text.removeprefix("Answer: ") for text in texts))
+        else:
+            answers.append(example["completion"][0]["content"].removeprefix("Answer: "))
+    assert sorted(answers) == expected
+
+
 def test_replies_of_others_end_unless_they_were_cut(tmp_path):
     row = {"prompt": "make 6 Q 2 4", "completion": "\\boxed{+}", "answer": "+"}
     rows = [row | {"finish_reason": reason} for reason in ("stop", "length")]

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -48,6 +48,37 @@ class _Round:
     debate: ReadDebate
     turns: list[ReadTurn]
     answers: list[str | None]
+
+
+def joined(transcripts: Sequence[Transcript]) -> list[Transcript]:
+    """Join lone replies to one prompt: one round of agents who read nobody.
+
+    Rollouts of other programs, and debates of form `direct`, are lone replies, and a lone reply has
+    neither a majority nor another reply to be compared with.
+    """
+    groups: dict[Hashable, list[Transcript]] = {}
+    for number, transcript in enumerate(transcripts):
+        key: Hashable = number
+        is_lone = transcript.protocol.num_agents == len(transcript.turns) == 1
+        if is_lone and transcript.turns[0].prompt:
+            prompt = transcript.turns[0].prompt
+            messages = tuple((message["role"], message["content"]) for message in prompt)
+            question = transcript.question
+            key = (question.text, question.answer, transcript.protocol.contract, messages)
+        groups.setdefault(key, []).append(transcript)
+    return [_as_one_round(group) for group in groups.values()]
+
+
+def _as_one_round(replies: Sequence[Transcript]) -> Transcript:
+    first = replies[0]
+    if len(replies) == 1:
+        return first
+    turns = []
+    for agent, transcript in enumerate(replies):
+        turns.append(replace(transcript.turns[0], agent=agent))
+    roles = tuple(replace(role, count=len(replies)) for role in first.protocol.roles)
+    protocol = replace(first.protocol, num_agents=len(replies), roles=roles)
+    return replace(first, protocol=protocol, turns=tuple(turns))
 
 
 def decided(
@@ -156,7 +187,8 @@ class AnswerPairs(OfflineSettings):
     """Pairs of a reply with the chosen answer over a reply of the same round with another.
 
     Each reply with another answer is rejected in a pair, and chosen replies take turns.
-    The prompt is the chosen reply's. Debates without both kinds have no pair.
+    The prompt is the chosen reply's. Debates without both kinds have no pair. Lone replies to one
+    prompt are one round.
 
     Source: `by: majority` is the preference data of multi-agent consensus alignment (MACA, arXiv
     2509.15172), without gold answers.
@@ -174,7 +206,8 @@ class AnswerPairs(OfflineSettings):
         """Select the pairs of debates."""
         example_set = ExampleSet()
         pairs: list[Pair] = []
-        for transcript, replies in decided(transcripts, self.by, self.round, example_set):
+        debates = joined(transcripts)
+        for transcript, replies in decided(debates, self.by, self.round, example_set):
             if not replies.chosen or not replies.others:
                 example_set.leave_out("all_agree" if replies.chosen else "none_chosen")
                 continue
@@ -240,7 +273,8 @@ class ChosenReplies(OfflineSettings):
         """Select the chosen replies of debates."""
         example_set = ExampleSet()
         examples: list[Example] = []
-        for transcript, replies in decided(transcripts, self.by, self.round, example_set):
+        debates = joined(transcripts) if self.by == "majority" else transcripts
+        for transcript, replies in decided(debates, self.by, self.round, example_set):
             example_set.leave_out("other_answer", len(replies.others))
             vote_shares: dict[TurnKey, float] | None = None
             if self.weight == "votes":
