@@ -162,6 +162,16 @@ def test_lone_replies_to_one_prompt_are_compared(offline, expected, tmp_path):
     assert sorted(answers) == expected
 
 
+def test_replies_without_a_mark_are_refused_with_the_setting_that_reads_them(tmp_path, capsys):
+    row = {"prompt": "make 6 Q 2 4", "completion": "It is +", "answer": "+"}
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(json.dumps(row))
+    assert read_run(tmp_path / "run", {"type": "chosen_replies", "path": str(path)}) == 1
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert "(offline/left_out/no_readable_reply: 1); expected replies whose answers" in message
+    assert "offline.imported.contract" in message
+
+
 def test_replies_of_others_end_unless_they_were_cut(tmp_path):
     row = {"prompt": "make 6 Q 2 4", "completion": "\\boxed{+}", "answer": "+"}
     rows = [row | {"finish_reason": reason} for reason in ("stop", "length")]

@@ -65,12 +65,14 @@ def open_examples(run: RunContext, phase: Phase) -> PhaseExamples | None:
         if file.is_file():
             run.directory.note_record(file)
     if not examples.examples:
-        reasons = [
-            f"{name}: {count:g}" for name, count in examples.counts.items() if "left_out" in name
-        ]
+        left_out = {name: count for name, count in examples.counts.items() if "left_out" in name}
+        reasons = ", ".join(f"{name}: {count:g}" for name, count in left_out.items())
+        wanted = "debates that differ more, more of them (offline.questions), or a lower bar"
+        is_of_file = phase.recipe.offline is not None and phase.recipe.offline.path is not None
+        if is_of_file and list(left_out) == ["offline/left_out/no_readable_reply"]:
+            wanted = "replies whose answers are marked as offline.imported.contract says"
         raise RunFailure(
-            f"{phase.name}: found no example to learn from ({', '.join(reasons)}); expected "
-            "debates that differ more, more of them (offline.questions), or a lower bar, see "
+            f"{phase.name}: found no example to learn from ({reasons}); expected {wanted}, see "
             "docs/offline.md"
         )
     return examples
