@@ -154,6 +154,7 @@ def test_lone_replies_to_one_prompt_are_compared(offline, expected, tmp_path):
     assert read_run(tmp_path / "run", offline | settings, *loss) == 0
     answers = []
     for example in read_examples(tmp_path / "run"):
+        assert example["sampled"]["agent"] == 0
         if offline["type"] == "answer_pairs":
             texts = [example[side][0]["content"] for side in ("chosen", "rejected")]
             answers.append(tuple(text.removeprefix("Answer: ") for text in texts))

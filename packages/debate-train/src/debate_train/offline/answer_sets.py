@@ -32,6 +32,10 @@ or as the question's right one."""
 Round = Literal["first", "last", "every"]
 
 
+LONE_DEBATE = "lone_debate"
+"""Key of a turn's `extra`: the debate in which it was the only turn of the only agent."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChosenRejected:
     """The replies of a round, with the chosen answer and with others."""
@@ -75,7 +79,8 @@ def _as_one_round(replies: Sequence[Transcript]) -> Transcript:
         return first
     turns = []
     for agent, transcript in enumerate(replies):
-        turns.append(replace(transcript.turns[0], agent=agent))
+        turn = transcript.turns[0]
+        turns.append(replace(turn, agent=agent, extra={**turn.extra, LONE_DEBATE: transcript.id}))
     roles = tuple(replace(role, count=len(replies)) for role in first.protocol.roles)
     protocol = replace(first.protocol, num_agents=len(replies), roles=roles)
     return replace(first, protocol=protocol, turns=tuple(turns))
@@ -377,11 +382,14 @@ def _build_example(
     # An empty reply would teach the model to end at once.
     if chosen.reply is None or not chosen.text.strip():
         return None
-    if rejected is None:
-        return example_of(transcript, chosen, chosen.reply)
-    if rejected.reply is None:
+    if rejected is not None and rejected.reply is None:
         return None
-    return example_of(transcript, chosen, chosen.reply, rejected.reply)
+    rejected_reply = None if rejected is None else rejected.reply
+    example = example_of(transcript, chosen, chosen.reply, rejected_reply)
+    if example is None or LONE_DEBATE not in chosen.extra:
+        return example
+    meta = {**example.meta, "debate": chosen.extra[LONE_DEBATE]}
+    return replace(example, agent=0, meta=meta)
 
 
 def _as_first_turn(debate: ReadDebate, turn: ReadTurn, example: Example) -> Example | None:
