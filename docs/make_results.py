@@ -24,13 +24,13 @@ before its first run. `docs/make_results.py` writes this page from the runs in `
   minus before training. **Bold** survives Holm's correction for all tests of the study.
 - Seeds are those whose start met its exit criterion; a row with fewer says how many.
 - Tables have the main comparisons. `debate study FILE --tables` prints all of them, with all
-  measures, p values and alarms; without `--tables` it runs what is missing ([studies](studies.md)).
+  measures, p values and alarms ([studies](studies.md)).
 """
 WITHOUT_TABLE = {
     "acc", "estimators", "hidden_invented", "incentives_long", "judge_share", "labels",
     "methods_updates",
     "quickstart_five", "quickstart_five_adamw", "quickstart_five_plain", "sdrl", "shared",
-    "smollm2", "smollm2_methods",
+    "smollm2", "smollm2_methods", "sorting",
 }  # fmt: skip
 """Studies that the page sums up in words alone; most have their figures on another page."""
 SHOWN = {
@@ -49,7 +49,7 @@ TOPICS = {
         "estimators", "judge_share",
     ),
     "Other debates": ("conl", "acc", "sdrl", "judged", "hidden", "hidden_invented", "shared"),
-    "A real model": ("smollm2", "smollm2_methods"),
+    "A real model": ("smollm2", "smollm2_methods", "sorting"),
 }  # fmt: skip
 
 
