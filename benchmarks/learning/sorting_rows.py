@@ -3,7 +3,7 @@
     python -m benchmarks.learning.sorting_rows --output runs/sorting.jsonl
 
 Each row has 5 to 7 numbers of 1 to 99 in a drawn order, the sorted list, wrong lists, and a worked
-check of each list: walk along it until a number falls, then look for each number of the question.
+check of each list: walk along it until a number does not rise, then look for each number asked.
 Wrong lists have numbers exchanged, moved, lost, repeated or changed, as those of small models do.
 """
 
@@ -41,20 +41,17 @@ def rows() -> Iterator[dict[str, object]]:
         if question in questions or numbers == sorted(numbers):
             continue
         questions.add(question)
-        wrong_lists = [
-            change(sorted(numbers), rng)
-            for change in (exchanged, exchanged, moved, moved, lost, lost, repeated, changed)
-        ]
-        wrong_lists = [answer for answer in wrong_lists if answer != sorted(numbers)]
-        checks = {as_text(answer): check(answer, numbers) for answer in wrong_lists}
+        right = sorted(numbers)
+        wrong_checks = {}
+        for change in (exchanged, exchanged, moved, moved, lost, lost, repeated, changed):
+            answer = change(right, rng)
+            if answer != right:
+                wrong_checks[as_text(answer)] = check(answer, numbers)
         yield {
             "question": question,
-            "answer": as_text(sorted(numbers)),
-            "wrong_answers": list(checks),
-            "worked_checks": {
-                as_text(sorted(numbers)): check(sorted(numbers), numbers),
-                **checks,
-            },
+            "answer": as_text(right),
+            "wrong_answers": list(wrong_checks),
+            "worked_checks": {as_text(right): check(right, numbers), **wrong_checks},
             "kind": "text",
         }
 
@@ -65,7 +62,7 @@ def as_text(numbers: Sequence[int]) -> str:
 
 
 def check(answer: Sequence[int], numbers: Sequence[int]) -> str:
-    """Write a check: up to the first number that falls, or that is not in the answer."""
+    """Write a check, up to the first number that does not rise, or that the answer lacks."""
     steps = [str(answer[0])]
     for previous, number in pairwise(answer):
         rises = number > previous
@@ -109,7 +106,7 @@ def repeated(numbers: list[int], rng: random.Random) -> list[int]:
 
 
 def changed(numbers: list[int], rng: random.Random) -> list[int]:
-    """Change a digit of a number, and keep the order."""
+    """Change a number by 1 or 10, and sort again."""
     index = rng.randrange(len(numbers))
     other = abs(numbers[index] + rng.choice((-10, -1, 1, 10)))
     return sorted([*numbers[:index], other, *numbers[index + 1 :]])

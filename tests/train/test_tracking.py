@@ -325,13 +325,15 @@ def test_rows_that_a_killed_process_did_not_write_are_written_by_the_next(tracke
 @pytest.mark.usefixtures("no_login")
 def test_steps_are_sent_once_when_a_run_goes_on_with_fewer_evaluations(tmp_path):
     # Rows of steps 1, 2 and 3, the last two with evaluations; the checkpoint was before those of 3.
+    # A phase this long makes records of more than one block of wandb's files.
+    phase = "p" * 70_000
     rows = {"first": (1, 2, 2, 3, 3), "second": (1, 2, 3, 4, 5)}
     for name, steps in rows.items():
-        earlier = [Logged(number, "p", step, {}) for number, step in enumerate(steps[:2])]
+        earlier = [Logged(number, phase, step, {}) for number, step in enumerate(steps[:2])]
         service = WandbRun(Start(tmp_path, rows=() if name == "first" else earlier))
         for number, step in enumerate(steps):
             if name == "first" or number >= len(earlier):
-                service.log(Logged(number, "p", step, {}))
+                service.log(Logged(number, phase, step, {}))
         service.close(False)
         wandb.teardown()
     sent = []

@@ -181,12 +181,10 @@ def _check_claims(request: TurnRequest, answer: str) -> dict[int, _Check]:
         if claimed is not None and len(claimed.text) <= MAX_REPEATED:
             repeated = f" {claimed.text},"
         is_right = verdict.verdict == "right"
-        reason = f"{repeated}{truth}"
-        is_worked = claimed is not None and claimed.text in worked_checks
-        if claimed is not None and is_worked:
-            reason = f" {worked_checks[claimed.text]},"
+        worked_check = None if claimed is None else worked_checks.get(claimed.text)
+        reason = f"{repeated}{truth}" if worked_check is None else f" {worked_check},"
         text = f"Agent {agent}:{reason} {'right' if is_right else 'wrong'}."
-        checks[agent] = _Check(text, is_right, is_worked)
+        checks[agent] = _Check(text, is_right, is_worked=worked_check is not None)
     return checks
 
 
